@@ -11,7 +11,9 @@ A benchmark describes `Entry` objects (one configuration of one side each) and h
 from __future__ import annotations
 
 import gc
+import math
 import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -178,11 +180,20 @@ def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
 
 
 def run_rounds(
-    entries: Sequence[Entry], settings: Settings, *, step: Callable[[str], None] = lambda _: None
+    entries: Sequence[Entry],
+    settings: Settings,
+    *,
+    step: Callable[[str], None] = lambda _: None,
+    keep: Callable[[list[Outcome]], None] = lambda _: None,
+    until_s: float = math.inf,
 ) -> list[Outcome]:
-    """Measure all entries, interleaved; `step` is told what is about to be measured."""
+    """Measure all entries, interleaved; `step` is told what is about to be measured, `keep` gets what there is so far.
+
+    What would take longer than `time.monotonic()` being `until_s` is not begun.
+    """
     outcomes = [Outcome(entry.case, entry.side) for entry in entries]
     pairs = list(zip(entries, outcomes, strict=True))
+    longest_s = 0.0
     with expected_warnings():
         for entry, outcome in pairs:
             step(f"warm-up: {entry.title}")
@@ -190,8 +201,13 @@ def run_rounds(
         for number in range(settings.rounds):
             # Every other round backwards: whoever comes after a slow one finds another machine than the first of all.
             for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
+                began_s = time.monotonic()
+                if began_s + longest_s > until_s:
+                    return outcomes
                 step(f"round {number + 1} of {settings.rounds}: {entry.title}")
                 outcome.rounds.append(undisturbed(entry.measure, settings))
+                longest_s = max(longest_s, time.monotonic() - began_s)
+                keep(outcomes)
     return outcomes
 
 

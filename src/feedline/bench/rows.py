@@ -108,13 +108,13 @@ def steady(
 def measure(entries: Sequence[Entry], arguments: argparse.Namespace) -> list[Outcome]:
     """Run all rounds under a progress bar."""
     settings = Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
-    with _progress(len(entries) * (settings.rounds + 1)) as step:
+    with progress(len(entries) * (settings.rounds + 1)) as step:
         return run_rounds(entries, settings, step=step)
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal; it is drawn only between measurements, never by a thread beside them."""
+def progress(total: int | None) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal, and of how many if that is known; it is drawn only between measurements, never by a thread beside them."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -224,7 +224,7 @@ def _write_rows(
     arguments: argparse.Namespace,
 ) -> None:
     # Where the rows go is not part of the question, and a path may name a person.
-    asked = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command")}
+    asked = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command", "plot")}
     rows: list[dict[str, object]] = [
         {"kind": "machine", "benchmark": name, "flags": asked, **asdict(machine.look())},
     ]

@@ -70,6 +70,9 @@ class Steady:
     """Batches in an epoch, of a loader that does not know it."""
     finish: Callable[[], None] = nothing
     """Wait for work that `consume` left running, on a GPU say, before the clock is read."""
+    # Any: feedline's loader or another.
+    sums: Callable[[Any], dict[str, float]] = lambda loader: {}
+    """Read what the loader itself adds up; what it adds while the clock runs is told as figures."""
 
     def measure(self) -> Figures:
         """Open the loader, count one span of it in steady state, close it."""
@@ -114,7 +117,7 @@ class Steady:
                 f"an epoch of {length} batches leaves nothing to count: {margin} are left out at both ends. "
                 f"Lower --warmup, use fewer workers, or make the dataset longer."
             )
-        meter, waits = Meter(), list[int]()
+        meter, waits, before = Meter(), list[int](), dict[str, float]()
         clock, consume, span = time.perf_counter_ns, self.consume, self.span
         first_s = 0.0
         enough = False
@@ -126,6 +129,7 @@ class Steady:
                 meter.find_processes()
             for _ in range(margin):
                 consume(next(iterator))
+            before = before or self.sums(loader)
             meter.start()
             deadline = clock() + int((span.seconds - meter.elapsed_s) * 1e9)
             for _ in range(countable):
@@ -139,6 +143,7 @@ class Steady:
                     break
             self.finish()
             meter.stop()
+            sums = self.sums(loader)
             if not enough:
                 for batch in iterator:
                     consume(batch)
@@ -158,6 +163,7 @@ class Steady:
             "wait_p50_us": waits[batches // 2] / 1e3,
             "wait_p99_us": waits[min(batches - 1, int(batches * 0.99))] / 1e3,
             "other_cores": meter.other_cores(),
+            **{name: value - before[name] for name, value in sums.items()},
         }
 
 

@@ -1,8 +1,12 @@
-"""`feedline bench`: feedline and torch's loader in turns on a quick set of workloads."""
+"""`feedline bench`: feedline and torch's loader in turns, on a quick set of workloads or on a dataset of the user's."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,16 +14,23 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset
 
-from feedline.bench import harness, jpegs, rows, training, training_data
+from feedline.bench import chart, grid, harness, jpegs, rows, training, training_data
 from feedline.bench.workloads import ReadySamples, TinyMap
+from feedline.cli.doctor import check_linux
 from feedline.cli.pictures import PictureDataset, write_pictures
-from feedline.errors import InternalError
+from feedline.errors import DatasetFailed, InternalError
+from feedline.system.limits import usable_cores
+from feedline.tune.probing.process import Tell
+from feedline.tune.target import make_some, open_target
+from feedline.values.shown import printable
 
 PICTURE_COUNT = 240
 JPEG_COUNT = 300
 TRAINING_IMAGES = 4000
 PICTURE_PASSES = 40  # the pictures are read over and over, so that no round reaches the end of the epoch
 WORKER_COUNT = 2
+ROUND_S = 0.5
+OWN_S = 60.0
 COLUMNS = (
     rows.Column("samples_per_s", "samples/s", better="higher"),
     rows.Column("first_batch_ms", "first\nms"),
@@ -28,6 +39,11 @@ COLUMNS = (
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure a set and write a table, or JSON lines, to standard output."""
+    is_own = ":" in arguments.what
+    arguments.seconds = arguments.seconds or (OWN_S if is_own else ROUND_S)
+    if is_own:
+        measure_own(arguments)
+        return
     if arguments.what == "gpu":
         measure_training(arguments)
         return
@@ -58,6 +74,85 @@ def measure_training(arguments: argparse.Namespace) -> None:
         outcomes = rows.measure(entries, arguments)
         training.add_shares(outcomes)
         rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
+
+
+@dataclass
+class _Kept:
+    """What the process that measures a dataset of the user's has told."""
+
+    measured: grid.Measured = field(default_factory=grid.Measured)
+    ended: str | None = None
+    ended_in: str = ""
+
+    @property
+    def is_useful(self) -> bool:
+        return bool(self.measured.complete())
+
+
+def measure_own(arguments: argparse.Namespace) -> None:
+    """Measure a dataset of the user's in a process of its own, and publish it."""
+    check_linux(arguments.what)
+    from feedline.tune.probe import watch  # which cannot be imported elsewhere
+
+    if arguments.workers is None:
+        cores = usable_cores()
+        arguments.workers = [0, *(count for count in (1, 2, 4, 8, 16, 32, 64) if count <= max(cores, 4))]
+    asked = grid.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
+    with rows.progress(None) as on_stage:
+        kept = watch(partial(_measure, arguments, asked), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
+    outcomes, failures = kept.measured.complete(), kept.measured.failures
+    if not outcomes:
+        title, told = next(iter(failures.items()))
+        raise DatasetFailed(f"No setting could be measured; with {title}, this was raised.", "raises", told)
+    name = f"feedline bench {arguments.what}"
+    rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
+    for title, told in failures.items():
+        sys.stderr.write(printable(f"Left out, {title}: {told.strip().splitlines()[-1]}\n"))
+    if kept.ended is not None:
+        sys.stderr.write(printable(f"{kept.ended}. The rest was not measured.\n"))
+    if arguments.plot is not None:
+        arguments.plot.write_text(chart.draw(name, _panels(outcomes)), encoding="utf-8")
+
+
+def _measure(arguments: argparse.Namespace, asked: grid.Grid, tell: Tell) -> None:
+    """Measure a grid, and tell what there is after each measurement; in a process of its own."""
+    began_s = time.monotonic()
+    tell("stage", "import")
+    target = open_target(arguments.what, arguments.batch_size)
+    tell("stage", "samples")
+    make_some(target, seconds=0.0)
+    if torch.cuda.is_available():
+        asked = replace(asked, pins=(False, True))
+    work = grid.Work(target.dataset, target.options, target.batch_size)
+    settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
+    left_s = arguments.seconds - (time.monotonic() - began_s)
+    grid.measure(asked, work, settings, left_s, step=partial(tell, "stage"), keep=partial(tell, "part", "measured"))
+
+
+def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
+    """Draw rates against workers: one picture for each prefetch factor, pinned and not; no workers are in all."""
+    kinds = dict.fromkeys(_kind(outcome) for outcome in outcomes if outcome.case["workers"]) or {(): None}
+    panels = []
+    for kind in kinds:
+        own = [found for found in outcomes if _kind(found) == kind or not found.case["workers"]]
+        lines = [
+            chart.Line(
+                name,
+                [
+                    chart.Point(int(found.case["workers"]), spread.median, spread.low, spread.high)
+                    for found in own
+                    if found.side.name == name and (spread := found.spread("samples_per_s")) is not None
+                ],
+            )
+            for name in dict.fromkeys(found.side.name for found in own)
+        ]
+        title = ", ".join(f"{name} {value}" for name, value in kind) or "Throughput"
+        panels.append(chart.Panel(title, "workers", "samples/s", lines))
+    return panels
+
+
+def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
+    return tuple((name, value) for name, value in outcome.case.items() if name != "workers")
 
 
 def compare(pictures: PictureDataset, arguments: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from feedline._optional import require
 from feedline.bench import machine
 from feedline.cli import fault_file
 from feedline.cli.findings import find
-from feedline.errors import BadOption, DatasetFailed
+from feedline.errors import BadOption
 from feedline.tune.diagnosis import as_dict, diagnose, summary
 from feedline.tune.finding import Finding
 from feedline.tune.measured import STAGES
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN_GAIN = 1.05
 SERIOUS = 3
-FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
-"""Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
+"""The exit code if something serious was found; see `main.FAILED` for those of datasets that cannot be tried."""
 
 
 @dataclass(frozen=True)
@@ -47,27 +46,23 @@ class _Looked:
 def run(arguments: argparse.Namespace) -> int:
     """Write what was found to standard output, as a table or as JSON; returns the exit code.
 
-    Raises BadOption: there is no such dataset; BadState: the file cannot be read, is damaged, or is something else;
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState: the file cannot be read, is damaged, or is something else;
     MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
     if not arguments.json:
         require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
     what: str | None = arguments.what
-    try:
-        if what is None:
-            looked = _look_at_machine()
-        elif ":" in what and not os.path.exists(what):
-            looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
-        elif what.endswith(".py") or not os.path.exists(what):
-            raise BadOption(
-                f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a "
-                "file that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
-            )
-        else:
-            looked = _look_at_faults(Path(what))
-    except DatasetFailed as exc:
-        sys.stderr.write(printable(f"{exc.traceback.rstrip()}\n\nfeedline: {exc}\n".lstrip()))
-        return FAILED[exc.reason]
+    if what is None:
+        looked = _look_at_machine()
+    elif ":" in what and not os.path.exists(what):
+        looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
+    elif what.endswith(".py") or not os.path.exists(what):
+        raise BadOption(
+            f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a "
+            "file that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
+        )
+    else:
+        looked = _look_at_faults(Path(what))
     if arguments.json:
         told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
         sys.stdout.write(json.dumps(told) + "\n")
@@ -91,9 +86,14 @@ def _look_at_faults(file: Path) -> _Looked:
     return _Looked(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
 
 
-def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+def check_linux(source: str) -> None:
+    """Raise BadOption where a dataset cannot be tried."""
     if sys.platform != "linux":
         raise BadOption(f"{source}: datasets can be tried on Linux only, where their processes can be watched.")
+
+
+def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+    check_linux(source)
     from feedline.tune.probe import probe  # which cannot be imported elsewhere
 
     with _bar(source) if with_bar else _no_bar() as on_stage:

@@ -12,14 +12,27 @@ from typing import Any
 
 from feedline import __version__
 from feedline._optional import require
-from feedline.errors import FeedlineError
+from feedline.errors import DatasetFailed, FeedlineError
 from feedline.values.shown import printable
+
+
+FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
+"""Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
+_TRYING = ("bench", "doctor", "tune")
+_DATASET = (
+    "a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments that "
+    "returns one"
+)
+_FAILED_TEXT = (
+    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much memory; "
+    "8 it is empty; 1 any other error."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0, 1 for an error feedline explains, 130 after Ctrl-C.
 
-    `feedline doctor` has more of them: see `cli/doctor.py`.
+    `feedline doctor` has one more, `SERIOUS`, and commands that try datasets have those of `FAILED`.
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -28,11 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except FeedlineError as error:
-        text = str(error)
+        text, status = str(error), 1
+        if isinstance(error, DatasetFailed) and arguments.command in _TRYING:
+            sys.stderr.write(printable(f"{error.traceback.rstrip()}\n\n".lstrip()))
+            status = FAILED[error.reason]
         if hasattr(arguments, "fields"):  # sources call the option as it is called in Python
             text = text.replace("with fields=", "with --fields (fields=)")
         sys.stderr.write(printable(f"feedline: {text}\n"))
-        return 1
+        return status
     except KeyboardInterrupt:
         return 130
     finally:
@@ -52,24 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_round_options(demo)
     demo.set_defaults(json=None)
 
-    bench = commands.add_parser("bench", help="compare with torch's loader on this machine (about half a minute)")
-    bench.add_argument(
-        "what",
-        nargs="?",
-        choices=["quick", "images", "gpu"],
-        default="quick",
-        help="quick: overhead, transport, pictures; images: JPEG files to float32, beside torch's loader with usual "
-        "decoders; gpu: training as a share of its rate on synthetic data, on a GPU, with torchvision, in ten minutes",
-    )
-    bench.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write JSON lines to FILE, or to standard output, instead of a table",
-    )
-    _add_round_options(bench)
-
+    _add_bench(commands)
+    _add_tune(commands)
     _add_doctor(commands)
     run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
     _add_program(run)
@@ -116,20 +116,89 @@ def _add_profile(commands: Any) -> None:
     _add_program(profile)
 
 
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="compare with torch's loader on this machine (about half a minute), or on a dataset of yours (a minute)",
+        epilog=f"Exit codes with a dataset: {_FAILED_TEXT}",
+    )
+    bench.add_argument(
+        "what",
+        nargs="?",
+        type=_benchmark,
+        default="quick",
+        metavar="WHAT",
+        help="quick: overhead, transport, pictures; images: JPEG files to float32, beside torch's loader with usual "
+        "decoders; gpu: training as a share of its rate on synthetic data, on a GPU, with torchvision, in ten minutes; "
+        f"or {_DATASET}",
+    )
+    bench.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write JSON lines to FILE, or to standard output, instead of a table",
+    )
+    _add_round_options(bench)
+    bench.set_defaults(seconds=None)
+    own = bench.add_argument_group("with a dataset or loader of yours (--seconds is all it may take then: 60)")
+    _add_batch_size(own)
+    own.add_argument(
+        "--workers", type=_at_least(0), nargs="+", metavar="N", help="numbers of workers (0 1 2 4, up to the cores)"
+    )
+    own.add_argument("--prefetch", type=_at_least(1), nargs="+", metavar="N", help="prefetch factors (the default)")
+    own.add_argument(
+        "--engine",
+        choices=("process", "thread"),
+        nargs="+",
+        default=["process", "thread"],
+        help="feedline's engines; 0 workers are always inline (process thread)",
+    )
+    _add_plot(own)
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="search the number of workers, engine and prefetch for a dataset, and print them as code",
+        epilog=f"Exit codes: {_FAILED_TEXT}",
+    )
+    tune.add_argument("what", metavar="WHAT", help=_DATASET)
+    tune.add_argument(
+        "--step-ms",
+        type=_step,
+        default=0.0,
+        metavar="MS",
+        help="how long your training step takes for a batch: the fewest workers that keep up with it are searched "
+        "(0: the most samples a second)",
+    )
+    tune.add_argument("--seconds", type=_positive, default=60.0, help="how long it may take, at most (%(default)s)")
+    _add_batch_size(tune)
+    _add_plot(tune)
+    tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
+def _add_batch_size(parser: Any) -> None:
+    parser.add_argument(
+        "--batch-size", type=_at_least(1), metavar="N", help="samples in a batch (the loader's, or 32 of a dataset)"
+    )
+
+
+def _add_plot(parser: Any) -> None:
+    parser.add_argument("--plot", type=_svg, metavar="FILE.svg", help="draw it, too")
+
+
 def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="look at this machine, at a dataset or at saved faults, and say what to change",
-        epilog="Exit codes: 0 nothing serious was found; 3 something serious was; 4 the dataset cannot be imported or "
-        "made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much memory; 8 it is empty; 1 any other "
-        "error.",
+        epilog=f"Exit codes: 0 nothing serious was found; 3 something serious was; {_FAILED_TEXT}",
     )
     doctor.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help="a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments "
-        "that returns one; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
+        help=f"{_DATASET}; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
         "the machine is looked at",
     )
     doctor.add_argument(
@@ -227,6 +296,27 @@ def _positive(text: str) -> float:
     return value
 
 
+def _step(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time: give milliseconds, 0 or more")
+    return value
+
+
+def _benchmark(text: str) -> str:
+    if text not in ("quick", "images", "gpu") and ":" not in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither quick, images or gpu, nor a dataset such as module:dataset or path/to/file.py:dataset"
+        )
+    return text
+
+
+def _svg(text: str) -> Path:
+    if not text.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r}: pictures are drawn as SVG, so name a file that ends in .svg")
+    return Path(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -244,6 +334,7 @@ _PACKAGES = {
     "pack": ("rich",),
     "profile": ("torch",),
     "run": ("torch",),
+    "tune": ("rich", "torch"),
 }
 """What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
 ask for what draws their tables by themselves."""

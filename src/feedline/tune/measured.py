@@ -237,6 +237,11 @@ class Measured:
     """In which stage."""
 
     @property
+    def is_useful(self) -> bool:
+        """True if so much was measured that it can be told, whatever ends the probe."""
+        return self.samples is not None
+
+    @property
     def engine(self) -> str | None:
         """The engine of the loader that was given; None if none was."""
         return None if self.loader is None else self.loader.engine

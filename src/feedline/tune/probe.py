@@ -13,10 +13,11 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import local_rank_count
@@ -25,7 +26,7 @@ from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 from feedline.system.openmp import dismiss_idle_threads
 from feedline.tune.measured import Measured, Room
-from feedline.tune.probing.process import Told, run
+from feedline.tune.probing.process import Tell, Told, run, try_parts
 from feedline.values.sizes import bytes_text
 
 _LOOK_S = 0.05
@@ -33,6 +34,22 @@ _GRACE_S = 1.0
 """What a sample that has begun may take longer than the time that was given."""
 _MEMORY_SHARE = 0.8
 """Of the memory that can be had, that the dataset may take."""
+
+
+class Kept(Protocol):
+    """What the messages of a process are kept in: each is about one of its attributes."""
+
+    ended: str | None
+    """What ended the process early, in words; None if nothing did."""
+    ended_in: str
+    """In which stage."""
+
+    @property
+    def is_useful(self) -> bool:
+        """True if so much came that it can be told, whatever ends the process."""
+
+
+K = TypeVar("K", bound=Kept)
 
 
 def probe(
@@ -50,20 +67,35 @@ def probe(
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
     made in this time and memory; InternalError: the probe itself has a fault.
     """
-    room = room_now()
+    body = partial(try_parts, source, seconds)
+    return watch(body, Measured(room_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
+
+
+def watch(
+    body: Callable[[Tell], None],
+    kept: K,
+    *,
+    seconds: float,
+    memory_bytes: int | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> K:
+    """Run user's code in a process that is ended when its time or memory is up, and return what it told.
+
+    `body` is called there, and tells stages, and the attributes of `kept`. Blocks and raises as `probe` does.
+    """
     if memory_bytes is None:
-        memory_bytes = int((room.memory_bytes or 1 << 62) * _MEMORY_SHARE)
+        memory_bytes = int((room_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
     near, far = context.Pipe(duplex=False)
     stacks = Stacks()
     dismiss_idle_threads()
-    process = context.Process(target=run, args=(source, seconds, os.getpid(), far, stacks.far))
+    process = context.Process(target=run, args=(body, os.getpid(), far, stacks.far))
     process.start()
     far.close()
     try:
         return _Listening(near, process, stacks, memory_bytes, on_stage).until(
-            time.monotonic() + seconds + _GRACE_S, Measured(room)
+            time.monotonic() + seconds + _GRACE_S, kept
         )
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -108,7 +140,7 @@ class _Listening:
         self._stage = "start"
         self._began_s = time.monotonic()
 
-    def until(self, end_s: float, measured: Measured) -> Measured:
+    def until(self, end_s: float, kept: K) -> K:
         """Take messages until the last, or until a time."""
         while True:
             # Its death does not close the connection if it has forked others, which have it, too.
@@ -118,50 +150,54 @@ class _Listening:
                     told: Told = self._connection.recv()
                 except EOFError:
                     end = end or os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
-                    return self._died(end, measured)
+                    return self._died(end, kept)
                 if told.kind == "done":
-                    return measured
-                self._take(told, measured)
+                    return kept
+                self._take(told, kept)
                 continue
             if end is not None:
-                return self._died(end, measured)
+                return self._died(end, kept)
             used = seen_bytes(self._process.pid or 0) or 0
             if used > self._memory_bytes:
                 text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
-                return self._cut_short(measured, "crashes", text, self._stacks.of(self._process.pid or 0))
+                return self._cut_short(kept, "crashes", text, self._stacks.of(self._process.pid or 0))
             if time.monotonic() > end_s:
                 text = f"did not come to an end within {time.monotonic() - self._began_s:.0f} s"
-                return self._cut_short(measured, "hangs", text, self._stacks.of(self._process.pid or 0))
+                return self._cut_short(kept, "hangs", text, self._stacks.of(self._process.pid or 0))
 
-    def _take(self, told: Told, measured: Measured) -> None:
+    def _take(self, told: Told, kept: K) -> None:
         if told.kind == "stage":
             self._stage = told.name
             self._on_stage(told.name)
         elif told.kind == "part":
-            setattr(measured, told.name, told.value)
+            setattr(kept, told.name, told.value)
         elif told.name == "wrong":
             raise BadOption(told.value[0])
         elif told.name == "internal":
-            raise InternalError(f"A part of the probe itself failed, {_WHERE[self._stage]}:\n{told.value[0]}")
+            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{told.value[0]}")
         else:
             text, traceback = told.value
             raise DatasetFailed(text, told.name, traceback)
 
-    def _died(self, end: os.waitid_result | None, measured: Measured) -> Measured:
+    @property
+    def _where(self) -> str:
+        return _WHERE.get(self._stage) or f"while it was measured ({self._stage})"
+
+    def _died(self, end: os.waitid_result | None, kept: K) -> K:
         """Say how the process ended. It is still there to be killed with its session."""
         assert end is not None  # who waits for it is told
         if end.si_code != os.CLD_EXITED:
             how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
         else:
             how = f"ended its process with status {end.si_status}"
-        return self._cut_short(measured, "crashes", how, self._stacks.read() or None)
+        return self._cut_short(kept, "crashes", how, self._stacks.read() or None)
 
-    def _cut_short(self, measured: Measured, reason: str, what: str, stack: str | None) -> Measured:
+    def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
         """Return what is known if samples were made; otherwise raise."""
-        where = _WHERE[self._stage]
-        if measured.samples is not None:
-            measured.ended, measured.ended_in = f"The dataset {what}, {where}", self._stage
-            return measured
+        where = self._where
+        if kept.is_useful:
+            kept.ended, kept.ended_in = f"The dataset {what}, {where}", self._stage
+            return kept
         advice = {
             "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
             "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",

@@ -55,8 +55,12 @@ class Told:
     value: Any = None
 
 
-def run(source: str, seconds: float, parent_pid: int, connection: Connection, stacks_fd: int) -> None:
-    """Try a dataset and send messages about it; the target of a process."""
+Tell = Callable[..., None]
+"""Sends a message: called with what `Told` is made of."""
+
+
+def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, stacks_fd: int) -> None:
+    """Run what tries a dataset and sends messages about it; the target of a process."""
     os.setsid()  # so that whatever it starts can be ended with it
     if os.getppid() != parent_pid:
         return  # nobody listens any more
@@ -67,7 +71,7 @@ def run(source: str, seconds: float, parent_pid: int, connection: Connection, st
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # before other programs, should the memory of the machine end
     try:
-        _Probe(source, seconds, lambda *told: connection.send(Told(*told))).run()
+        body(lambda *told: connection.send(Told(*told)))
         connection.send(Told("done"))
     except FeedlineError as exc:
         failed = exc if isinstance(exc, DatasetFailed) else None
@@ -77,8 +81,13 @@ def run(source: str, seconds: float, parent_pid: int, connection: Connection, st
         connection.send(Told("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
+def try_parts(source: str, seconds: float, tell: Tell) -> None:
+    """Try the dataset or loader that was named, part by part."""
+    _Probe(source, seconds, tell).run()
+
+
 class _Probe:
-    def __init__(self, source: str, seconds: float, tell: Callable[..., None]) -> None:
+    def __init__(self, source: str, seconds: float, tell: Tell) -> None:
         self._source = source
         self._tell = tell
         self._end_s = time.monotonic() + seconds
@@ -94,7 +103,7 @@ class _Probe:
         opened, make_s = self._opened()
         loader = opened if is_loader(opened) else None
         dataset = opened if loader is None else loader.dataset
-        making = _making(dataset, make_s)
+        making = making_of(dataset, make_s)
         self._tell("part", "making", making)
         facts = None if loader is None else facts_of(loader)
         self._tell("part", "loader", facts)
@@ -154,7 +163,11 @@ class _Probe:
         return samples, sampling.kept, state, ask
 
 
-def _making(dataset: Any, make_s: float) -> Making:
+def making_of(dataset: Any, make_s: float) -> Making:
+    """Return what is known of a dataset before its first sample.
+
+    Raises DatasetFailed: it is empty, or does not tell its length.
+    """
     is_map = kind_of(dataset, "dataset").value == "map"
     try:
         length = len(dataset) if hasattr(type(dataset), "__len__") else None

@@ -1,0 +1,169 @@
+"""A dataset of the user's with many settings: torch's loader and feedline's engines in turns, within a given time.
+
+Its loaders must be endless, as `feedline.tune.target` makes them, so that short datasets can be measured, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from feedline.bench.harness import Case, Entry, Outcome, Settings, Side, run_rounds, sides, worker_arguments
+from feedline.bench.steady import Span, Steady
+from feedline.datasets.objects import users_traceback
+
+ENDLESS = 1 << 40
+_PAGE = 4096
+_COUNTED_SHARE = 0.5
+"""Of the time that there is for a measurement: workers have to be started, too."""
+_LONGEST_S = 1.0
+
+
+# Any, throughout: datasets, arguments of loaders and batches of any kind.
+@dataclass(frozen=True)
+class Grid:
+    """The settings that are tried with each other."""
+
+    workers: Sequence[int]
+    engines: Sequence[str]
+    prefetch: Sequence[int] = ()
+    """Empty for the default of both loaders."""
+    pins: Sequence[bool] = ()
+    """Whether memory is pinned; empty where there is no GPU."""
+
+    def settings(self) -> Iterator[tuple[Case, Side, dict[str, Any]]]:
+        """Yield each case with each of its sides, and the arguments for it."""
+        for workers in dict.fromkeys(self.workers):
+            for depth in (self.prefetch or [None]) if workers else [None]:
+                for pin in self.pins or [None]:
+                    case: Case = {"workers": workers}
+                    options = worker_arguments(workers, prefetch=depth)
+                    if self.prefetch:
+                        case["prefetch"] = depth or "-"
+                    if pin is not None:
+                        case["pinned"] = "yes" if pin else "no"
+                        options["pin_memory"] = pin
+                    for side in sides(workers, self.engines):
+                        yield case, side, options
+
+
+class _Short(Span):
+    """A span that leaves out little: whoever takes every batch at once finds none that was made ahead."""
+
+    def margin(self, worker_count: int, prefetch: int | None = None) -> int:
+        """Tell how many batches are left out: two of each worker, which do not begin at the same moment."""
+        return 2 * max(worker_count, 1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all loaders have in common."""
+
+    dataset: Any
+    options: Mapping[str, Any]
+    batch_size: int
+    step_s: float = 0.0
+    """For how long the training loop sleeps after each batch."""
+
+    def steady(self, side: Side, options: Mapping[str, Any], seconds: float) -> Steady:
+        """Return a loader that is measured for some seconds, and for four batches of each worker at least."""
+        opened = partial(side.open, self.dataset, **self.options, **options)
+        span = _Short(seconds, batches=4 * max(options["num_workers"], 1))
+        return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=_waited)
+
+    def _train(self, batch: Any) -> None:
+        touch(batch)
+        if self.step_s:
+            time.sleep(self.step_s)
+
+
+@dataclass
+class Measured:
+    """What was measured of a grid."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """What loaders raised, with the user's frames, by the title of their entry."""
+
+    def complete(self) -> list[Outcome]:
+        """Return what has been measured, with as many rounds of each as all of them have."""
+        done = [outcome for outcome in self.outcomes if outcome.rounds and "samples_per_s" in outcome.rounds[0]]
+        count = min((len(outcome.rounds) for outcome in done), default=0)
+        return [replace(outcome, rounds=outcome.rounds[:count]) for outcome in done]
+
+
+def measure(
+    grid: Grid,
+    work: Work,
+    settings: Settings,
+    seconds: float,
+    *,
+    step: Callable[[str], None],
+    keep: Callable[[Measured], None],
+) -> Measured:
+    """Measure all settings in turns; `step` is told what comes next, and `keep` gets what there is after each.
+
+    What would take longer than `seconds` is not begun. A setting whose loader raises is left out from then on.
+    """
+    until_s = time.monotonic() + seconds
+    chosen = list(grid.settings())
+    counted_s = min(_LONGEST_S, _COUNTED_SHARE * seconds / len(chosen) / (settings.rounds + 1))
+    measured = Measured()
+    entries = []
+    for case, side, options in chosen:
+        steady = work.steady(side, options, counted_s)
+        guarded = partial(_guarded, measured.failures, Entry(case, side, steady.measure).title)
+        entries.append(
+            Entry(case, side, partial(guarded, steady.measure, {}), partial(guarded, steady.peak_pss_mb, None))
+        )
+
+    def kept(outcomes: list[Outcome]) -> None:
+        measured.outcomes = outcomes
+        keep(measured)
+
+    run_rounds(entries, settings, step=step, keep=kept, until_s=until_s)
+    return measured
+
+
+def _guarded(failures: dict[str, str], title: str, act: Callable[[], Any], instead: Any) -> Any:
+    if title in failures:
+        return instead
+    try:
+        return act()
+    except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
+        failures[title] = users_traceback(exc)
+        return instead
+
+
+def _waited(loader: Any) -> dict[str, float]:
+    """Tell for how long the training loop waited for batches to be made, as far as the loader knows.
+
+    What it takes to hand over a batch that is ready does not count: no worker would remove that.
+    """
+    if not hasattr(loader, "stats"):
+        return {}
+    waits = loader.stats().total.waits
+    return {"making_s": sum(seconds for cause, seconds in waits.items() if cause not in ("transfer", "deliver"))}
+
+
+def touch(batch: Any) -> None:
+    """Read a byte of every page of the arrays in a batch, whatever it is: what is never read must not look free."""
+    if hasattr(batch, "data_ptr"):
+        is_plain = batch.device.type == "cpu" and str(batch.layout) == "torch.strided" and batch.is_contiguous()
+        if is_plain and batch.nbytes:
+            memory = (ctypes.c_ubyte * batch.nbytes).from_address(batch.data_ptr())
+            np.frombuffer(memory, np.uint8)[::_PAGE].max()
+    elif isinstance(batch, np.ndarray):
+        if batch.dtype != object and batch.flags.c_contiguous and batch.nbytes:
+            batch.reshape(-1).view(np.uint8)[::_PAGE].max()
+    elif isinstance(batch, (list, tuple)):
+        for part in batch:
+            touch(part)
+    elif isinstance(batch, Mapping):
+        touch(list(batch.values()))
