@@ -10,6 +10,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import random
 import select
 import signal
 import sys
@@ -22,6 +23,7 @@ from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 from feedline.transport import forks
@@ -58,6 +60,18 @@ def two_torch_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generators_as_they_were() -> Iterator[None]:
+    """Put the generators of the process back."""
+    import torch
+
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(own)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

@@ -337,7 +337,7 @@ def test_batches_are_those_of_torch_s_loader(tmp_path: Path) -> None:
         joined: Any = torch.utils.data.ConcatDataset(several)
         for one in (dataset, *parts, subset, joined, torch.utils.data.Subset(joined, range(10, 40))):
             theirs = list(torch.utils.data.DataLoader(one, batch_size=7))
-            for workers in (0, 2):
+            for workers in (0, 1):
                 ours = list(feedline.DataLoader(one, batch_size=7, num_workers=workers))
                 assert len(ours) == len(theirs)
                 for found, expected in zip(ours, theirs, strict=True):

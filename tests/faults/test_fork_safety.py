@@ -164,9 +164,9 @@ start_loaders(dataset, [Busy(epoch)])
 """
 
 PROGRAMS = {
-    "OpenCV": (OPENCV, 12),
-    "torch": (TORCH, 12),
-    "loaders": (LOADERS, 12),
+    "OpenCV": (OPENCV, 6),
+    "torch": (TORCH, 6),
+    "loaders": (LOADERS, 6),
     # Without the care that is taken, about every start of these hangs.
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),

@@ -32,14 +32,7 @@ from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSpl
 
 KEY = 77
 
-
-@pytest.fixture(autouse=True)
-def _generators_as_they_were() -> Iterator[None]:
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(own)
+pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
 
 class Flaky:

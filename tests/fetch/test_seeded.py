@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,7 @@ from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import Draw
 
-
-@pytest.fixture(autouse=True)
-def _generators_as_they_were() -> Iterator[None]:
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(own)
-
+pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
 DRAWS: dict[str, Callable[[], float]] = {
     "random": random.random,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import feedline
@@ -38,7 +38,6 @@ def gather(table: Any, *indices: int) -> Any:
 
 
 def test_tensors_that_numpy_lacks_are_named_by_their_field() -> None:
-    torch = pytest.importorskip("torch")
     rows = torch.zeros(4, 2, dtype=torch.bfloat16)
     for dataset, field in ((ArrayDataset({"x": rows, "y": np.arange(4)}), " in field 'x'"), (ArrayDataset(rows), "")):
         with pytest.raises(CollateError, match=f"Tensor of torch.bfloat16{field}, which cannot"):
@@ -99,15 +98,7 @@ def test_a_batch_is_a_copy() -> None:
     assert not x.any()
 
 
-@pytest.fixture
-def generators_untouched() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()
-    yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-
-
-@pytest.mark.usefixtures("generators_untouched")
+@pytest.mark.usefixtures("generators_as_they_were")
 def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
     spec = WorkerSpec([1], DatasetKind.MAP, list, FRAMEWORK, worker_count=2, base_seed=0)
     drawn = []

@@ -125,13 +125,9 @@ class Numbers:
 
 
 @pytest.fixture
-def generators_untouched(two_torch_threads: None) -> Iterator[None]:
+def process_as_it_was(two_torch_threads: None, generators_as_they_were: None) -> Iterator[None]:
     """Put back what opening a worker in this process changes."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
     torch_worker._worker_info = None
 
 
@@ -141,7 +137,7 @@ def open_worker(number: int, *, threaded: bool, dataset: Any = None, shared_seed
     return FRAMEWORK.open_worker(WorkerIdentity(number, 2, 100 + number, dataset, threaded), spec)
 
 
-@pytest.mark.usefixtures("generators_untouched")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
     drawn = []
     for number in (0, 1, 0):
@@ -156,7 +152,7 @@ def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.usefixtures("generators_untouched")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_a_process_is_torchs_worker() -> None:
     dataset = open_worker(1, threaded=False)
     info: Any = get_worker_info()

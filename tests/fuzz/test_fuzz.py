@@ -16,7 +16,7 @@ from tests.fuzz.process import described, run_cases
 from tests.fuzz.targets import PROCESSES
 
 SEED = 1
-TOGETHER = 6
+TOGETHER = 3
 
 
 def check(formats: Sequence[str], seed: int, cases: int) -> None:
@@ -28,7 +28,7 @@ def check(formats: Sequence[str], seed: int, cases: int) -> None:
 @pytest.mark.parametrize("number", range(TOGETHER))
 def test_some_damaged_files(number: int) -> None:
     formats = list(itertools.chain.from_iterable(PROCESSES.values()))
-    check(formats[number::TOGETHER], SEED, 40)
+    check(formats[number::TOGETHER], SEED, 25)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,7 @@ def draw_globals() -> tuple[Any, ...]:
     )
 
 
-@pytest.fixture(autouse=True)
-def _generators_as_they_were() -> Iterator[None]:
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(own)
+pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
 
 @pytest.fixture(params=["known", "unknown"])
