@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.testing.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
-from feedline.testing.simulation.scenario import MAP, SHARED, LawBroken, Scenario, Seconds
+from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
+from feedline.simulation.scenario import MAP, SHARED, LawBroken, Scenario, Seconds
 from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity, WorkerSpec
 from feedline.verdicts import Failure, Verdict
 

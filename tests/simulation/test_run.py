@@ -9,8 +9,8 @@ import pytest
 
 from feedline.errors import BadOption
 from feedline.faults import Policy
-from feedline.testing.simulation import Accidents, Habits, LawBroken, Scenario, Troubles, draw_scenario, simulate
-from feedline.testing.simulation.__main__ import tell_of
+from feedline.simulation import Accidents, Habits, LawBroken, Scenario, Troubles, draw_scenario, simulate
+from feedline.simulation.__main__ import tell_of
 
 FRESH_S = 5.0
 """How long fresh worlds are gone through, seed after seed."""

@@ -27,15 +27,15 @@ from feedline.driver.settings import Settings
 from feedline.errors import WorkerError, WorkerStartError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
+from feedline.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
+from feedline.simulation.engine import TICK_S, SimulatedEngine
+from feedline.simulation.laws import Books
+from feedline.simulation.scenario import MAP, LawBroken, Scenario
+from feedline.simulation.scheduler import order_of, scheduler_of
+from feedline.simulation.slots import CountedSlots
+from feedline.simulation.worker import Worker, spec_of
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
-from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
-from feedline.testing.simulation.engine import TICK_S, SimulatedEngine
-from feedline.testing.simulation.laws import Books
-from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
-from feedline.testing.simulation.scheduler import order_of, scheduler_of
-from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker, spec_of
 from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000

@@ -8,10 +8,10 @@ from collections import deque
 from typing import Any
 
 from feedline.errors import WorkerDied, WorkerStartError
-from feedline.testing.simulation.dataset import NotReady
-from feedline.testing.simulation.scenario import LawBroken, Scenario
-from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker, draw_s
+from feedline.simulation.dataset import NotReady
+from feedline.simulation.scenario import LawBroken, Scenario
+from feedline.simulation.slots import CountedSlots
+from feedline.simulation.worker import Worker, draw_s
 from feedline.types import Call, Parcel, Result, ResultKind, Task, WorkerSpec
 
 TICK_S = 1e-9
