@@ -324,7 +324,7 @@ class _Training:
             if slot >= 0:
                 held.append(slot)
             self._drop(world, held, scenario.habits.holds)
-            world.pass_time(draw_s(dice, scenario.step_s))
+            world.pass_time(draw_s(dice, scenario.step_s, expected.steps - 1))
             self._do_besides(world, expected)
         self._drop(self._worlds[rank], held, 0)
         return "left"

@@ -3,6 +3,7 @@
 from feedline.simulation import (
     Accidents,
     Habits,
+    InTurn,
     LawBroken,
     Run,
     Scenario,
@@ -12,4 +13,4 @@ from feedline.simulation import (
     simulate,
 )
 
-__all__ = ["Accidents", "Habits", "LawBroken", "Run", "Scenario", "Troubles", "World", "draw_scenario", "simulate"]
+__all__ = ["Accidents", "Habits", "InTurn", "LawBroken", "Run", "Scenario", "Troubles", "World", "draw_scenario", "simulate"]

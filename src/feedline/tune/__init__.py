@@ -1,0 +1,1 @@
+"""Tries a dataset, and says what keeps it from being fast or right."""

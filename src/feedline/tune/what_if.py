@@ -1,0 +1,381 @@
+"""What a recorded run would have been like with other settings, or with a stage that is faster.
+
+The recorded times of batches and of the training loop's steps are gone through again, in the order in which they came,
+by the real core in virtual time (`feedline.simulation`). What there is to predict is the steady part of a run: what the
+start of an epoch takes is left out, of what was recorded as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption, BadRecording
+from feedline.observe.attribution import Columns
+from feedline.observe.batch_rows import Totals, columns_of, row
+from feedline.observe.period import Period, period_of
+from feedline.observe.recording import Recording
+from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
+from feedline.simulation.world import Trace, World
+from feedline.types import Share
+
+_FEW = 10
+"""Batches that a recording must have at least, besides those of the start. A guess."""
+_LEAST, _MOST = 500, 4000
+"""Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
+_AS_GOOD = 0.98
+"""A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
+_NEAR = 64
+"""How many later batches are looked at: whether they were ready when one was waited for."""
+_STAGES = ("fetch", "transform", "collate", "write")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is different from the recorded run; None for what is not.
+
+    Raises:
+        BadOption: there is no such setting.
+    """
+
+    workers: int | None = None
+    """0 for none: the training loop makes batches itself."""
+    prefetch: int | None = None
+    """Batches per worker."""
+    in_order: bool | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """By what the times of stages are multiplied: fetch (without transform), transform, collate, write, or one that the
+    recorded dataset has named."""
+    step: float = 1.0
+    """By what the time of a training step is multiplied."""
+    step_s: float | None = None
+    """How long every step takes instead."""
+    computing: float = 1.0
+    """The share of a batch's time in which its worker computes; the rest it waits, and needs no core."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise BadOption(f"workers={self.workers} is negative; give 0 for none, or how many.")
+        if self.prefetch is not None and self.prefetch < 1:
+            raise BadOption(f"prefetch={self.prefetch}: a worker needs at least 1 batch to work on.")
+        for name, factor in {**self.stages, "step": self.step}.items():
+            if not 0 < factor < np.inf:
+                raise BadOption(f"{name} times {factor}: give a factor above 0, such as 0.5 for half of the time.")
+        if self.step_s is not None and not 0 <= self.step_s < np.inf:
+            raise BadOption(f"step_s={self.step_s} is no time; give seconds.")
+        if not 0 <= self.computing <= 1:
+            raise BadOption(f"computing={self.computing} is no share; give a number from 0 to 1.")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run would be like, beside what was recorded; both without the start of epochs."""
+
+    workers: int
+    prefetch: int
+    in_order: bool
+    predicted: Period
+    recorded: Period
+    assumptions: tuple[str, ...] = ()
+    """Sentences: what the prediction rests on, where that can be wrong."""
+
+    # Any: what JSON has.
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        return {
+            "workers": self.workers,
+            "prefetch": self.prefetch,
+            "in_order": self.in_order,
+            "predicted": self.predicted.as_dict(),
+            "recorded": self.recorded.as_dict(),
+            "assumptions": list(self.assumptions),
+        }
+
+
+def predict(recording: Recording, changes: Changes | None = None) -> Prediction:
+    """Predict what a recorded run would be like with changes.
+
+    Faults, memory budgets and batches that the program keeps are left out. So is what it costs to send batches between
+    processes, if the recorded run had no workers.
+
+    Raises:
+        BadOption: a stage is to change that the recording does not know, or steps that took no time.
+        BadRecording: there is too little in it.
+
+    Example:
+        >>> import feedline, os, tempfile, time
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
+        >>> class Slow:
+        ...     def __len__(self):
+        ...         return 40
+        ...     def __getitem__(self, index):
+        ...         time.sleep(0.002)
+        ...         return index
+        >>> loader = feedline.Loader(Slow(), 1)
+        >>> with feedline.record(loader, path):
+        ...     for batch in loader:
+        ...         time.sleep(0.002)
+        >>> prediction = predict(Recording.load(path), Changes(workers=2, computing=0))
+        >>> prediction.predicted.samples_per_s > 1.3 * prediction.recorded.samples_per_s
+        True
+    """
+    changes = Changes() if changes is None else changes
+    return _predict(_Recorded(recording, changes), changes)
+
+
+def grid(recording: Recording, changes: Changes | None = None) -> list[Prediction]:
+    """Predict a run for no worker, 1, 2, 4 and so on, with several numbers of batches that each prefetches.
+
+    Raises:
+        BadOption, BadRecording: as `predict` does.
+    """
+    changes = Changes() if changes is None else changes
+    recorded = _Recorded(recording, changes)
+    most = min(64, max(2 * recorded.workers, recorded.cores or 0, 8))
+    workers = sorted({recorded.workers, *(1 << power for power in range(7) if 1 << power <= most)} - {0})
+    prefetches = sorted({recorded.prefetch, 2, 4, 8})
+    chosen = [replace(changes, workers=0)]
+    chosen += [replace(changes, workers=count, prefetch=prefetch) for count in workers for prefetch in prefetches]
+    return [_predict(recorded, one) for one in chosen]
+
+
+def best(predictions: Sequence[Prediction]) -> Prediction:
+    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest."""
+    enough = _AS_GOOD * max(one.predicted.samples_per_s for one in predictions)
+    as_good = [one for one in predictions if one.predicted.samples_per_s >= enough]
+    return min(as_good, key=lambda one: (one.workers, one.prefetch))
+
+
+class _Recorded:
+    """The steady part of a recorded run, with the times that change.
+
+    Args:
+        recording: of the run.
+        changes: what is different, of which it looks at times only.
+    """
+
+    def __init__(self, recording: Recording, changes: Changes) -> None:
+        settings = recording.settings
+        if int(settings.get("split") or 1) > 1:
+            raise BadOption(
+                f"The run was recorded with split={settings['split']}: several workers made one batch, which cannot be "
+                "predicted. Record one without."
+            )
+        self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
+        self.prefetch = int(settings.get("prefetch") or 2)
+        self.in_order = bool(settings.get("in_order", True))
+        self.cores: int | None = int(settings.get("cores") or recording.environment.get("cores") or 0) or None
+        kept, self.period = self._steady(recording)
+        rows = {name: column[kept] for name, column in recording.rows.items()}
+        made = np.flatnonzero(rows["finished"])
+        if len(made) < _FEW:
+            raise BadRecording(
+                f"The recording has {len(made)} batches of which all times are known, besides those of the start; "
+                f"{_FEW} is the least from which something can be told. Record a longer run."
+            )
+        self.own_ns = _own({name: column[made] for name, column in rows.items()})
+        steps = rows["body"][rows["body"] >= 0]
+        self.steps_ns = _changed_steps(steps, changes)
+        made = made[np.lexsort((rows["ordinal"][made], rows["epoch"][made]))]
+        self.samples = rows["samples"][made]
+        began, finished = rows["began"][made], rows["finished"][made]
+        self.bytes = rows["bytes"][made]
+        self.stages = {name: np.maximum(rows[name][made], 0).astype(float) for name in _STAGES}
+        busy = np.maximum(finished - began, 1).astype(float)
+        saved = self._change_stages(changes, _named(recording, kept[made]))
+        self.batch_ns = np.maximum(busy + saved, 1.0)
+        """How long each batch takes, in order, if there is a core for its worker."""
+        if self.cores is not None and self.workers:
+            at_work = np.searchsorted(np.sort(began), began, "right") - np.searchsorted(np.sort(finished), began, "right")
+            self.batch_ns /= contention(np.maximum(at_work, 1), self.cores, changes.computing)
+        self.between_ns = _between({name: column[made] for name, column in rows.items()})
+
+    def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
+        """Return which rows are not of the start of an epoch, and their figures."""
+        rows, spans, total = recording.rows, recording.epochs, Totals()
+        kept = []
+        for number, span in enumerate(spans, 1):
+            end = spans[number].row if number < len(spans) else len(rows["got"])
+            begin = span.row + _start(rows["first"][span.row : end], max(1, self.workers * self.prefetch))
+            if begin >= end:
+                continue
+            totals = Totals(int(rows["got"][begin - 1]))
+            totals.fold({name: column[begin:end] for name, column in rows.items()}, in_order=self.in_order)
+            total.merge(totals)
+            kept.append(np.arange(begin, end))
+        return np.concatenate(kept) if kept else np.zeros(0, np.int64), period_of(total, self.workers)
+
+    def _change_stages(self, changes: Changes, named: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Multiply the times of stages; returns by how much each batch takes longer."""
+        stages, known = self.stages, {**self.stages, **named}
+        known["fetch"] = np.maximum(stages["fetch"] - stages["transform"], 0)
+        more = np.zeros(len(self.samples))
+        for name, factor in changes.stages.items():
+            if name not in known or not known[name].any():
+                raise BadOption(
+                    f"The recording knows no time of the stage {name!r}, only of {_listed(known)}. A stage is timed "
+                    f'by name inside of: with feedline.stage("{name}").'
+                )
+            change = (factor - 1) * known[name]
+            more += change
+            for stage in {"fetch"} if name not in _STAGES else {name, *({"fetch"} if name == "transform" else ())}:
+                stages[stage] = np.maximum(stages[stage] + change, 0)
+        return more
+
+
+def _start(first: NDArray[np.int64], window: int) -> int:
+    """Return how many rows of an epoch belong to its start: until all workers have answered, and a window was used."""
+    answered = np.flatnonzero(first)
+    least = 1 + int(answered[-1]) if len(answered) else 1
+    return min(max(least, min(window, len(first) // 4), 1), len(first))
+
+
+def _own(rows: Columns) -> dict[bool, NDArray[np.int64]]:
+    """Return what next() takes besides waiting for workers, for batches that were waited for (True) and for others.
+
+    Whoever waits has to be woken, then takes the batch in, and unpacks it. Without workers nobody waits for them.
+    """
+    asked, finished, got = rows["asked"], rows["finished"], rows["got"]
+    alone = rows["worker"] < 0
+    waited = (finished > asked) & ~alone
+    since = np.where(waited, finished, asked + np.where(alone, finished - rows["began"], 0))
+    own = np.maximum(got - since, 0)
+    late = own[waited] if waited.any() else own
+    return {True: late, False: np.maximum(got - rows["came"], 0) if waited.all() else own[~waited]}
+
+
+def _between(rows: Columns) -> float:
+    """Return how long a worker takes, on average, from one batch to the next that was waiting for it already."""
+    order = np.lexsort((rows["began"], rows["worker"]))
+    worker, given, began, finished = (rows[name][order] for name in ("worker", "given", "began", "finished"))
+    waiting = (worker[1:] == worker[:-1]) & (worker[1:] >= 0) & (given[1:] <= finished[:-1])
+    between = np.maximum(began[1:] - finished[:-1], 0)[waiting]
+    return float(between.mean()) if len(between) else 0.0
+
+
+def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """Return how long the batches of these rows were in stages that have a name of the user's."""
+    found = {}
+    for name, told in recording.stages.items():
+        spent = np.zeros(len(recording.rows["got"]))
+        for number, duration in told:
+            spent[number] += duration
+        found[name] = spent[numbers]
+    return found
+
+
+def _changed_steps(steps: NDArray[np.int64], changes: Changes) -> NDArray[np.float64]:
+    if changes.step_s is not None:
+        return np.array([changes.step_s * 1e9])
+    if changes.step != 1 and not steps.any():
+        raise BadOption(
+            f"The recorded training loop took no time between batches, and {changes.step} times nothing is nothing. "
+            "Give the time of a step in seconds instead (step_s=, --step 50ms)."
+        )
+    return steps * changes.step if len(steps) else np.zeros(1)
+
+
+def _listed(known: Mapping[str, NDArray[np.float64]]) -> str:
+    return ", ".join(name for name, spent in known.items() if spent.any()) or "none"
+
+
+def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
+    workers = recorded.workers if changes.workers is None else changes.workers
+    prefetch = recorded.prefetch if changes.prefetch is None else changes.prefetch
+    in_order = recorded.in_order if changes.in_order is None else changes.in_order
+    count = min(max(len(recorded.samples), _LEAST), _MOST)
+    warm = max(1, workers * prefetch)
+    if workers:
+        scenario = Scenario(
+            samples=warm + count,
+            batch_size=None,
+            workers=workers,
+            depth=prefetch,
+            order=IN_ORDER if in_order else UNORDERED,
+            deepens=not recorded.bytes.any(),  # as loaders do whose batches come in messages
+            batch_s=InTurn(tuple(((recorded.batch_ns + recorded.between_ns) / 1e9).tolist())),
+            start_s=0.0,
+            cores=recorded.cores,
+            computing=changes.computing,
+        )
+        times = _go_through(scenario, recorded)
+    else:
+        times = _go_through_alone(warm + count, recorded)
+    columns = _columns(times, recorded)
+    totals = Totals(int(columns["got"][warm - 1]))
+    totals.fold({name: column[warm:] for name, column in columns.items()}, in_order=in_order)
+    told = tuple(_assumptions(recorded, workers, changes.computing))
+    return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, told)
+
+
+_Times = list[tuple[int, int, int, int, int, int]]
+"""Of batches as they are delivered: which, by whom, begun when, made how long, asked for when, got when."""
+
+
+def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
+    """Go through an epoch with workers, in virtual time."""
+    world = World(scenario, scenario.workers, Share(), Trace(0), random.Random(0))
+    world.begin(0)
+    times: _Times = []
+    for place in range(scenario.samples):
+        asked = round(world.now_s * 1e9)
+        ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
+        made = world.delivered
+        assert made is not None
+        own_ns = recorded.own_ns[made.began_ns + made.busy_ns > asked]
+        world.pass_time(_in_turn(own_ns, place) / 1e9)
+        times.append((ordinal, made.worker, made.began_ns, made.busy_ns, asked, round(world.now_s * 1e9)))
+        world.pass_time(_in_turn(recorded.steps_ns, place) / 1e9)
+    world.close()
+    return times
+
+
+def _go_through_alone(count: int, recorded: _Recorded) -> _Times:
+    """Go through an epoch without workers: the training loop makes every batch when it asks for it."""
+    times: _Times = []
+    asked = 0
+    for place in range(count):
+        busy = round(_in_turn(recorded.batch_ns, place))
+        got = asked + busy + (0 if recorded.workers else round(_in_turn(recorded.own_ns[False], place)))
+        times.append((place, -1, asked, busy, asked, got))
+        asked = got + round(_in_turn(recorded.steps_ns, place))
+    return times
+
+
+def _in_turn(durations: NDArray[Any], place: int) -> float:
+    return float(durations[place % len(durations)])
+
+
+def _columns(times: _Times, recorded: _Recorded) -> dict[str, NDArray[np.int64]]:
+    """Return what a recording would hold of these batches."""
+    ordinal, worker, began, busy, asked, got = np.array(times, np.int64).T
+    columns = columns_of([row()] * len(times))
+    finished = began + busy
+    places = ordinal % len(recorded.samples)
+    columns |= {"ordinal": ordinal, "worker": worker, "given": began, "began": began, "finished": finished}
+    columns |= {"came": finished, "asked": asked, "got": got, "samples": recorded.samples[places]}
+    columns["body"][1:] = asked[1:] - got[:-1]
+    longer = busy / recorded.batch_ns[places]
+    columns |= {name: (spent[places] * longer).astype(np.int64) for name, spent in recorded.stages.items()}
+    for ahead in range(1, min(_NEAR, len(times) - 1) + 1):
+        columns["behind"][:-ahead] += (finished[ahead:] <= asked[:-ahead]) & (worker[ahead:] >= 0)
+    return columns
+
+
+def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterator[str]:
+    """Say what a prediction rests on, where that can be wrong."""
+    cores = recorded.cores
+    if cores is None and workers > 1:
+        yield "The recording does not tell how many cores there are: every worker is taken to have one."
+    elif cores is not None and max(workers, recorded.workers) * computing > cores:
+        yield (
+            f"Workers are taken to compute {computing:.0%} of the time of a batch, and to share {cores} "
+            f"core{'s' if cores > 1 else ''}. If they wait for storage instead, give a smaller share: --computing 0.2."
+        )
+    if workers and not recorded.workers:
+        yield "The run was recorded without workers: what it costs to send batches from them is not known, and left out."
