@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
+    from feedline.observe.stages import stage
     from feedline.packing.pack import pack
     from feedline.precomputation import precompute
     from feedline.randomness.scope import rng
+    from feedline.recorder import record
     from feedline.sharing.share import share
 
 __all__ = [
@@ -30,10 +32,12 @@ __all__ = [
     "install",
     "pack",
     "precompute",
+    "record",
     "rng",
     "samplers",
     "share",
     "split",
+    "stage",
     "testing",
     "uninstall",
 ]
@@ -53,10 +57,12 @@ _PLACES = {
     "install": "feedline.loader.install",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",
+    "record": "feedline.recorder",
     "rng": "feedline.randomness.scope",
     "samplers": "feedline.samplers",
     "share": "feedline.sharing.share",
     "split": "feedline.datasets.split",
+    "stage": "feedline.observe.stages",
     "testing": "feedline.testing",
     "uninstall": "feedline.loader.install",
 }

@@ -263,6 +263,12 @@ class Result:
     collate_ns: int = 0
     """and how much collating; the rest was writing."""
     told: Told | None = None
+    came_s: float = 0.0
+    """When the training process had it, on the clock of `time.monotonic`; filled in by the consumer, as is the rest."""
+    first: bool = False
+    """True if its worker had answered nothing before."""
+    flight: Any = None
+    """The task that it answers, as the core knows it."""
 
 
 @dataclass(slots=True)

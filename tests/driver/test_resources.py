@@ -80,11 +80,12 @@ def test_the_engine_that_was_asked_for(name: str, kind: type) -> None:
 
 
 def test_stats_before_anything_happened() -> None:
-    stats = make().stats()
+    stats = make().stats({"skip": 0})
     assert stats["engine"] == "process"
     assert stats["workers"] == 2
-    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == 0
-    assert all(isinstance(value, (int, float, str)) for value in stats.values())
+    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == stats["wait_s"] == 0
+    assert stats.faults == {"skip": 0}
+    assert stats.verdict == "nothing to say yet: no batch was delivered"
 
 
 class Stateful(Numbers):

@@ -73,8 +73,8 @@ def test_only_what_was_done_during_the_wait_counts(asked: int, expected: dict[st
     assert waited(worker=0, asked=asked, **WHOLE) == expected
 
 
-def test_a_task_that_was_given_late_waited_for_a_slot_or_for_a_worker() -> None:
-    assert waited(worker=0, asked=0, held=1, **WHOLE)["slot"] == 10
+def test_a_task_that_was_given_late_for_want_of_a_slot_waited_for_that() -> None:
+    assert waited(worker=0, asked=15, held=1, **WHOLE) == {"slot": 75, "device": 5, "deliver": 5}
     assert waited(worker=0, asked=0, held=0, **WHOLE)["queue"] == 20
 
 

@@ -107,7 +107,7 @@ def test_a_file_that_was_cut_off_says_so(name: str, share: float, tmp_path: Path
         (b'{"batches": 3}', 'is no recording: its "format"'),
         (b'{"format": "feedline recording", "version": 99}', "of version 99, and this feedline reads version 1"),
         (b'{"format": "feedline recording", "version": 1}', "a part of it is missing or damaged"),
-        (gzip.compress(b"hello"), "is no recording: it is no JSON"),
+        (gzip.compress(b"hello", mtime=0), "is no recording: it is no JSON"),
     ],
 )
 def test_a_file_that_is_no_recording_says_why(content: bytes, message: str, tmp_path: Path) -> None:

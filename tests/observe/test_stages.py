@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from feedline.observe.stages import stage, timed_transforms
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import Scope
-from feedline.observe.stages import stage, timed_transforms
 
 
 @pytest.fixture

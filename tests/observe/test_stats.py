@@ -77,7 +77,8 @@ def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> 
 
 def test_the_table_can_be_read() -> None:
     text = str(STATS)
-    assert text.splitlines()[:2] == ["process, 2 workers", STATS.verdict]
+    assert text.startswith("process, 2 workers\n")
+    assert " ".join(text.partition("\n\n")[0].split()).endswith(STATS.verdict)
     assert re.search(r"samples/s +320 +320", text)
     assert re.search(r"fetch +3.0 s +30.0 %", text)
     assert re.search(r"fetch +10 ms +30 ms +200 ms +20 ms", text)
@@ -85,7 +86,7 @@ def test_the_table_can_be_read() -> None:
     assert "0: 300 (+5)" in text
     assert "faults 3" in text
     assert "last epoch" not in text, "there was none"
-    assert max(map(len, text.splitlines())) <= 140
+    assert max(map(len, text.splitlines())) <= 100
     assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 

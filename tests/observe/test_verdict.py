@@ -49,7 +49,9 @@ def test_the_cause_is_named(waits: dict[str, float], sentence: str) -> None:
 def test_the_number_of_workers_follows_from_busy_time_and_body_time() -> None:
     slow = period({"fetch": 10.0}, body_s=0.05, busy_s=0.28)
     assert "6 workers would remove it" in verdict_of(slow, worker_count=2)
-    assert "6 workers would remove it, but this program has 4 cores" in verdict_of(slow, worker_count=2, cores=4)
+    assert "6 workers would remove it if they wait for storage; if they compute, the 4 cores" in verdict_of(
+        slow, worker_count=2, cores=4
+    )
     quick = period({"fetch": 0.01}, busy_s=0.08, workers=8)
     assert verdict_of(quick, worker_count=8) == "compute-bound: data was ready 99.8 % of the time; 2 workers would do"
     assert "2 workers are about as many as it takes" in verdict_of(period({}, busy_s=0.09), worker_count=2)

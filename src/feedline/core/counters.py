@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from feedline.errors import ShortPasses, tell
+from feedline.observe.observer import Observer
 
 _LOST_S = 5.0
 """What starting and ending workers may cost in all before it is told. A guess, not measured."""
@@ -31,14 +32,15 @@ class Counters:
     """Workers that were replaced because they died or were stuck."""
     recycled: int = 0
     """Workers that were replaced because they had taken too much memory."""
-    wait_ns: int = 0
-    """Time the training loop spent waiting."""
     passes: int = 0
     """Passes that came to their end, with workers of their own."""
     passes_s: float = 0.0
     """How long they took, without the first one, for which much is done that is not done again."""
     starts_s: float = 0.0
     """How much of that went into starting and ending the workers."""
+
+    observer: Observer = field(default_factory=Observer)
+    """What is measured of every batch."""
 
     told: bool = False
     """True if the user was told to keep the workers."""

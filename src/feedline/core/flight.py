@@ -48,6 +48,10 @@ class Flight:
     turn: int = 0
     """When it was given to its worker, among all tasks that were given to one."""
     trouble: Trouble | None = None
+    given_s: float = 0.0
+    """When that was."""
+    is_held_up: bool = False
+    """True if it was given late, because the program holds batches and no slot was free."""
 
     @property
     def whole(self) -> Flight:

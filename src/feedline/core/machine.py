@@ -170,9 +170,14 @@ class Machine(Workers):
             return
         elif self._window > limits.window or not epoch.sent & 15:
             self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
-        while epoch.sent - epoch.done < self._window and (self._slots.are_left() or not self._flights):
+        while epoch.sent - epoch.done < self._window:
+            if not self._slots.are_left():
+                self._lacks_slots = True
+                if self._flights:
+                    return
             if not self._send_one(epoch):
                 break
+        self._lacks_slots = False
 
     def _send_one(self, epoch: Epoch) -> bool:
         """Give out the next task; False if there is none or no worker may have it."""

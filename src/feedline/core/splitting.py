@@ -33,12 +33,15 @@ class Group:
     """The first part that failed."""
     misfit: bool = False
     """True if a part did not come out as expected, or was lost: the batch has to be made as a whole."""
+    last: Result | None = None
+    """The part that was answered last."""
     draw: Draw = field(default_factory=lambda: Draw(0))
     """Where the random numbers of the whole batch come from."""
 
     def answered(self, result: Result) -> bool:
         """Take the answer of one part; returns True if it was the last."""
         self.remaining -= 1
+        self.last = result
         if result.kind is ResultKind.FAILED and self.trouble is None:
             self.trouble = result
         self.misfit = self.misfit or result.kind is ResultKind.MISFIT
@@ -48,7 +51,12 @@ class Group:
         """Return what became of the batch, once no part remains."""
         if self.trouble is not None:
             return self.trouble
-        return Result(ResultKind.DONE, worker, task_id, Parcel(self.header, self.slot, self.used))
+        result = Result(ResultKind.DONE, worker, task_id, Parcel(self.header, self.slot, self.used))
+        last = self.last
+        if last is not None:  # for which the others had to wait
+            result.busy_ns, result.began_ns, result.came_s = last.busy_ns, last.began_ns, last.came_s
+            result.fetch_ns, result.collate_ns, result.first = last.fetch_ns, last.collate_ns, last.first
+        return result
 
 
 class Splitter:

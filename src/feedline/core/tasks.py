@@ -52,6 +52,9 @@ class Tasks:
         now_s: the time.
     """
 
+    _lacks_slots = False
+    """True while tasks that the window has room for are not given, because no slot is free."""
+
     start_up_s = 2.0
     """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
 
@@ -126,6 +129,8 @@ class Tasks:
             self.decisions.append((GIVE, worker, flight.task))
         self._turns += 1
         flight.turn = self._turns
+        flight.given_s = self.now_s
+        flight.is_held_up = self._lacks_slots
         view = self.workers[worker]
         if view.outstanding == 0:
             self._idle -= 1
@@ -191,6 +196,7 @@ class Tasks:
         if not flight.wanted:
             return
         assert self.epoch is not None
+        result.flight = flight
         if flight.trouble is not None and flight.trouble.faults:
             result.notes = result.notes or Notes()
             result.notes.faults = [*flight.trouble.faults, *result.notes.faults]

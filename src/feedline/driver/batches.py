@@ -10,12 +10,13 @@ from typing import Any
 
 from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
+from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
 from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.prefetch import Limits
-from feedline.driver.driver import Driver
+from feedline.driver.driver import Driver, Facts
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.settings import Settings
 from feedline.engines import interrupts
@@ -193,6 +194,25 @@ class WorkerBatches(ExclusiveBatches):
         """How far the epoch is."""
         return self.driver.epoch.progress
 
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self.driver.counters
+
+    @property
+    def keeps_facts(self) -> bool:
+        """See `Driver.keeps_facts`."""
+        return self.driver.keeps_facts
+
+    @keeps_facts.setter
+    def keeps_facts(self, keeps_facts: bool) -> None:
+        self.driver.keeps_facts = keeps_facts
+
+    @property
+    def facts(self) -> Facts | None:
+        """What is known of the last batch, if somebody else writes its row."""
+        return self.driver.facts
+
     def is_ready(self) -> bool:
         """True if the next batch has come already."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
@@ -297,6 +317,7 @@ class WorkerBatches(ExclusiveBatches):
             self.driver.rest()
         if ended:
             self.driver.epoch.progress.ended = True
+            self.driver.end()
             if not self._persistent:
                 now_s = time.monotonic()
                 self.driver.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ class DeviceBatches(ExclusiveBatches):
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
         super().__init__()
         self._batches = batches
+        batches.keeps_facts = True
         self._target = target
         self._line = line = _Line(batches, target)
         self._threads: list[threading.Thread] = []
@@ -67,9 +69,10 @@ class DeviceBatches(ExclusiveBatches):
             line.pauses -= 1
 
     def _next(self) -> Any:
-        line = self._line
+        line, observer = self._line, self._batches.counters.observer
         if self.leaving:
             raise StopIteration
+        asked = time.monotonic_ns()
         if self._threads:
             if line.is_begun_by_loop():
                 with line.asking:
@@ -80,7 +83,7 @@ class DeviceBatches(ExclusiveBatches):
             if line.thread_count:  # what the target has seen by now keeps a processor busy
                 with interrupts.put_off(starts_process=False):
                     self._start()
-        kind, value, noted = item
+        kind, value, noted, facts = item
         error = value if kind is _ERROR else None
         if kind is _ERROR:
             line.resume(item)
@@ -91,6 +94,10 @@ class DeviceBatches(ExclusiveBatches):
                 if is_interrupt(exc):
                     raise
                 error = exc  # which would come again and again
+        if kind is _END:
+            observer.end(self._batches.counters.batches, asked)
+        elif facts is not None and error is None:
+            self._write(facts, asked)
         progress = line.progress
         # From here on nothing is called, so that no signal comes between: see `feedline.driver.exclusive`.
         item[1] = None
@@ -104,6 +111,15 @@ class DeviceBatches(ExclusiveBatches):
         if error is not None:
             raise error
         return value
+
+    # Any: what is known of the batch, and when it was got ready.
+    def _write(self, facts: Any, asked: int) -> None:
+        (before, (behind, _, held, first)), ready = facts
+        observer, got = self._batches.counters.observer, time.monotonic_ns()
+        # A copy is not waited for by the training loop: what counts is what it takes to begin and to hand over.
+        device = (got if ready >= asked else ready) - before[-1]
+        observer.write(before, asked, got, (behind, device, held, first), self._batches.counters.batches)
+        observer.got = got  # every batch has a row
 
     def _start(self) -> None:
         for number in range(self._line.thread_count):
@@ -135,7 +151,8 @@ class _Line:
         """Held by whoever asks the iteration for a batch."""
         self.changed = threading.Condition()
         self.items: dict[int, list[Any]] = {}
-        """Batches that are ready, by number: what each is, itself, and the progress of the epoch after it."""
+        """Batches that are ready, by number: what each is, itself, the progress of the epoch after it, and what was
+        measured of it."""
         self.unready: list[Any] | None = None
         """The one that the training loop itself gets ready, also if that was interrupted."""
         self.asked = 0
@@ -244,6 +261,7 @@ class _Line:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
                 item[0] = _TAKEN  # nothing is called in between, so that no interrupt loses the batch
+                item[3] = self.batches.facts
         except StopIteration:
             item[0], self.halted = _END, item
         except BaseException as exc:
@@ -259,6 +277,7 @@ class _Line:
         try:
             item[1] = self.target.begin(item[1])
             item[0] = _BATCH
+            item[3] = None if item[3] is None else (item[3], time.monotonic_ns())
         except BaseException as exc:
             if is_interrupt(exc) and not in_thread:
                 raise
@@ -266,7 +285,7 @@ class _Line:
 
 
 def _asked() -> list[Any]:
-    return [_ASKED, None, None]
+    return [_ASKED, None, None, None]
 
 
 def _work(line: _Line) -> None:

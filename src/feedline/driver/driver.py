@@ -25,6 +25,8 @@ from feedline.driver.slots import Slots
 from feedline.engines import interrupts
 from feedline.errors import GrowingWorker, tell
 from feedline.failures import is_interrupt
+from feedline.observe.batch_rows import Row
+from feedline.observe.stages import TRANSFORM
 from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05
@@ -32,6 +34,12 @@ _LOOK_UP_S = 0.05
 
 _TOGETHER = 8
 """The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
+
+_LONG_S = 0.0005
+"""A wait that is so long has a row of its own; see `feedline.observe.observer`."""
+
+Facts = tuple[Row, Row]
+"""What is known of a batch before it is delivered: see `Observer.write`."""
 
 Prepare = Callable[[Any], Any]
 """Last touch to a batch in the training process, such as pinning what is not pinned."""
@@ -79,6 +87,11 @@ class Driver:
         self.entrance = Entrance()
         """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
         self.closed = False
+        self._asked_s = 0.0
+        self.keeps_facts = False
+        """True if somebody else hands batches to the training loop, and writes their rows: then `facts` holds what is
+        known of the last one."""
+        self.facts: Facts | None = None
         self.leaving = False
         """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
 
@@ -118,7 +131,7 @@ class Driver:
         machine = self.machine
         if self._receipts.are_held:
             self._receipts.acknowledge()
-        machine.now_s = time.monotonic()
+        machine.now_s = self._asked_s = time.monotonic()
         machine.ask()
         while True:
             if machine.unsaid:
@@ -138,6 +151,9 @@ class Driver:
         machine, epoch = self.machine, self.epoch
         result = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
+        observer = self.counters.observer
+        is_seen = observer.got or self.keeps_facts or machine.now_s - self._asked_s > _LONG_S
+        facts = self._facts_of(ordinal, result) if is_seen else None
         try:
             try:
                 told = None if notes is None else epoch.look_at(notes)
@@ -160,8 +176,40 @@ class Driver:
         if notes is not None:
             self._receipt = notes.receipts
             self._receipts.hold(notes.receipts)
+        if facts is not None:
+            self._write(facts)
+        elif self.counters.batches >= observer.due:
+            observer.got = time.monotonic_ns()
         epoch.note(ordinal, worker, notes, read)
         return batch
+
+    def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
+        """Return what is known of a batch before it is delivered; None if it is none."""
+        flight, parcel = result.flight, result.payload
+        if flight is None or result.kind is not ResultKind.DONE or not self.counters.observer.is_under_way:
+            return None
+        told, worker, came = result.told, result.worker, int(result.came_s * 1e9)
+        transform = 0
+        if told is not None:
+            transform = told.stages.pop(TRANSFORM, 0)
+            self.counters.observer.hear(told, worker)
+        began, busy, fetch, collate = result.began_ns, result.busy_ns, result.fetch_ns, result.collate_ns
+        size = parcel.used if type(parcel) is Parcel else 0
+        made = (began, fetch, transform, collate, busy - fetch - collate, began + busy)
+        facts = (ordinal, worker, self.epoch.sample_count(flight), size, int(flight.given_s * 1e9), *made, came)
+        asked, ready = int(self._asked_s * 1e9), self.epoch.ready.values()
+        # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
+        behind = sum(0 < other.began_ns + other.busy_ns <= asked for other in ready)
+        return facts, (behind, 0, int(flight.is_held_up), int(result.first))
+
+    def _write(self, facts: Facts) -> None:
+        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        if self.keeps_facts:
+            self.facts = facts
+        else:
+            before, more = facts
+            asked, counters = int(self._asked_s * 1e9), self.counters
+            counters.observer.write(before, asked, time.monotonic_ns(), more, counters.batches)
 
     def _unpack(self, result: Result) -> Any:
         """Turn an answer into the batch, or raise what went wrong."""
@@ -176,6 +224,11 @@ class Driver:
         if type(batch) is Parcel:
             batch = self._slots.unpack(batch)
         return batch if self._prepare is None else self._prepare(batch)
+
+    def end(self) -> None:
+        """Note that the epoch is over, unless whoever hands batches on does so."""
+        if not self.keeps_facts:
+            self.counters.observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
     def take_back(self) -> None:
         """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
@@ -203,10 +256,8 @@ class Driver:
             StopIteration: nobody is to wait any more.
         """
         machine, watch = self.machine, self._watch
-        begun_s = time.monotonic()
         results = self.engine.collect(_LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S), worker)
         now_s = machine.now_s = time.monotonic()
-        self.counters.wait_ns += int((now_s - begun_s) * 1e9)
         if not results:
             if self.leaving:
                 raise StopIteration
@@ -217,7 +268,9 @@ class Driver:
                 machine.died(result.worker, death, self._revoke(result.worker, None))
                 del death
                 continue
+            result.came_s = now_s
             if result.worker not in watch.records:
+                result.first = True
                 trouble = watch.begin(result.worker)
                 if trouble is not None:
                     machine.unsaid.append((trouble, GrowingWorker))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
@@ -10,7 +11,7 @@ from feedline.core.batch_indices import count_of
 from feedline.core.counters import Counters
 from feedline.core.fault_budget import FaultBudget, Treated
 from feedline.driver.batches import ended_by
-from feedline.driver.driver import Prepare
+from feedline.driver.driver import Facts, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.receipts import Receipts
 from feedline.engines import interrupts
@@ -18,6 +19,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
+from feedline.observe.stages import TRANSFORM
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.transport.arena import Arena
@@ -51,7 +53,10 @@ class InlineBatches(ExclusiveBatches):
         self._room = None if arena is None else LocalRoom(arena)
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
-        self._counters = counters
+        self.counters = counters
+        self.keeps_facts = False
+        """See `Driver.keeps_facts`."""
+        self.facts: Facts | None = None
         self._prepare = prepare
         self.begin(spec, checkpoint, snapshot)
 
@@ -106,17 +111,23 @@ class InlineBatches(ExclusiveBatches):
             self._fault_budget.check()
         if self._wants_receipts:
             self._receipts.acknowledge()
+        observer = self.counters.observer
+        began = asked = time.monotonic_ns() if observer.got or (self.keeps_facts and observer.is_under_way) else 0
         while True:
             begun = self._begun
             if begun is None:
                 begun = self._begun = self._take()
             ordinal, indices = begun
+            if asked:
+                began = time.monotonic_ns()
+                self._runner.is_timed = True
             if self._made is _NOTHING:
                 try:
                     self._made = self._make(ordinal, indices)
                 except BaseException as exc:
                     self._fail(exc, ordinal, indices)
                     raise
+            facts = self._facts_of(ordinal, indices, asked, began) if asked else None
             batch = self._made
             if batch is _VOID:
                 self.progress.missing += 1
@@ -124,22 +135,44 @@ class InlineBatches(ExclusiveBatches):
                 continue
             if self._prepare is not None:
                 batch = self._touch_up(ordinal, self._prepare)
-            self._counters.batches += 1
+            self.counters.batches += 1
+            if facts is None:
+                if self.counters.batches >= observer.due:
+                    observer.got = time.monotonic_ns()
+            elif self.keeps_facts:
+                self.facts = facts
+            else:
+                observer.write(facts[0], asked, time.monotonic_ns(), facts[1], self.counters.batches)
             self._note(ordinal)
             return batch
+
+    def _facts_of(self, ordinal: int, indices: Any, asked: int, began: int) -> Facts:
+        """Return what is known of a batch that was made just now."""
+        finished = time.monotonic_ns()
+        fetch, collate, told = self._runner.times(began, finished, indices)
+        self._runner.is_timed = False
+        transform = 0
+        if told is not None:
+            transform = told.stages.pop(TRANSFORM, 0)
+            self.counters.observer.hear(told, -1)
+        count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
+        made = (began, fetch, transform, collate, 0, finished)
+        return (ordinal, -1, count, 0, asked, *made, finished), (0, 0, 0, 0)
 
     def is_ready(self) -> bool:
         """False: a batch is made when it is asked for."""
         return False
 
-    def _rest(self) -> None:
+    def _end(self) -> None:
+        if not self.keeps_facts:
+            self.counters.observer.end(self.counters.batches, time.monotonic_ns())
         if self._arena is not None:
             self._arena.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
         """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
-            self._rest()
+            self._end()
             self._begun = None
             self.progress.ended = self._runner.streams
             self._fault_budget.check(ended=self.progress.ended)
@@ -174,7 +207,7 @@ class InlineBatches(ExclusiveBatches):
         except StopIteration:
             self._asks_plan = False
             self._fault_budget.check(ended=True)
-            self._rest()
+            self._end()
             self.progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
             raise
         except BaseException as exc:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from feedline.abc.engine import Engine
+from feedline.observe.stats import WorkerMemory
 
 _EVERY_S = 1.0
 _MOST_SHARE = 0.01
@@ -106,6 +107,20 @@ class MemoryWatch:
                 now = own_bytes(pid) or seen
                 yield Growth(worker, pid, max(0, now - (seen - record.settled_bytes)), now)
 
+    def pids(self) -> list[int]:
+        """Return the process ids of workers that have answered and are alive."""
+        found = [self._engine.pid(worker) for worker in list(self.records)] if self._engine.pids else []
+        return [pid for pid in found if pid is not None]
+
+    def memory(self) -> Iterator[WorkerMemory]:
+        """Yield what each worker has, where the system tells; takes a millisecond per gigabyte."""
+        for worker, record in list(self.records.items()) if self._engine.pids else ():
+            pid = self._engine.pid(worker)
+            shared, seen = (None, None) if pid is None else (_rolled_up(pid, "Pss:"), seen_bytes(pid))
+            if shared is not None and seen is not None:
+                growth = seen - record.settled_bytes if record.looks >= _SETTLED_AFTER else 0
+                yield WorkerMemory(worker, shared, growth)
+
     def _excess(self, worker: int) -> int | None:
         """Return what a worker has if that is too much, else None."""
         pid = self._engine.pid(worker)
@@ -134,8 +149,12 @@ def own_bytes(pid: int) -> int | None:
     Takes a millisecond per gigabyte. Differences of what is seen would not do: a forked worker that fills memory which
     the training process had given back to its heap takes copies of those pages, and is seen with no more than before.
     """
+    return _rolled_up(pid, "Private_Dirty:")
+
+
+def _rolled_up(pid: int, name: str) -> int | None:
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith("Private_Dirty:")), None)
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith(name)), None)
     except OSError:
         return None

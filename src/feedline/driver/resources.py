@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline.abc.engine import Engine
@@ -20,6 +22,10 @@ from feedline.driver.settings import Settings
 from feedline.driver.slots import Slots
 from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
+from feedline.observe.observer import Observer
+from feedline.observe.period import period_of
+from feedline.observe.stats import Stats
+from feedline.system.process import core_count
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, WorkerSpec
 
@@ -39,8 +45,10 @@ class Resources:
     def __init__(self, settings: Settings, framework: Framework) -> None:
         self.settings = settings
         self.framework = framework
-        self.counters = Counters()
+        self.counters = Counters(observer=Observer(in_order=settings.in_order))
         self._arena: Arena | None = None
+        self._watch: Callable[[], MemoryWatch | None] = lambda: None
+        """Of the workers that were started last, as long as they are there."""
 
     def __reduce__(self) -> Any:
         return Resources, (
@@ -109,11 +117,13 @@ class Resources:
             now_s=time.monotonic(),
         )
         # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        watch = MemoryWatch(engine, settings.worker_bytes)
+        self._watch = weakref.ref(watch)
         driver = Driver(
             engine,
             machine,
             slots,
-            watch=MemoryWatch(engine, settings.worker_bytes),
+            watch=watch,
             prepare=prepare,
             rest=None if self._arena is None else self._arena.rest,
             dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
@@ -140,15 +150,32 @@ class Resources:
 
         return ProcessEngine(settings.worker_count, arena, settings.context), arena
 
-    def stats(self) -> dict[str, Any]:
-        """Return what happened so far, as numbers."""
-        counters = self.counters
-        arena = self._arena
+    def stats(self, faults: Mapping[str, int]) -> Stats:
+        """Return what was measured so far.
+
+        Args:
+            faults: samples that failed, by what became of them.
+        """
+        counters, workers = self.counters, self.settings.worker_count
+        epoch, last, total = counters.observer.totals(counters.batches)
+        everything = period_of(total, workers)
+        watch = self._watch()
+        return Stats(
+            epoch=period_of(epoch, workers),
+            last_epoch=None if last is None else period_of(last, workers),
+            total=everything,
+            counters={**self._counted(), "wait_s": everything.wait_s, "faults": faults},
+            settings=self._told(),
+            slowest_samples=counters.observer.slowest(),
+            memory=() if watch is None else tuple(watch.memory()),
+        )
+
+    def _counted(self) -> dict[str, Any]:
+        counters, arena = self.counters, self._arena
         return {
             "engine": self.settings.engine_name,
             "workers": self.settings.worker_count,
             "batches": counters.batches,
-            "wait_s": counters.wait_ns / 1e9,
             "failures": counters.failures,
             "restarted_workers": counters.restarts,
             "recycled_workers": counters.recycled,
@@ -159,6 +186,26 @@ class Resources:
             "arena_bytes": 0 if arena is None else arena.resident_bytes,
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
+
+    def _told(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "engine": settings.engine_name,
+            "workers": settings.worker_count,
+            "prefetch": settings.depth,
+            "in_order": settings.in_order,
+            "persistent": settings.persistent,
+            "pin": settings.pin,
+            "split": settings.split,
+            "memory_budget": settings.memory_budget,
+            "cores": core_count(),
+        }
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that were started last and are alive."""
+        watch = self._watch()
+        return [] if watch is None else watch.pids()
 
     def close(self) -> None:
         """Give the memory back; batches that are still held stay valid."""

@@ -150,6 +150,15 @@ class Runner:
             result.fetch_ns, result.collate_ns, result.told = self.times(began, ended, task.indices)
         return result
 
+    @property
+    def is_timed(self) -> bool:
+        """True if it is noted when collating begins. Workers always do so."""
+        return self._scope.is_timed
+
+    @is_timed.setter
+    def is_timed(self, is_timed: bool) -> None:
+        self._scope.is_timed = is_timed
+
     def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, Told | None]:
         """Return how long a task was fetched and collated, and what else there is to tell of its time."""
         scope = self._scope

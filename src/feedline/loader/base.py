@@ -22,6 +22,7 @@ from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.observe.stats import Stats
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.order.sharding import split_of
@@ -209,9 +210,24 @@ class LoaderBase:
         vars(self)["on_error"], self._fault_budget.policy = on_error, policy
         self._iterator = None  # its workers go by the old one, and a loop that is under way ends with them
 
-    def stats(self) -> dict[str, Any]:
-        """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._resources.stats(), "faults": self._fault_budget.log.counts()}
+    def stats(self) -> Stats:
+        """Return what was measured so far: rates, what training waited for, stages, workers, memory, faults.
+
+        Print it, or read `verdict`: one sentence that says what training waits for. May be called at any time, also
+        while somebody iterates. Workers that have ended are not among those whose memory is told.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(60)), 2)
+            >>> total = sum(int(batch.sum()) for batch in loader)
+            >>> stats = loader.stats()
+            >>> stats.epoch.batches, stats["batches"], stats.epoch.samples
+            (30, 30, 60)
+            >>> sorted(stats.epoch.waits)
+            ['collate', 'deliver', 'fetch', 'start']
+        """
+        stats = self._resources.stats(self._fault_budget.log.counts())
+        return replace(stats, settings={**stats.settings, "batch_size": self.batch_size})
 
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.

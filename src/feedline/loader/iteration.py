@@ -6,6 +6,7 @@ Both loaders iterate through this. What the torch drop-in draws, and in which or
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -56,6 +57,7 @@ class Iteration(Iterator[Any]):
     def __init__(
         self, loader: LoaderBase, order: Order, prepare: Prepare | None = None, target: Target | None = None
     ) -> None:
+        begun = time.monotonic_ns()
         self._has_target = target is not None
         start = _start_of(loader, order)
         self.seeds = self._enter(loader, order, start, first=True)
@@ -86,6 +88,7 @@ class Iteration(Iterator[Any]):
         self._on_device = None if target is None else DeviceBatches(self._batches, target)
         self._source: ExclusiveBatches = self._on_device or self._batches
         self._obey_until_first(loader, order)
+        self._observe(start.epoch, begun)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
         """Get loader, dataset and order ready for an epoch, and draw its seeds."""
@@ -148,6 +151,7 @@ class Iteration(Iterator[Any]):
             order: which batches it delivers.
             inside: True if the caller makes a batch right now.
         """
+        begun = time.monotonic_ns()
         with self.still():
             start = loader._epochs.begin(order)
             self.seeds = self._enter(loader, order, start, first=False)
@@ -161,6 +165,12 @@ class Iteration(Iterator[Any]):
             if self._on_device is not None:
                 self._on_device.begin()
             self._obey_until_first(loader, order)
+            self._observe(start.epoch, begun)
+
+    def _observe(self, epoch: int, begun: int) -> None:
+        """Let whoever measures know that an epoch begins."""
+        counters = self._batches.counters
+        counters.observer.begin(epoch, begun, counters.batches)
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
         """Begin again, if the loader is told another epoch before the first batch.

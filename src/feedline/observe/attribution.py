@@ -63,8 +63,7 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
     given, queue, fetch, collate, write, transfer, device, deliver = np.diff(moments, axis=0, prepend=asked[None])
     nothing = np.zeros_like(asked)
 
-    slot = np.where(columns["held"] > 0, given, nothing)
-    queue = queue + given - slot
+    queue = queue + given
     starting = columns["first"] > 0
     start, queue = np.where(starting, queue, nothing), np.where(starting, nothing, queue)
     # Without workers nobody is waited for before a batch is begun: the sampler and the loader itself are at work.
@@ -73,8 +72,10 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
 
     share = np.clip(columns["transform"] / np.maximum(columns["fetch"], 1), 0.0, 1.0)
     transform = np.minimum((fetch * share).astype(np.int64), fetch)
-    parts = [slot, queue, fetch - transform, transform, collate, write, transfer]
-    overtaken = (columns["behind"] > 0) & ~starting & ~inline & in_order
-    order = np.where(overtaken, sum(parts), nothing)
-    parts = [np.where(overtaken, nothing, part) for part in parts]
-    return dict(zip(CAUSES, [start, *parts, order, device, deliver], strict=True))
+    parts = [queue, fetch - transform, transform, collate, write, transfer]
+    # Had there been a slot, it would have been begun earlier; had batches no order, another would have been delivered.
+    held = (columns["held"] > 0) & ~inline
+    overtaken = (columns["behind"] > 0) & ~held & ~starting & ~inline & in_order
+    slot, order = np.where(held, sum(parts), nothing), np.where(overtaken, sum(parts), nothing)
+    parts = [np.where(held | overtaken, nothing, part) for part in parts]
+    return dict(zip(CAUSES, [start, slot, *parts, order, device, deliver], strict=True))

@@ -62,6 +62,23 @@ def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
     return {name: table[:, place] for place, name in enumerate(COLUMNS)}
 
 
+def settle_behind(columns: dict[str, NDArray[np.int64]]) -> None:
+    """Count for each row which later batches were ready when its batch was asked for, from when these were finished.
+
+    Batches are not taken in before somebody waits for them, so that this is not known when a row is written.
+    """
+    finished, asked, behind = columns["finished"], columns["asked"], columns["behind"]
+    count = np.zeros_like(behind)
+    for ahead in range(1, min(NEAR, len(asked) - 1) + 1):
+        later = finished[ahead:]
+        count[:-ahead] += (later <= asked[:-ahead]) & (later != 0)
+    columns["behind"] = np.maximum(behind, count) * (columns["worker"] >= 0)
+
+
+NEAR = 64
+"""How many rows a batch that is late can be overtaken by, as far as anybody counts."""
+
+
 class Totals:
     """What rows add up to. Nanoseconds throughout.
 
@@ -101,16 +118,19 @@ class Totals:
         self.batches += int(weight.sum())
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
-        self.ready += int(((columns["behind"] + (columns["came"] <= columns["asked"])) * weight).sum())
+        made = columns["finished"] != 0  # which may lie before a recording began
+        was_ready = made & (columns["finished"] <= columns["asked"])
+        self.ready += int(((columns["behind"] + was_ready) * weight).sum())
         self.last = max(self.last, int(got.max()))
         for cause, waited in causes_of(columns, in_order=in_order).items():
             self.waits[cause] += int((waited * weight).sum())
-        made = columns["finished"] != 0  # which may lie before a recording began
         self._add("wait", got - columns["asked"], weight)
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
             self._add(name, columns[name], weight, columns[name] > 0)
-        self._add("transfer", columns["came"] - columns["finished"], weight, made & (columns["worker"] >= 0))
+        # Before it is asked for, nobody fetches it from where the worker has put it.
+        is_awaited = made & ~was_ready & (columns["worker"] >= 0)
+        self._add("transfer", columns["came"] - columns["finished"], weight, is_awaited)
         known = columns["body"] >= 0
         self.body.add(columns["body"][known], weight[known])
         busy = np.maximum(columns["finished"] - columns["began"], 0) * made * weight

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.observe.batch_rows import COLUMNS, MOMENTS, Row, Totals, columns_of
+from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_behind
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
 from feedline.types import Told
@@ -76,7 +76,8 @@ class Observer:
         self._past = Totals()
         """Of all epochs before this one."""
         self._number = 0
-        self._is_under_way = False
+        self.is_under_way = False
+        """True from the beginning of an epoch to its end."""
         self._first = 0
         """Batches that there were before this epoch."""
         self._seen = 0
@@ -109,21 +110,21 @@ class Observer:
             self._number, self._first = epoch, batches
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
-            self._is_under_way = True
+            self.is_under_way = True
             kept = self._kept
             if kept is not None:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
         """Note that an epoch is over, and since when that was waited for: workers may have had to end."""
-        if self.off:
+        if not self.is_under_way:
             return
         now = time.monotonic_ns()
         with self._lock:
             self._fold()
             self._epoch.batches = max(self._epoch.batches, batches - self._first)
             self._epoch.end(asked, now)
-            self._is_under_way = False
+            self.is_under_way = False
             self.due, self.got = _NEVER, 0
             kept = self._kept
             if kept is not None and kept.epochs:
@@ -156,7 +157,7 @@ class Observer:
         self._rows.append((self._number, *facts, asked, got, *more, body, weight))
         if len(self._rows) >= _BLOCK:
             with self._lock:
-                self._fold()
+                self._fold(keep=NEAR)
 
     def hear(self, told: Told, worker: int) -> None:
         """Take note of what was told with a batch, just before its row is written."""
@@ -177,8 +178,8 @@ class Observer:
             batches: how many were delivered so far.
         """
         with self._lock:
-            self._fold()
             epoch = copy.deepcopy(self._epoch)
+            self._fold(epoch)
             total = copy.deepcopy(self._past)
         epoch.batches = max(epoch.batches, batches - self._first)
         total.merge(epoch)
@@ -193,9 +194,14 @@ class Observer:
         with self._lock:
             self._fold()
             kept = self._kept = _Kept(time.monotonic_ns(), time.time())
-            if self._is_under_way:
+            if self.is_under_way:
                 kept.epochs.append(EpochSpan(self._number, 0, 0, 0))
                 self.due = 0
+
+    @property
+    def is_recording(self) -> bool:
+        """True from `record` to `recorded`."""
+        return self._kept is not None
 
     def recorded(self) -> Recording:
         """Return what was recorded, and keep no more."""
@@ -213,19 +219,28 @@ class Observer:
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------
 
-    def _fold(self) -> None:
-        named, self._named = self._named, []
-        rows = self._rows[:]
-        if not rows:
-            return
-        del self._rows[: len(rows)]  # and not those that another thread writes meanwhile
+    def _fold(self, into: Totals | None = None, *, keep: int = 0) -> None:
+        """Add rows up, but for the last `keep`, and forget them; or add all of them up in `into`, and forget none."""
+        rows, named = self._rows[:], self._named
         columns = columns_of(rows)
-        self._epoch.fold(columns, in_order=self._in_order)
-        for _, name, spent in named:
-            self._epoch.add_stage(name, spent)
+        settle_behind(columns)
+        count = len(rows) - keep if into is None else len(rows)
+        if count <= 0:
+            return
+        columns = {name: column[:count] for name, column in columns.items()}
+        totals = self._epoch if into is None else into
+        totals.fold(columns, in_order=self._in_order)
+        for number, name, spent in named:
+            if number < count:
+                totals.add_stage(name, spent)
+        if into is not None:
+            return
+        del self._rows[:count]  # and not those that another thread writes meanwhile
+        self._named = [(number - count, name, spent) for number, name, spent in named if number >= count]
         kept = self._kept
         if kept is not None:
             for number, name, spent in named:
-                kept.stages.setdefault(name, []).append([kept.rows + number, spent])
+                if number < count:
+                    kept.stages.setdefault(name, []).append([kept.rows + number, spent])
             kept.blocks.append(columns)
-            kept.rows += len(rows)
+            kept.rows += count

@@ -133,7 +133,7 @@ class Recording:
         data = text.encode()
         beside = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            beside.write_bytes(gzip.compress(data, 6) if path.suffix == ".gz" else data)
+            beside.write_bytes(gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)

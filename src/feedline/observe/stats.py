@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,17 +152,17 @@ class Stats(Mapping[str, Any]):
     def __str__(self) -> str:
         counters = self.counters
         workers = f"{counters.get('engine', '?')}, {counters.get('workers', 0)} workers"
-        parts = [f"{workers}\n{self.verdict}", self._rates(), _waits(self.epoch), _stages(self.epoch)]
+        parts = [f"{workers}\n{_wrapped(self.verdict)}", self._rates(), _waits(self.epoch), _stages(self.epoch)]
         if self.slowest_samples:
             slowest = ", ".join(f"{slow.index!r} ({shown(slow.seconds)})" for slow in self.slowest_samples)
-            parts.append(f"slowest samples: {slowest}")
+            parts.append(_wrapped(f"slowest samples: {slowest}"))
         if self.memory:
             had = ", ".join(f"{one.worker}: {one.pss_bytes >> 20} ({one.growth_bytes >> 20:+})" for one in self.memory)
-            parts.append(f"memory of workers in MiB (growth): {had}")
+            parts.append(_wrapped(f"memory of workers in MiB (growth): {had}"))
         rest = {key: value for key, value in counters.items() if value and key not in _SHOWN}
         told = [f"{key} {_sum(value)}" for key, value in rest.items() if _sum(value)]
         if told:
-            parts.append(", ".join(told))
+            parts.append(_wrapped(", ".join(told)))
         return "\n\n".join(part for part in parts if part)
 
     def _rates(self) -> str:
@@ -198,6 +199,10 @@ def shown(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, break_long_words=False)
 
 
 def _waits(period: Period) -> str:

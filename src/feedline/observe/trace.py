@@ -46,7 +46,7 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
         yield _span("body", _LOOP, one["asked"] - one["body"], one["body"], {})
     if wait > 0:
         yield _span("wait", _LOOP, one["asked"], wait, {**told, "waited_us": waited})
-    yield _count(one["asked"], one["behind"] + (one["came"] <= one["asked"]))
+    yield _count(one["asked"], one["behind"] + (one["finished"] <= one["asked"]))
     if not one["finished"]:
         return
     thread = _LOOP + 1 + one["worker"]  # of batches that the training loop makes: its own

@@ -96,7 +96,10 @@ def _workers(needed: int | None, worker_count: int, cores: int) -> str:
         )
     told = f"{_counted(needed, 'worker', 'workers')} would remove it"
     if 0 < cores < needed:
-        told += f", but this program has {_counted(cores, 'core', 'cores')}: make it cheaper"
+        told += (
+            f" if they wait for storage; if they compute, the {_counted(cores, 'core', 'cores')} of this program are "
+            "too few, and it has to become cheaper"
+        )
     return told
 
 

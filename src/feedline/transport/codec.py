@@ -328,6 +328,7 @@ class Codec:
             batch = self._framework.copied(self._last_views)
             if batch is not None:
                 return batch
+            self._last_views = None
         return self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
 
 

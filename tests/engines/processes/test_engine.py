@@ -196,6 +196,15 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
 # -- short tasks, together ---
 
 
+def test_all_that_the_awaited_worker_has_said_comes_at_once(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(3,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
+        gate.wait_until_reached()  # the worker is at the last of them
+        assert [result.task_id for result in engine.collect(30, 0)] == [0, 1, 2]
+        gate.open()
+        assert [result.task_id for result in engine.collect(30, 0)] == [3]
+
+
 def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: Path) -> None:
     with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(2,))) as engine:
         engine.submit_together(0, [Task(number, [number]) for number in range(4)])

@@ -40,7 +40,7 @@ from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.system import openmp
 from feedline.transport.arena import Arena
 from feedline.transport.reading import Copies
-from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, Told, WorkerSpec
 
 _BIRTH_S = 8.0
 """Time a forked worker has until it must have got as far as the user's code. It takes milliseconds."""
@@ -73,7 +73,8 @@ class ProcessEngine(Engine):
         self._slots: dict[int, int] = {}
         self._together: dict[int, int] = {}
         """By worker: the last task that was sent to it together with others."""
-        self._notes: dict[int, Notes] = {}
+        self._notes: dict[int, tuple[Notes | None, Told | None]] = {}
+        """What workers have said besides their batches, which follow."""
         self._spec: WorkerSpec | None = None
         self._method = ""
         self._started = False
@@ -317,6 +318,7 @@ class ProcessEngine(Engine):
                 return
             if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
+                self._read(channel, results)  # what it has said besides: a call for each would cost the more
                 return
 
     def _read(self, channel: Channel, results: list[Result]) -> None:
@@ -365,9 +367,12 @@ class ProcessEngine(Engine):
                 finally:
                     os.close(message.fd)
             parcel = Parcel(message.body, slot, message.used, reader)
-            notes = self._notes.pop(message.task_id, None) if self._notes else None
-            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes, bound=message.bound)
-        notes = self._notes.pop(message.task_id, None)
+            notes, told = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
+            result = Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes)
+            result.bound, result.began_ns, result.told = message.bound, message.began_ns, told
+            result.fetch_ns, result.collate_ns = message.fetch_ns, message.collate_ns
+            return result
+        notes, _ = self._notes.pop(message.task_id, (None, None))
         kind = _WITHOUT_BATCH[message.kind]
         payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None
         return Result(kind, worker, message.task_id, payload, notes=notes, bound=message.bound)

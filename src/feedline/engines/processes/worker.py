@@ -155,46 +155,49 @@ def _call(runner: Runner, link: Link, task: Task) -> Message:
 
 def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> tuple[Message, Message | None]:
     """Run a task and say what became of it, and perhaps something more."""
-    begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {link.number}"
     result = runner.serve(task, link.number, room)
+    notes = None
     try:
-        notes = None if result.notes is None else Message(Kind.NOTES, task.id, pickle.dumps(result.notes, 5))
+        if result.notes is not None or result.told is not None:
+            notes = Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.told), 5))
         if result.kind is ResultKind.FAILED:
             return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
         if result.kind is ResultKind.EMPTY:
             return Message(Kind.EMPTY, task.id, b""), notes
         if result.kind is ResultKind.ENDED:
             return Message(Kind.ENDED, task.id, b""), notes
-        if task.part is not None:
-            return _send_part(codec, result.payload, room, task, begun), notes
-        return _send_batch(codec, result.payload, room, task, begun), notes
+        send_it = _send_batch if task.part is None else _send_part
+        answer = send_it(codec, result.payload, room, task)
+        answer.began_ns, answer.fetch_ns, answer.collate_ns = result.began_ns, result.fetch_ns, result.collate_ns
+        answer.busy_ns = time.monotonic_ns() - result.began_ns
+        return answer, notes
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
 
 
-def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
+def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
     try:
         body = codec.encode(batch, room)
         if task.slot < 0:
             body += room.view[: room.used].tobytes()
-        return Message(Kind.DONE, task.id, body, room.used, time.perf_counter_ns() - begun)
+        return Message(Kind.DONE, task.id, body, room.used)
     except SlotFull:
         pass
-    return _send_overflow(codec, batch, task.id, begun)
+    return _send_overflow(codec, batch, task.id)
 
 
-def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
+def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
     """Say whether the rows lie where they belong; the training process knows the rest of the header."""
     assert task.part is not None
     try:
         fits = codec.describe(batch, room) == task.part.description
     except SlotFull:
         fits = False
-    return Message(Kind.DONE if fits else Kind.MISFIT, task.id, b"", room.used, time.perf_counter_ns() - begun)
+    return Message(Kind.DONE if fits else Kind.MISFIT, task.id, b"", room.used)
 
 
-def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Message:
+def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
     """Send a batch in memory of its own, because it was given no slot or does not fit it."""
     mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)
@@ -211,7 +214,7 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
         os.close(fd)
         raise
     os.ftruncate(fd, max(writer.used, 1))
-    return Message(Kind.DONE, task_id, header, writer.used, time.perf_counter_ns() - begun, fd)
+    return Message(Kind.DONE, task_id, header, writer.used, fd=fd)
 
 
 class _Trainer:
