@@ -11,6 +11,7 @@ import pytest
 from feedline.observe.recording import Recording
 from feedline.report import page_of
 from feedline.report.page import contents
+from feedline.tune.what_if import Changes, predict
 from tests.report.recordings import recording_of
 
 CHROMIUM = shutil.which("chromium")
@@ -194,3 +195,26 @@ def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> Non
     opened.wait_for_function("document.getElementById('verdict').textContent")
     assert "could not be shown" in opened.inner_text("#verdict")
     opened.close()
+
+
+@pytest.mark.slow
+def test_the_page_predicts_what_the_command_does(page: Any, recording: Recording) -> None:
+    differ = []
+    for workers, prefetch, in_order, step in SETTINGS:
+        page.fill("#w-workers", str(workers))
+        page.fill("#w-prefetch-per-worker", str(prefetch))
+        page.fill("#w-time-of-a-training-step", str(step))
+        page.set_checked("#in-order", in_order)
+        rate = float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
+        changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=0)
+        differ.append(rate / predict(recording, changes).predicted.samples_per_s)
+    assert differ == pytest.approx([1.0] * len(SETTINGS), rel=0.05)
+
+
+SETTINGS = [
+    (workers, prefetch, in_order, step)
+    for workers in (0, 1, 3, 4, 6, 12)
+    for prefetch in (2, 4)
+    for in_order in (True, False)
+    for step in (1, 2)
+]

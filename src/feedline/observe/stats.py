@@ -183,7 +183,7 @@ class Stats(Mapping[str, Any]):
             busy = (" ".join(f"{100 * share:.0f}" for share in period.worker_utilisation) for period in known.values())
             table.append(["workers busy %", *busy])
             table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])
-        return _aligned(table)
+        return aligned(table)
 
 
 _SHOWN = ("engine", "workers", "batches", "wait_s")
@@ -210,7 +210,7 @@ def _waits(period: Period) -> str:
         return ""
     waits = sorted(period.waits.items(), key=lambda item: -item[1])
     table = [[f"  {cause}", shown(waited), f"{100 * waited / period.seconds:.1f} %"] for cause, waited in waits]
-    return "waited for\n" + _aligned(table)
+    return "waited for\n" + aligned(table)
 
 
 def _stages(period: Period) -> str:
@@ -221,10 +221,11 @@ def _stages(period: Period) -> str:
         if spread.count:
             figures = (spread.p50, spread.p90, spread.p99, spread.mean)
             table.append([f"  {name}", *(shown(figure) for figure in figures)])
-    return _aligned(table)
+    return aligned(table)
 
 
-def _aligned(table: list[list[str]]) -> str:
+def aligned(table: list[list[str]]) -> str:
+    """Return a table as text: the first column to the left, the others to the right."""
     widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
     lines = (
         "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in enumerate(cells))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, BadRecording
 from feedline.observe.attribution import Columns
-from feedline.observe.batch_rows import Totals, columns_of, row
+from feedline.observe.batch_rows import Totals, columns_of, row, settle_behind
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
@@ -28,10 +28,9 @@ _FEW = 10
 """Batches that a recording must have at least, besides those of the start. A guess."""
 _LEAST, _MOST = 500, 4000
 """Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
+_MOST_WORKERS = 1024
 _AS_GOOD = 0.98
 """A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
-_NEAR = 64
-"""How many later batches are looked at: whether they were ready when one was waited for."""
 _STAGES = ("fetch", "transform", "collate", "write")
 
 
@@ -59,8 +58,8 @@ class Changes:
     """The share of a batch's time in which its worker computes; the rest it waits, and needs no core."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise BadOption(f"workers={self.workers} is negative; give 0 for none, or how many.")
+        if self.workers is not None and not 0 <= self.workers <= _MOST_WORKERS:
+            raise BadOption(f"workers={self.workers}: give 0 for none, or how many, up to {_MOST_WORKERS}.")
         if self.prefetch is not None and self.prefetch < 1:
             raise BadOption(f"prefetch={self.prefetch}: a worker needs at least 1 batch to work on.")
         for name, factor in {**self.stages, "step": self.step}.items():
@@ -152,7 +151,7 @@ def best(predictions: Sequence[Prediction]) -> Prediction:
 
 
 class _Recorded:
-    """The steady part of a recorded run, with the times that change.
+    """The steady part of a recorded run, with the times that change. Nanoseconds throughout.
 
     Args:
         recording: of the run.
@@ -166,87 +165,67 @@ class _Recorded:
                 f"The run was recorded with split={settings['split']}: several workers made one batch, which cannot be "
                 "predicted. Record one without."
             )
+        self.engine = str(settings.get("engine", ""))
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
         self.cores: int | None = int(settings.get("cores") or recording.environment.get("cores") or 0) or None
-        kept, self.period = self._steady(recording)
-        rows = {name: column[kept] for name, column in recording.rows.items()}
-        made = np.flatnonzero(rows["finished"])
-        if len(made) < _FEW:
+        numbers, self.period = self._steady(recording)
+        steps = recording.rows["body"][numbers]
+        self.steps = _changed_steps(steps[steps >= 0], changes)
+        numbers = numbers[recording.rows["finished"][numbers] != 0]
+        if len(numbers) < _FEW:
             raise BadRecording(
-                f"The recording has {len(made)} batches of which all times are known, besides those of the start; "
+                f"The recording has {len(numbers)} batches of which all times are known, besides those of the start; "
                 f"{_FEW} is the least from which something can be told. Record a longer run."
             )
-        self.own_ns = _own({name: column[made] for name, column in rows.items()})
-        steps = rows["body"][rows["body"] >= 0]
-        self.steps_ns = _changed_steps(steps, changes)
-        made = made[np.lexsort((rows["ordinal"][made], rows["epoch"][made]))]
-        self.samples = rows["samples"][made]
-        began, finished = rows["began"][made], rows["finished"][made]
-        self.bytes = rows["bytes"][made]
-        self.stages = {name: np.maximum(rows[name][made], 0).astype(float) for name in _STAGES}
-        busy = np.maximum(finished - began, 1).astype(float)
-        saved = self._change_stages(changes, _named(recording, kept[made]))
-        self.batch_ns = np.maximum(busy + saved, 1.0)
-        """How long each batch takes, in order, if there is a core for its worker."""
+        rows = {name: column[numbers] for name, column in recording.rows.items()}
+        self.own, self.between = _own(rows), round(_between(rows))
+        order = np.lexsort((rows["ordinal"], rows["epoch"]))
+        rows = {name: column[order] for name, column in rows.items()}
+        self.samples = rows["samples"]
+        self.comes_in_messages = not rows["bytes"].any()
+        self.stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
+        self.batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
+        """How long a worker takes for each batch, in order, with a core of its own."""
         if self.cores is not None and self.workers:
-            at_work = np.searchsorted(np.sort(began), began, "right") - np.searchsorted(np.sort(finished), began, "right")
-            self.batch_ns /= contention(np.maximum(at_work, 1), self.cores, changes.computing)
-        self.between_ns = _between({name: column[made] for name, column in rows.items()})
+            self.batches /= contention(_at_work(rows), self.cores, changes.computing)
 
     def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
         """Return which rows are not of the start of an epoch, and their figures."""
         rows, spans, total = recording.rows, recording.epochs, Totals()
-        kept = []
+        found = [np.zeros(0, np.int64)]
         for number, span in enumerate(spans, 1):
             end = spans[number].row if number < len(spans) else len(rows["got"])
-            begin = span.row + _start(rows["first"][span.row : end], max(1, self.workers * self.prefetch))
-            if begin >= end:
-                continue
-            totals = Totals(int(rows["got"][begin - 1]))
-            totals.fold({name: column[begin:end] for name, column in rows.items()}, in_order=self.in_order)
-            total.merge(totals)
-            kept.append(np.arange(begin, end))
-        return np.concatenate(kept) if kept else np.zeros(0, np.int64), period_of(total, self.workers)
-
-    def _change_stages(self, changes: Changes, named: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Multiply the times of stages; returns by how much each batch takes longer."""
-        stages, known = self.stages, {**self.stages, **named}
-        known["fetch"] = np.maximum(stages["fetch"] - stages["transform"], 0)
-        more = np.zeros(len(self.samples))
-        for name, factor in changes.stages.items():
-            if name not in known or not known[name].any():
-                raise BadOption(
-                    f"The recording knows no time of the stage {name!r}, only of {_listed(known)}. A stage is timed "
-                    f'by name inside of: with feedline.stage("{name}").'
-                )
-            change = (factor - 1) * known[name]
-            more += change
-            for stage in {"fetch"} if name not in _STAGES else {name, *({"fetch"} if name == "transform" else ())}:
-                stages[stage] = np.maximum(stages[stage] + change, 0)
-        return more
+            begin = span.row + _start(rows["first"][span.row : end], self.workers * self.prefetch)
+            if begin < end:
+                totals = Totals(int(rows["got"][begin - 1]))
+                totals.fold({name: column[begin:end] for name, column in rows.items()}, in_order=self.in_order)
+                total.merge(totals)
+                found.append(np.arange(begin, end))
+        return np.concatenate(found), period_of(total, self.workers)
 
 
 def _start(first: NDArray[np.int64], window: int) -> int:
     """Return how many rows of an epoch belong to its start: until all workers have answered, and a window was used."""
     answered = np.flatnonzero(first)
-    least = 1 + int(answered[-1]) if len(answered) else 1
-    return min(max(least, min(window, len(first) // 4), 1), len(first))
+    until_all = 1 + int(answered[-1]) if len(answered) else 1
+    return max(until_all, min(window, len(first) // 4))
 
 
 def _own(rows: Columns) -> dict[bool, NDArray[np.int64]]:
-    """Return what next() takes besides waiting for workers, for batches that were waited for (True) and for others.
+    """Return what next() takes besides waiting for workers: for batches that were waited for (True), and for others.
 
-    Whoever waits has to be woken, then takes the batch in, and unpacks it. Without workers nobody waits for them.
+    In two parts: until the batch has come, and until it is delivered. Whoever waits has to be woken.
     """
-    asked, finished, got = rows["asked"], rows["finished"], rows["got"]
+    asked, got, finished = rows["asked"], rows["got"], rows["finished"]
     alone = rows["worker"] < 0
+    since = np.where(alone, asked + finished - rows["began"], np.maximum(asked, finished))
+    came = np.clip(rows["came"], since, np.maximum(since, got))
+    own = np.maximum(np.stack([came - since, got - came], axis=1), 0)
     waited = (finished > asked) & ~alone
-    since = np.where(waited, finished, asked + np.where(alone, finished - rows["began"], 0))
-    own = np.maximum(got - since, 0)
     late = own[waited] if waited.any() else own
-    return {True: late, False: np.maximum(got - rows["came"], 0) if waited.all() else own[~waited]}
+    return {True: late, False: own[~waited] if not waited.all() else own * [0, 1]}
 
 
 def _between(rows: Columns) -> float:
@@ -258,15 +237,44 @@ def _between(rows: Columns) -> float:
     return float(between.mean()) if len(between) else 0.0
 
 
-def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+def _at_work(rows: Columns) -> NDArray[np.int64]:
+    """Return for each batch how many workers were at one when it was begun, with its own."""
+    began, finished = np.sort(rows["began"]), np.sort(rows["finished"])
+    found = np.searchsorted(began, rows["began"], "right") - np.searchsorted(finished, rows["began"], "right")
+    return np.maximum(found, 1)
+
+
+def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Return how long the batches of these rows were in stages that have a name of the user's."""
     found = {}
     for name, told in recording.stages.items():
-        spent = np.zeros(len(recording.rows["got"]))
+        spent = np.zeros(len(recording.rows["got"]), np.int64)
         for number, duration in told:
             spent[number] += duration
         found[name] = spent[numbers]
     return found
+
+
+def _changed_stages(
+    rows: Columns, named: Columns, changes: Changes
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the times of stages after the changes, and by how much longer each batch takes."""
+    stages = {name: rows[name].astype(float) for name in _STAGES}
+    known = {**stages, "fetch": stages["fetch"] - stages["transform"], **named}
+    more = np.zeros(len(rows["got"]))
+    for name, factor in changes.stages.items():
+        if name not in known or not known[name].any():
+            there = ", ".join(one for one, spent in known.items() if spent.any()) or "none"
+            raise BadOption(
+                f"The recording knows no time of the stage {name!r}, only of {there}. A stage is timed by name inside "
+                f'of: with feedline.stage("{name}").'
+            )
+        change = (factor - 1) * known[name]
+        more += change
+        within = {"transform": ("fetch", "transform")}.get(name, (name if name in _STAGES else "fetch",))
+        for stage in within:
+            stages[stage] = np.maximum(stages[stage] + change, 0)
+    return stages, more
 
 
 def _changed_steps(steps: NDArray[np.int64], changes: Changes) -> NDArray[np.float64]:
@@ -274,14 +282,10 @@ def _changed_steps(steps: NDArray[np.int64], changes: Changes) -> NDArray[np.flo
         return np.array([changes.step_s * 1e9])
     if changes.step != 1 and not steps.any():
         raise BadOption(
-            f"The recorded training loop took no time between batches, and {changes.step} times nothing is nothing. "
-            "Give the time of a step in seconds instead (step_s=, --step 50ms)."
+            f"The recorded training loop took no time between batches, and {changes.step:g} times nothing is nothing. "
+            "Give the time of a step instead (step_s=, --step 50ms)."
         )
     return steps * changes.step if len(steps) else np.zeros(1)
-
-
-def _listed(known: Mapping[str, NDArray[np.float64]]) -> str:
-    return ", ".join(name for name, spent in known.items() if spent.any()) or "none"
 
 
 def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
@@ -289,7 +293,7 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     prefetch = recorded.prefetch if changes.prefetch is None else changes.prefetch
     in_order = recorded.in_order if changes.in_order is None else changes.in_order
     count = min(max(len(recorded.samples), _LEAST), _MOST)
-    warm = max(1, workers * prefetch)
+    warm = max(1, min(workers * prefetch, _MOST))
     if workers:
         scenario = Scenario(
             samples=warm + count,
@@ -297,8 +301,8 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
             workers=workers,
             depth=prefetch,
             order=IN_ORDER if in_order else UNORDERED,
-            deepens=not recorded.bytes.any(),  # as loaders do whose batches come in messages
-            batch_s=InTurn(tuple(((recorded.batch_ns + recorded.between_ns) / 1e9).tolist())),
+            deepens=recorded.comes_in_messages,  # as loaders do, while batches take no time
+            batch_s=InTurn(tuple(((recorded.batches + recorded.between) / 1e9).tolist())),
             start_s=0.0,
             cores=recorded.cores,
             computing=changes.computing,
@@ -313,8 +317,8 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, told)
 
 
-_Times = list[tuple[int, int, int, int, int, int]]
-"""Of batches as they are delivered: which, by whom, begun when, made how long, asked for when, got when."""
+_Times = list[tuple[int, int, int, int, int, int, int]]
+"""Of batches as they are delivered: which, by whom, begun when, made how long, asked for, come and got when."""
 
 
 def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
@@ -327,10 +331,12 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
         ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
         made = world.delivered
         assert made is not None
-        own_ns = recorded.own_ns[made.began_ns + made.busy_ns > asked]
-        world.pass_time(_in_turn(own_ns, place) / 1e9)
-        times.append((ordinal, made.worker, made.began_ns, made.busy_ns, asked, round(world.now_s * 1e9)))
-        world.pass_time(_in_turn(recorded.steps_ns, place) / 1e9)
+        began, busy = made.began_ns + recorded.between, made.busy_ns - recorded.between
+        own = recorded.own[began + busy > asked]
+        transfer, deliver = own[place % len(own)].tolist()
+        came = round(world.now_s * 1e9) + transfer
+        times.append((ordinal, made.worker, began, busy, asked, came, came + deliver))
+        world.pass_time((transfer + deliver + recorded.steps[place % len(recorded.steps)]) / 1e9)
     world.close()
     return times
 
@@ -338,32 +344,28 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
 def _go_through_alone(count: int, recorded: _Recorded) -> _Times:
     """Go through an epoch without workers: the training loop makes every batch when it asks for it."""
     times: _Times = []
+    own = recorded.own[False] * (0 if recorded.workers else 1)  # what takes in batches of workers is not needed
     asked = 0
     for place in range(count):
-        busy = round(_in_turn(recorded.batch_ns, place))
-        got = asked + busy + (0 if recorded.workers else round(_in_turn(recorded.own_ns[False], place)))
-        times.append((place, -1, asked, busy, asked, got))
-        asked = got + round(_in_turn(recorded.steps_ns, place))
+        busy = round(recorded.batches[place % len(recorded.batches)])
+        came = asked + busy
+        got = came + int(own[place % len(own)].sum())
+        times.append((place, -1, asked, busy, asked, came, got))
+        asked = got + round(recorded.steps[place % len(recorded.steps)])
     return times
-
-
-def _in_turn(durations: NDArray[Any], place: int) -> float:
-    return float(durations[place % len(durations)])
 
 
 def _columns(times: _Times, recorded: _Recorded) -> dict[str, NDArray[np.int64]]:
     """Return what a recording would hold of these batches."""
-    ordinal, worker, began, busy, asked, got = np.array(times, np.int64).T
-    columns = columns_of([row()] * len(times))
-    finished = began + busy
+    ordinal, worker, began, busy, asked, came, got = np.array(times, np.int64).T
     places = ordinal % len(recorded.samples)
-    columns |= {"ordinal": ordinal, "worker": worker, "given": began, "began": began, "finished": finished}
-    columns |= {"came": finished, "asked": asked, "got": got, "samples": recorded.samples[places]}
+    columns = columns_of([row()] * len(times))
+    columns |= {"ordinal": ordinal, "worker": worker, "samples": recorded.samples[places]}
+    columns |= {"given": began, "began": began, "finished": began + busy, "came": came, "asked": asked, "got": got}
     columns["body"][1:] = asked[1:] - got[:-1]
-    longer = busy / recorded.batch_ns[places]
+    longer = busy / recorded.batches[places]
     columns |= {name: (spent[places] * longer).astype(np.int64) for name, spent in recorded.stages.items()}
-    for ahead in range(1, min(_NEAR, len(times) - 1) + 1):
-        columns["behind"][:-ahead] += (finished[ahead:] <= asked[:-ahead]) & (worker[ahead:] >= 0)
+    settle_behind(columns)
     return columns
 
 
@@ -377,5 +379,7 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
             f"Workers are taken to compute {computing:.0%} of the time of a batch, and to share {cores} "
             f"core{'s' if cores > 1 else ''}. If they wait for storage instead, give a smaller share: --computing 0.2."
         )
+    if recorded.engine == "thread" and workers > recorded.workers:
+        yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and not recorded.workers:
         yield "The run was recorded without workers: what it costs to send batches from them is not known, and left out."
