@@ -190,7 +190,7 @@ class Scenario:
 def contention(at_work: Any, cores: int, computing: float) -> Any:
     """Return how many times as long a batch takes, if so many workers share the cores.
 
-    The simplest model: cores are shared evenly, and who waits needs none.
+    The simplest model: cores are shared evenly, who waits needs none, and no core is idle while somebody could use it.
 
     Args:
         at_work: workers that are at a batch.
@@ -200,10 +200,10 @@ def contention(at_work: Any, cores: int, computing: float) -> Any:
     Example:
         >>> [float(contention(workers, 4, 1.0)) for workers in (2, 4, 8)]
         [1.0, 1.0, 2.0]
-        >>> float(contention(8, 4, 0.5))
-        1.0
+        >>> float(contention(16, 4, 0.5))
+        2.0
     """
-    return 1.0 + computing * (np.maximum(1.0, at_work * computing / cores) - 1.0)
+    return np.maximum(1.0, at_work * computing / cores)
 
 
 # Any: the changes are arguments of `Scenario`.
