@@ -30,11 +30,15 @@ def test_a_change_of_nothing_but_the_order_is_a_change(file: str, capsys: pytest
     assert "predicted" in capsys.readouterr().out
 
 
-def test_several_settings_and_the_best(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["what-if", file]) == 0
+def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recording_of(120)
+    recording.settings["cores"] = 4
+    recording.save(tmp_path / "run.json")
+    assert main(["what-if", str(tmp_path / "run.json")]) == 0
     out = capsys.readouterr().out
     assert out.startswith("recorded: ")
     assert out.count("<- best") == 1
+    assert out.count("share 4 cores") == 1
 
 
 def test_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:

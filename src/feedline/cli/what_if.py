@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
         told = {"grid": [one.as_dict() for one in predictions], "best": chosen.as_dict()}
         text = _grid(predictions, chosen)
     else:
-        chosen = predict(recording, changes)
-        told, text = chosen.as_dict(), _beside(recording, chosen)
+        predictions = [predict(recording, changes)]
+        told, text = predictions[0].as_dict(), _beside(recording, predictions[0])
     if arguments.json:
         sys.stdout.write(json.dumps(told) + "\n")
         return
-    assumptions = "".join(f"\n{sentence}" for sentence in chosen.assumptions)
-    sys.stdout.write(printable(f"{text}\n{assumptions}\n"))
+    assumptions = dict.fromkeys(sentence for one in predictions for sentence in one.assumptions)
+    sys.stdout.write(printable("\n".join([text, *(f"\n{sentence}" for sentence in assumptions)]) + "\n"))
 
 
 def _beside(recording: Recording, prediction: Prediction) -> str:
@@ -61,12 +61,12 @@ def _beside(recording: Recording, prediction: Prediction) -> str:
         ["in order", *("yes" if one else "no" for one in (settings.get("in_order", True), prediction.in_order))],
         ["samples/s", *(f"{one.samples_per_s:,.0f}" for one in (old, new))],
         ["batches/s", *(f"{one.batches_per_s:,.1f}" for one in (old, new))],
-        ["waited", *(f"{one.stall:.1%}" for one in (old, new))],
+        ["waited", *(_percent(one.stall) for one in (old, new))],
         ["training step", *(shown(one.body.mean) for one in (old, new))],
         ["making a batch", *(shown(one.busy_s) for one in (old, new))],
     ]
     causes = sorted({*old.waits, *new.waits}, key=lambda cause: -max(_share(old, cause), _share(new, cause)))
-    table += [[f"  for {cause}", *(f"{_share(one, cause):.1%}" for one in (old, new))] for cause in causes]
+    table += [[f"  for {cause}", *(_percent(_share(one, cause)) for one in (old, new))] for cause in causes]
     return aligned(table)
 
 
@@ -84,11 +84,15 @@ def _grid(predictions: list[Prediction], chosen: Prediction) -> str:
                 f"{one.workers}",
                 f"{one.prefetch}" if one.workers else "",
                 f"{one.predicted.samples_per_s:,.0f}",
-                f"{one.predicted.stall:.1%}",
-                f"{sum(busy) / len(busy):.0%}" if busy else "",
+                _percent(one.predicted.stall),
+                _percent(sum(busy) / len(busy)) if busy else "",
                 "<- best" if one is chosen else "",
             ]
         )
     old = chosen.recorded
-    recorded = f"recorded: {old.samples_per_s:,.0f} samples/s, waited {old.stall:.1%}"
+    recorded = f"recorded: {old.samples_per_s:,.0f} samples/s, waited {_percent(old.stall)} of the time"
     return f"{recorded}\n\n{aligned(table)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

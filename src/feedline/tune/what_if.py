@@ -376,8 +376,8 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
         yield "The recording does not tell how many cores there are: every worker is taken to have one."
     elif cores is not None and max(workers, recorded.workers) * computing > cores:
         yield (
-            f"Workers are taken to compute {computing:.0%} of the time of a batch, and to share {cores} "
-            f"core{'s' if cores > 1 else ''}. If they wait for storage instead, give a smaller share: --computing 0.2."
+            f"Workers are taken to compute {100 * computing:.0f} % of a batch's time, and to share {cores} "
+            f"core{'s' if cores > 1 else ''}. If they wait for storage, give a smaller share: --computing 0.2."
         )
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
