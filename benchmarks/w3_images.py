@@ -1,7 +1,8 @@
 """Question: how many images per second does an ordinary image dataset give, with its own decoder unchanged?
 
 Knob: the decoder that the dataset uses (Pillow, OpenCV or simplejpeg) and feedline's engine. With `--decoder feedline`
-feedline's loader reads through `feedline.images`, and torch's loader the dataset with each of these decoders.
+feedline's loader reads through `feedline.images`, and torch's loader the dataset with each of these decoders, or those
+that `--against` names; `--peers` adds Grain and SPDL, which call the same dataset with simplejpeg.
 
 Held still: 2,000 synthetic JPEGs of 500x375, about 100 KB each with a noise-like texture; each is read, decoded,
 cropped at random to 224x224, flipped and normalised to float32 CHW. The crop depends on the index alone, so both
@@ -16,6 +17,7 @@ cache: the first, untimed pass brings them there.
     python -m benchmarks.w3_images
     python -m benchmarks.w3_images --decoder opencv --engine thread --workers 0 2
     python -m benchmarks.w3_images --decoder feedline --engine process
+    python -m benchmarks.w3_images --decoder feedline --against simplejpeg --peers grain spdl
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import flags, workloads
+from benchmarks import flags, image_peers, workloads
 from feedline.bench import harness, jpegs, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
@@ -34,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
     flags.choose(parser, "--decoder", (*jpegs.DECODERS, "feedline"), ("pillow", "opencv"))
+    flags.choose(parser, "--against", jpegs.DECODERS)
+    about = "libraries beside torch, with --decoder feedline; they decode with simplejpeg"
+    parser.add_argument("--peers", nargs="+", choices=["grain", "spdl"], default=[], help=about)
     flags.add_data(parser)
     flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
@@ -46,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             dataset = jpegs.JpegFiles(paths, decoder, length)
             entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
             continue
-        entries += jpegs.entries(paths, length, arguments)
+        entries += jpegs.entries(paths, length, arguments, arguments.against)
+        for name in arguments.peers:
+            entries += image_peers.entries(name, paths, "simplejpeg", length, arguments)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
 

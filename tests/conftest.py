@@ -309,5 +309,7 @@ def _open_files() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    # A GPU's driver opens more of its own files whenever another of its parts is first used.
-    return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith("/dev/nvidia")}
+    # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
+    # matrices torch opens a file for profilers.
+    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map")
+    return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith(kept)}

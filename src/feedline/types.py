@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -228,6 +229,9 @@ class Told:
     """Samples that took long: nanoseconds, and the index."""
 
 
+TIMES = struct.Struct("<QQQ")
+
+
 class ResultKind(Enum):
     """What became of a task."""
 
@@ -256,19 +260,20 @@ class Result:
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
     bound: bool = False
     """True if what this worker makes may depend on which worker it is."""
-    began_ns: int = 0
-    """DONE: when the worker began, on the clock of `time.monotonic_ns`; 0 if it does not say."""
-    fetch_ns: int = 0
-    """DONE: how much of `busy_ns` was fetching,"""
-    collate_ns: int = 0
-    """and how much collating; the rest was writing."""
+    times: bytes | tuple[int, int, int] = (0, 0, 0)
+    """DONE: when the worker began (`time.monotonic_ns`; 0 if it does not say), and how much of `busy_ns` it fetched and
+    collated. Perhaps as `TIMES` packs it: most are never looked at."""
     told: Told | None = None
-    came_s: float = 0.0
-    """When the training process had it, on the clock of `time.monotonic`; filled in by the consumer, as is the rest."""
     first: bool = False
-    """True if its worker had answered nothing before."""
+    """True if its worker had answered nothing before; filled in by the consumer, as is the rest."""
     flight: Any = None
     """The task that it answers, as the core knows it."""
+
+    @property
+    def began_fetch_collate(self) -> tuple[int, int, int]:
+        """What `times` says."""
+        times = self.times
+        return TIMES.unpack(times) if type(times) is bytes else times  # type: ignore[return-value]
 
 
 @dataclass(slots=True)

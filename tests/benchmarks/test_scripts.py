@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("rich")
 
 from feedline.bench.harness import Side
+from feedline.errors import BadOption
 
 BRIEF = ["--rounds", "1", "--repeats", "0"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
@@ -139,6 +142,20 @@ def test_images(decoder: str, tmp_path: Path) -> None:
     sizes = [path.stat().st_size for path in (tmp_path / "jpeg").rglob("*.jpg")]
     assert len(sizes) == 4
     assert all(80_000 < size < 130_000 for size in sizes)
+
+
+@pytest.mark.parametrize(("peer", "module", "package"), [("grain", "grain", "grain"), ("spdl", "spdl", "spdl_core")])
+def test_peers_of_images(peer: str, module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    pytest.importorskip("simplejpeg")
+    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", "feedline"]
+    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread", "--peers", peer]
+    if importlib.util.find_spec(module):
+        found = summaries(rows_of("w3_images", flags, tmp_path))
+        assert found[f"{peer}/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BadOption, match=f"pip install {package}"):
+        rows_of("w3_images", flags, tmp_path)
 
 
 @pytest.mark.parametrize("values", ["raw", "record"])
@@ -326,7 +343,7 @@ COMMANDS = sorted(
     {
         (name, " ".join(flags.split()))
         for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-        for name, flags in re.findall(r"`(?:python -m )?benchmarks\.(\w+)\b([^`]*)`", page.read_text(encoding="utf-8"))
+        for name, flags in re.findall(r"`(?:python -m )?benchmarks\.([\w.]+)([^`]*)`", page.read_text(encoding="utf-8"))
         if name != "plot"
     }
 )

@@ -49,6 +49,22 @@ def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     assert bool((out[5] == 7).all())  # nobody's row
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_box_may_begin_and_end_anywhere_in_a_pixel(device: str) -> None:
+    lines, columns = torch.meshgrid(torch.arange(90), torch.arange(120), indexing="ij")
+    source = torch.stack([columns, lines, lines]).byte().to(device)
+    boxes = torch.tensor([[10.5, 4.25, 64, 32], [3.25, 2.5, 64.5, 48.75]])
+    out = torch.empty((2, 3, 16, 32), device=device)
+    flips = torch.zeros(2, dtype=torch.uint8)
+    resample(RaggedImages.of_planes([source, source]), torch.arange(2), boxes, flips, out, None)
+    for made, (left, top, width, height) in zip(out.cpu(), boxes.tolist(), strict=True):
+        across = left + (torch.arange(32) + 0.5) * width / 32 - 0.5
+        down = top + (torch.arange(16) + 0.5) * height / 16 - 0.5
+        # At the edges there are pixels on one side only.
+        torch.testing.assert_close(made[0, 2:-2, 2:-2], across.expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
+        torch.testing.assert_close(made[1, 2:-2, 2:-2], down[:, None].expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype) -> None:

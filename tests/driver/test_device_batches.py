@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from feedline import DataLoader
 from feedline.abc.target import Target
+from feedline.errors import WorkerError
 from feedline.types import EngineName
 
 ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
@@ -352,3 +354,168 @@ def test_another_thread_may_close_while_one_waits(threads: int) -> None:
     loader.close()
     waiting.join(60)
     assert seen == ["ended"]
+
+
+# -- what a state is about ---
+
+
+class Faulty(Numbers):
+    """One sample in seven fails."""
+
+    def __getitem__(self, index: int) -> int:
+        if index % 7 == 3:
+            raise ValueError(index)
+        return index
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_faults_of_batches_that_are_ahead_are_not_in_the_state(threads: int) -> None:
+    def make() -> Fed:
+        return fed(Faulty(), Wrapping(threads), batch_size=4, num_workers=2, on_error="skip")
+
+    loader = make()
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    until(lambda: not threads or len(loader.faults) > 2)  # of the batches that are ahead
+    state = loader.state_dict()
+    faults = state["faults"]
+    assert (faults["seen"], faults["lost"], [fault["index"] for fault in faults["entries"]]) == (12, 2, [3, 10])
+    assert [fault["index"] for fault in faults["quarantined"]] == [3, 10]
+    other = make()
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    assert other.state_dict()["faults"]["seen"] == 40
+    assert [fault.index for fault in other.faults] == [3, 10, 17, 24, 31, 38]
+
+
+class Counting(IterableDataset[int]):
+    """Each epoch goes on where the last one ended. One of its workers begins late."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Any:
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        while True:
+            if worker.id == 1 and self.count % 12 == 0:
+                time.sleep(0.2)
+            self.count += 1
+            yield self.count + 1000 * worker.id
+            if self.count % 12 == 0:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:
+    def make() -> Fed:
+        return fed(Counting(), Wrapping(threads), batch_size=4, num_workers=2, shard=False, persistent_workers=True)
+
+    loader, other = make(), make()
+    list(loader)
+    batches = iter(loader)
+    for _ in range(step):
+        next(batches)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    loader.close()
+    other.close()
+
+
+@pytest.mark.parametrize("sampler", ["feedline", "own"])
+def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str) -> None:
+    options = {"sampler": Own(40)} if sampler == "own" else {}
+    loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.1)  # the thread asks for the next one
+    began_s = time.monotonic()
+    assert loader.state_dict()["order"]["consumed"] == (4 if sampler == "feedline" else 1)
+    assert time.monotonic() - began_s < 10
+    loader.close()
+
+
+class Own:
+    """A sampler of the user's own, which notes who asks it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.threads: set[threading.Thread] = set()
+
+    def __iter__(self) -> Any:
+        for index in range(self.length):
+            self.threads.add(threading.current_thread())
+            yield index
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_sampler_is_asked_in_the_training_loop(threads: int, persistent: bool) -> None:
+    sampler, target = Own(400), Wrapping(threads)
+    loader = fed(Numbers(400), target, batch_size=4, num_workers=2, sampler=sampler, persistent_workers=persistent)
+    for _ in range(2):
+        batches, seen = iter(loader), []
+        for batch in batches:
+            seen += batch.tolist()
+            state = loader.state_dict()
+            assert state["ended"] or state["order"]["consumed"] == len(seen) // 4
+        assert seen == list(range(400))
+    assert sampler.threads == {threading.main_thread()}
+    loader.close()
+
+
+@pytest.mark.parametrize("place", range(1, 40, 3))
+@pytest.mark.parametrize("sampler", ["feedline", "own"])
+def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: int) -> None:
+    """Wherever in this module, or in those of Python that it uses, it comes."""
+    options = {"sampler": Own(400)} if sampler == "own" else {}
+    loader = fed(Numbers(400), Wrapping(2), batch_size=4, num_workers=1, engine="thread", **options)
+    batches, seen, places = iter(loader), [], 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal places
+        if frame.f_code.co_filename.endswith(("device_batches.py", "threading.py", "contextlib.py")):
+            places += 1
+            if places == place:
+                raise KeyboardInterrupt
+        return None
+
+    for _ in range(2):
+        seen += next(batches).tolist()
+    sys.settrace(trace)
+    try:
+        for batch in batches:
+            seen += batch.tolist()
+    except KeyboardInterrupt:
+        sys.settrace(None)
+        try:
+            for batch in batches:
+                seen += batch.tolist()
+        except WorkerError:  # in the middle of asking for a batch: it says how to go on
+            loader.load_state_dict(loader.state_dict())
+            for batch in loader:
+                seen += batch.tolist()
+    finally:
+        sys.settrace(None)
+    assert seen == list(range(400))
+    assert places >= place
+    loader.close()

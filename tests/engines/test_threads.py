@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.abc import Engine
 from feedline.collate import default
+from feedline.engines import threads
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
@@ -19,6 +20,7 @@ from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 from feedline.verdicts import Failure, Verdict
+from tests import program_server
 
 
 class TestThreads(EngineContract):
@@ -90,6 +92,30 @@ class Mutable:
 
     def __getitem__(self, index: int) -> tuple[int, str]:
         return index, threading.current_thread().name
+
+
+def test_a_worker_holds_no_answer_that_it_has_given() -> None:
+    """Even if it does not come to run meanwhile: an exception may lead to the iterator, which dies with its user."""
+    held: list[Any] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is not threads._serve.__code__:
+            return None
+        held.extend(value for value in list(frame.f_locals.values()) if isinstance(value, Result))
+        return trace
+
+    threading.settrace(trace)
+    try:
+        engine = ThreadEngine(1)
+        engine.open(spec_of(Numbers()))
+        engine.start()
+    finally:
+        threading.settrace(None)
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    assert result.kind is ResultKind.DONE
+    engine.close()
+    assert held == []
 
 
 def test_workers_are_threads_with_a_name() -> None:
@@ -264,3 +290,30 @@ def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
         gate.open(4)
     assert waits[0] is not None
     assert all(wait is not None and wait <= waits[0] / 4 for wait in waits[1:]), "the first used up the patience"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_end_of_the_program_waits_for_a_thread_that_is_at_a_sample(closed: bool) -> None:
+    """A thread that is ended inside of a decoder takes the program down with it."""
+    program = f"""
+import sys, time
+from feedline import Loader
+
+class Slow:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index:
+            time.sleep(0.8)
+            sys.stdout.write("whole\\n")
+            sys.stdout.flush()
+        return index
+
+loader = Loader(Slow(), 1, workers=1, engine="thread")
+batches = iter(loader)
+next(batches)
+if {closed}:
+    loader.close()
+"""
+    done = program_server.run(program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

@@ -39,6 +39,22 @@ def fault(index: Any = 7, action: str = "skip", stage: str = "fetch", message: s
     return Fault(index, "OSError", message, stage, 0, 1, action, 1.7e9, **more)
 
 
+@given(st.lists(st.tuples(actions, stages), max_size=9), st.integers(0, 9))
+def test_the_state_of_an_earlier_moment_can_be_told(kinds: list[tuple[str, str]], until: int) -> None:
+    """As long as nothing was dropped since."""
+    log = FaultLog(most_entries=5)
+    states = []
+    for index, (action, stage) in enumerate(kinds):
+        states.append((log.total, log.dropped, log.state()))
+        log.append(fault(index, action, stage))
+    states.append((log.total, log.dropped, log.state()))
+    total, dropped, state = states[min(until, len(kinds))]
+    if dropped == log.dropped:
+        assert log.state(total) == state
+    log.clear()
+    assert log.state(total) == {}
+
+
 faults = st.builds(fault, indices, actions, stages, st.text(max_size=5), epoch=st.integers(0, 9), replacement=indices)
 
 

@@ -172,6 +172,20 @@ def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> No
 
 
 @one_of_both
+def test_tasks_that_a_stopped_worker_has_not_begun_are_done_by_others(loader_kind: str) -> None:
+    """The last one of them as well, and without a time-out."""
+    loader = make(loader_kind, Numbers(40), workers=2, prefetch=1, timeout_s=20, persistent=True)
+    iterator = iter(loader)
+    batches = [plain(next(iterator)) for _ in range(2)]
+    answer = iterator._batches.driver.engine._channels[1].near
+    assert select.select([answer], [], [], 10)[0], "the second worker has made the task that it has"
+    with stopped(pids_of(iterator)[1]):
+        batches += batches_of(iterator)
+    assert batches == batches_of(make(loader_kind, Numbers(40)))
+    loader.close()
+
+
+@one_of_both
 def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(40), workers=2, timeout_s=TIMEOUT_S, seed=3, restarts=4)
     iterator = iter(loader)

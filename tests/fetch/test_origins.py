@@ -102,12 +102,45 @@ def test_a_sample_is_followed_through_wrappers(wrapped: str, kind: type[Photos])
     assert told.format(kind=kind.__name__) in notes_of(feedline.DataLoader(wrap(kind()), 16))
 
 
-def test_the_frame_of_a_subset_tells_and_no_sample_is_asked_for_again() -> None:
-    photos = Photos()
-    notes_of(feedline.DataLoader(Subset(photos, BACKWARDS), 16))
-    # From Python 3.12 on a list comprehension has no frame: the samples of the batch are asked for again.
-    again = BACKWARDS[16:30] if sys.version_info >= (3, 12) else []
-    assert photos.asked == BACKWARDS[:30] + again
+class Files(Photos):
+    """To read again could take as long as a disk likes."""
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        if index == BAD:
+            raise OSError("broken")
+        return index
+
+
+class Restless(Files):
+    """Reads the next file if one is broken, and that is broken, too."""
+
+    def __getitem__(self, index: int) -> int:
+        while True:
+            try:
+                return super().__getitem__(index if index != BAD + 1 else BAD)
+            except OSError:
+                if index > BAD:
+                    raise
+            index += 1
+
+
+@pytest.mark.parametrize("kind", [Photos, Files])
+@pytest.mark.parametrize("wrapped", ["subset", "subset of a subset", "subset of parts"])
+def test_the_frames_of_a_subset_tell_and_no_sample_is_asked_for_again(wrapped: str, kind: type[Photos]) -> None:
+    photos = kind()
+    wrap, told = WRAPPED.get(wrapped, (lambda data: Subset(data, BACKWARDS), "About sample 29, which is sample 70"))
+    with pytest.raises((ValueError, OSError), match="broken") as caught:
+        list(feedline.DataLoader(wrap(photos), 16))
+    assert told.format(kind=kind.__name__) in caught.value.__notes__[0]
+    assert photos.asked.count(BAD) == 1
+
+
+def test_an_index_that_was_changed_tells_nothing() -> None:
+    with pytest.raises(OSError, match="broken") as caught:
+        list(feedline.DataLoader(Subset(Restless(), list(range(100))), 16))
+    known = "About sample 70, " if sys.version_info < (3, 12) else "About one of the samples 64, 65, "
+    assert known in caught.value.__notes__[0]
 
 
 def test_one_by_one_samples_are_asked_for_up_to_the_first_that_fails_and_draw_nothing() -> None:

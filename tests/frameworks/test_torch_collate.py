@@ -193,7 +193,15 @@ def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: 
         [1, torch.tensor(4)],
         [1, torch.tensor(4.5)],
         [1, np.array([4])],
+        [1, np.bool_(True)],
+        b"eight by",
         [1.5, 2],
+        [1.5, True],
+        [1.5, None],
+        [1.5, "a"],
+        [1.5, 10**400],
+        [1.5, np.float32(0.1)],
+        [1.5, torch.tensor(4)],
         [float("nan"), float("inf")],
         [1j, 2j],
         [None, None],
@@ -215,6 +223,9 @@ def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: 
         [np.datetime64("2020-01-01")] * 2,
         [(1, 2), (3,)],
         [(1,), (2, 3)],
+        [(1, 2), 3],
+        [(1, 2), None],
+        [(1, 2), "ab"],
         [[1, 2], (3, 4)],
         [(1, "a"), (2, "b")],
         [{"a": 1}, {"a": 2, "b": 3}],
@@ -231,6 +242,7 @@ def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: 
         [torch.tensor(3), torch.tensor(4)],
         [torch.ones(2, 3).t(), torch.ones(2, 3).t()],
         [torch.ones(4)[::2], torch.zeros(4)[::2]],
+        [*torch.arange(6.0).reshape(3, 2)[1:]],
         [torch.ones(2).as_subclass(Tagged), torch.zeros(2).as_subclass(Tagged)],
         [torch.ones(2), torch.zeros(2).as_subclass(Tagged)],
         [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
@@ -252,6 +264,16 @@ def test_every_kind_of_sample(samples: list[Any], place: Any) -> None:
 
 def _mixes_types(samples: list[Any]) -> bool:
     return len({getattr(sample, "dtype", None) for sample in samples}) > 1
+
+
+@pytest.mark.parametrize("first", [1, 1.5])
+def test_numbers_own_their_memory(first: float, place: Any) -> None:
+    samples = [first, 2]
+    with place():
+        batch = ours.default_collate(samples)
+        other = ours.default_collate(samples)
+        batch += 1
+    assert (samples, other.tolist(), batch.tolist()) == ([first, 2], [first, 2], [first + 1, 3])
 
 
 @pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
@@ -377,3 +399,9 @@ def test_arrays_that_must_not_be_written_to_are_stacked_without_a_warning(dtype:
     before = arrays[0].copy()
     found[...] = 1
     assert (arrays[0] == before).all(), "a batch has its own memory"
+
+
+@pytest.mark.parametrize("numbers", [[1, 2], [1.5, 2.5]])
+def test_numbers_go_to_the_default_device(numbers: list[float]) -> None:
+    with torch.device("meta"):
+        assert ours.default_collate(numbers).device == torchs(numbers).device == torch.device("meta")

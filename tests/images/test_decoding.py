@@ -103,6 +103,14 @@ def test_no_more_rows_than_needed_are_decoded(decoder: str) -> None:
     assert decode_image(turned("JPEG", 6), rows=33).shape == (WIDTH, HEIGHT, 3)
 
 
+def test_rows_that_take_most_of_the_bytes_are_decoded_nevertheless(decoder: str) -> None:
+    pixels = np.full((320, 200, 3), 90, np.uint8)
+    pixels[:60] = np.random.default_rng(0).integers(0, 256, (60, 200, 3))
+    data = stored(pixels, "JPEG")
+    for changed in (data, data.replace(b"JFIF\0\x01", b"JFIF\0\x03")):  # the latter is told of before the first row
+        assert np.array_equal(decode_image(changed, rows=60)[:60], decode_image(data)[:60])
+
+
 @pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
 def test_damage_is_noticed_in_rows_that_are_needed() -> None:
     data = files()["jpeg"]

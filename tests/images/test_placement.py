@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch.utils.data
 
+import feedline
 from feedline import images, split
-from feedline.datasets import ArrayDataset, CachedDataset, mix
+from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
 from feedline.datasets.source import Source
+from feedline.datasets.streams.feed import Feed, Message
+from feedline.errors import BadOption
+from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement, hands_on_images, place, placement
+from tests.images.files import files
 
 
 def test_each_thread_has_its_own() -> None:
@@ -60,3 +68,50 @@ def test_torchs_own_datasets_hand_on_too() -> None:
     assert hands_on_images(torch.utils.data.Subset(pictures, [1, 2]))
     assert hands_on_images(torch.utils.data.ConcatDataset([pictures, pictures]))
     assert not hands_on_images(torch.utils.data.ConcatDataset([pictures, cast("Any", [1, 2])]))
+
+
+class Photos(Feed):
+    def subscribe(self, number: int, count: int) -> None:
+        self.left = 4 if number == 0 else 0
+
+    def receive(self, most: int, wait_s: float) -> list[Message]:
+        count, self.left = self.left, 0
+        return [Message(files()["jpeg"], receipt) for receipt in range(count)]
+
+    def acknowledge(self, receipts: list[Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def of_kind(kind: str, transform: images.Compose, folder: Path) -> Any:
+    if kind == "cache":
+        return CachedDataset([files()["jpeg"]] * 4, memory="1MB", transform=transform)
+    if kind == "messages":
+        return StreamDataset(Photos(), idle_s=0.0, transform=transform)
+    with sqlite3.connect(folder / "photos.db") as database:
+        database.execute("CREATE TABLE photos (id INTEGER PRIMARY KEY, image BLOB)")
+        database.executemany("INSERT INTO photos VALUES (?, ?)", [(number, files()["jpeg"]) for number in range(4)])
+    database.close()
+    query = "SELECT id, image FROM photos"
+    rows = SQLDataset(f"sqlite:///{folder / 'photos.db'}", query, "image", key="id", transform=transform)
+    return rows.stream() if kind == "database stream" else rows
+
+
+@pytest.mark.parametrize("kind", ["cache", "messages", "database stream", "database"])
+def test_where_the_images_of_a_source_are_decoded_if_a_device_could(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = images.Compose([images.Resize((6, 8))])
+    monkeypatch.setattr(feedline.Loader, "_device_placement", Placement.DECODE)
+    (batch,) = feedline.Loader(of_kind(kind, pipeline, tmp_path), 4)
+    if kind == "database":
+        assert type(batch) is DeferredImages
+        assert len(batch.encoded_rows) == 4
+        return
+    assert np.array_equal(batch, np.stack([pipeline(files()["jpeg"])] * 4))
+    (tmp_path / "photos.db").unlink(missing_ok=True)
+    insisting = feedline.Loader(of_kind(kind, pipeline.decoding("gpu"), tmp_path), 4)
+    with pytest.raises(BadOption, match="give it the source itself"):
+        next(iter(insisting))

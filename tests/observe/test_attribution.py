@@ -85,9 +85,11 @@ def test_the_first_answer_of_a_worker_waited_for_its_start() -> None:
 
 
 def test_later_batches_that_are_ready_make_it_a_matter_of_order() -> None:
-    assert waited(worker=0, asked=15, behind=1, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
-    assert "order" not in waited(worker=0, asked=15, behind=1, in_order=False, **WHOLE), "nothing is in the way"
-    assert "order" not in waited(worker=0, asked=15, behind=1, first=1, **WHOLE), "its worker is not there yet"
+    assert waited(worker=0, asked=15, overtaken=9, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
+    late = waited(worker=0, asked=15, overtaken=62, **WHOLE)
+    assert (late["order"], late["collate"], late["fetch"]) == (28, 12, 20), "from when another one was ready"
+    assert "order" not in waited(worker=0, asked=15, overtaken=9, in_order=False, **WHOLE), "nothing is in the way"
+    assert "order" not in waited(worker=0, asked=15, overtaken=9, first=1, **WHOLE), "its worker is not there yet"
 
 
 def test_without_workers_nobody_is_queued_for() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.observe.batch_rows import COLUMNS, Totals, columns_of, row
+from feedline.observe.batch_rows import COLUMNS, Totals, columns_of, row, settle_order
 from feedline.observe.period import period_of
 
 NAMES = ("began", "fetch", "finished", "came", "asked", "got", "body")
@@ -94,3 +94,14 @@ def test_figures_of_a_period() -> None:
     assert period.stages["fetch"].mean == 0.125
     assert period.prefetch_occupancy == 0.0
     assert period.busy_s == 0.5
+
+
+def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
+    made = [(0, 90), (80, 50), (81, 40), (99, 200)]
+    columns = columns_of([row(worker=0, asked=asked, finished=finished) for asked, finished in made])
+    settle_order(columns)
+    assert columns["behind"].tolist() == [0, 1, 0, 0], "when they were asked for"
+    assert columns["overtaken"].tolist() == [40, 40, 0, 0]
+    inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
+    settle_order(inline)
+    assert not inline["overtaken"].any()

@@ -38,13 +38,13 @@ class Loop:
 
 
 def test_long_batches_have_a_row_each() -> None:
-    loop = Loop(Observer(), step=2_000_000, wait=1_000_000)
+    loop = Loop(Observer(), step=5_000_000, wait=1_000_000)
     loop.run(500)
     assert loop.rows == 500
     epoch, last, total = loop.observer.totals(loop.batches)
     assert (epoch.batches, last, total.batches, total.samples) == (500, None, 500, 2000)
     assert epoch.stages["wait"].mean == 1_000_000
-    assert epoch.body.mean == 2_000_000
+    assert epoch.body.mean == 5_000_000
     assert epoch.body.count == 499, "before the first batch there is none"
 
 
@@ -52,12 +52,12 @@ def test_long_batches_have_a_row_each() -> None:
 def test_short_batches_have_few_rows_and_the_figures_hold(step: int) -> None:
     loop = Loop(Observer(), step=step, wait=step // 2)
     loop.run(10_000)
-    assert loop.rows < 10_000 * step / 250_000 + 50
+    assert loop.rows < 10_000 * step / 1_500_000 + 50
     epoch, _, _ = loop.observer.totals(loop.batches)
     assert epoch.batches == 10_000, "which are counted, each"
     period = period_of(epoch, 0)
-    assert period.stall == pytest.approx(1 / 3, rel=0.02)
-    assert period.samples == pytest.approx(40_000, rel=0.02)
+    assert period.stall == pytest.approx(1 / 3, rel=0.05)
+    assert period.samples == 40_000
     assert period.body.mean == pytest.approx(step / 1e9, rel=0.01)
 
 
@@ -105,8 +105,12 @@ def test_the_ten_slowest_samples_are_kept() -> None:
     observer = Observer()
     for number in range(50):
         observer.hear(Told(slow=[((number * 7919) % 50 * 1000, {"index": number})]), worker=number % 2)
+    observer.hear(Told(slow=[(47_500, {"index": 1})]), worker=0)
+    observer.hear(Told(slow=[(100, {"index": 1})]), worker=0)
     slowest = observer.slowest()
-    assert [round(slow.seconds * 1e6) for slow in slowest] == list(range(49, 39, -1))
+    assert [slow.index for slow in slowest].count({"index": 1}) == 1, "each sample once"
+    slowest = tuple(slow for slow in slowest if slow.index != {"index": 1})
+    assert [round(slow.seconds * 1e6) for slow in slowest] == list(range(49, 40, -1))
     assert isinstance(slowest[0].index, dict)
 
 
@@ -147,8 +151,9 @@ def test_the_figures_of_a_recording_are_those_of_the_run() -> None:
     assert stats.total == period_of(total, 0)
 
 
-def test_nothing_is_measured_when_it_is_off() -> None:
-    observer = Observer(off=True)
+def test_nothing_is_measured_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Observer, "is_off", True)
+    observer = Observer()
     loop = Loop(observer, step=1_000_000, wait=1_000_000)
     loop.run(100)
     assert loop.rows == 0

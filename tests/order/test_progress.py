@@ -26,6 +26,14 @@ def test_an_epoch_that_is_gone_through_leaves_nothing_out_of_turn() -> None:
     assert (progress.delivered, progress.early) == (4, set())
 
 
+def test_a_batch_that_is_noted_twice_counts_once() -> None:
+    """An interrupt came after the first time, and it was made again."""
+    progress = Progress()
+    for ordinal in (0, 1, 1, 0, 2):
+        progress.note(ordinal)
+    assert (progress.delivered, progress.early) == (3, set())
+
+
 def test_what_was_early_before_a_resumption_counts() -> None:
     progress = Progress(early={1, 3})
     progress.note(0)

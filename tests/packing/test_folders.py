@@ -7,10 +7,11 @@ import pytest
 
 import feedline
 from feedline.datasets import ImageFolder
+from feedline.datasets.files.labels import numbers_in
 from feedline.datasets.opening import is_picture_name, recognise
 from feedline.errors import BadOption, SourceError
 from feedline.packing import folders
-from feedline.packing.folders import TableFiles, called, column_of, open_table, unused_in
+from feedline.packing.folders import TableFiles, called, open_table, unused_in
 from feedline.packing.inspection import inspect
 
 
@@ -116,7 +117,7 @@ def test_tables_that_cannot_be_read(tmp_path: Path, data: bytes) -> None:
     ],
 )
 def test_columns(texts: list[str], values: list[Any] | None) -> None:
-    found = column_of(texts)
+    found = numbers_in(texts)
     assert found == values if values is not None else isinstance(found[0], float)
 
 

@@ -12,7 +12,7 @@ from feedline.errors import BadOption
 from feedline.packing.formats import FORMATS as TABLE
 from feedline.packing.output import Output, WorkFolder, write_durably
 from feedline.packing.schema import Sample, Schema
-from feedline.packing.writers.contract import Layout, Summary
+from feedline.packing.writers.contract import Summary
 from tests.packing.stores import SHARDED, content, in_child, mixed, read_files
 
 SAMPLES = [mixed(number) for number in range(20)]
@@ -22,7 +22,7 @@ every_format = pytest.mark.parametrize("format_", SHARDED)
 
 def output_in(folder: Path, format_: str, *, sharded: bool = True) -> Output:
     folder.mkdir(exist_ok=True)
-    output = Output(folder, TABLE[format_], Layout(), sharded=sharded)
+    output = Output(folder, TABLE[format_], None, sharded=sharded)
     output.schema = Schema.of(SAMPLES)
     return output
 

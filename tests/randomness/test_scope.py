@@ -121,6 +121,27 @@ def test_a_task_that_is_begun_again_draws_the_same(scope: Scope) -> None:
     assert [draw_at(scope, place) for place in range(3)] == first
 
 
+def test_a_draw_is_asked_for_once_and_only_if_something_is_drawn(scope: Scope) -> None:
+    asked: list[int] = []
+
+    def draw() -> Draw:
+        asked.append(1)
+        return Draw(5, 3, 2)
+
+    scope.begin(draw)
+    scope.collate()
+    assert not asked
+    collated = scope.key()
+    scope.place = 1
+    sample = scope.key()
+    scope.begin_again()
+    scope.begin(Draw(5, 3, 2))
+    scope.place = 1
+    assert (sample, len(asked)) == (scope.key(), 1)
+    scope.collate()
+    assert collated == scope.key()
+
+
 def test_tasks_draw_apart(scope: Scope) -> None:
     drawn = set()
     for key in range(50):

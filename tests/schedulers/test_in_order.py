@@ -39,7 +39,11 @@ def test_nobody_is_relieved_while_nobody_is_idle_or_late() -> None:
     assert policy.relieve(workers(5, 1), now_s=100, typical_s=0.01) is None, "nobody is idle"
     assert policy.relieve(workers(5, 0, since_s=99.95), now_s=100, typical_s=0.01) is None, "nobody is late yet"
     assert policy.relieve(workers(5, 0, since_s=96.5), now_s=100, typical_s=1.0) is None, "tasks take a second"
-    assert policy.relieve(workers(1, 0), now_s=100, typical_s=0.01) is None, "what runs cannot be moved"
+
+
+def test_a_single_task_is_moved_if_its_worker_has_not_begun_it() -> None:
+    """Which only the attempt shows."""
+    assert InOrder().relieve(workers(1, 0), now_s=100, typical_s=0.01) == (0, 1)
 
 
 def test_the_worker_that_is_late_longest_gives_its_waiting_work_to_an_idle_one() -> None:

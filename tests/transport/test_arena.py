@@ -143,6 +143,26 @@ def test_a_slot_is_not_free_while_somebody_may_lease_more_of_it() -> None:
     assert arena.acquire() == slot
 
 
+@pytest.mark.parametrize("act", [Arena.acquire, lambda arena: arena.release(0)])
+def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
+    """One comes whenever a function of the lock returns. `with` looks for none before its block is entered."""
+    lock = threading.Lock()
+
+    class Signalled:
+        __enter__, __exit__ = lock.__enter__, lock.__exit__
+
+        def __getattr__(self, name: str) -> Any:
+            getattr(lock, name)()
+            raise KeyboardInterrupt
+
+    arena = make_arena()
+    arena.acquire()
+    arena._lock = Signalled()  # type: ignore[assignment]
+    with contextlib.suppress(KeyboardInterrupt):
+        act(arena)
+    assert not lock.locked()
+
+
 def test_the_last_view_may_die_on_another_thread() -> None:
     arena = make_arena(1)
     views = [leased(arena, 100)]

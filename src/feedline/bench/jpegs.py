@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,12 @@ def image_pipeline(paths: list[Path], length: int) -> Any:
     return Subset(files, np.arange(length) % len(files))
 
 
-def entries(paths: list[Path], length: int, arguments: argparse.Namespace) -> Iterator[Entry]:
+def entries(
+    paths: list[Path], length: int, arguments: argparse.Namespace, decoders: Sequence[str] = DECODERS
+) -> Iterator[Entry]:
     """Yield `feedline.images` behind feedline's loader beside torch's loader with each decoder."""
     ours = image_pipeline(paths, length)
-    for decoder in DECODERS:
+    for decoder in decoders:
         datasets = {TORCH: JpegFiles(paths, decoder, length)}
         chosen = partial(_of_side, datasets, ours)
         yield from rows.loaders(arguments, {"decoder": f"feedline : {decoder}"}, chosen, shuffle=True)

@@ -10,26 +10,18 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import random
-import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import Dataset, RandomSampler
 
-from feedline import DataLoader, images
 from feedline._optional import require
 from feedline.bench import load
-from feedline.bench.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Side, add_share
-from feedline.bench.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, cropped_opencv
+from feedline.bench.harness import TORCH, Case, Entry, Figures, Outcome, Side, add_share
 from feedline.bench.rows import Column
-from feedline.datasets import ImageFolder, TarDataset
+from feedline.bench.training_data import Row, opened, synthetic
 from feedline.device.torch_target import widen_queues
 from feedline.errors import BadOption
 
@@ -37,24 +29,6 @@ SYNTHETIC = "synthetic"
 _WINDOW = 10
 """Steps of training between two readings of the clock."""
 _LEFT_OUT = 2
-_SHARDS = 8
-_MEAN = torch.tensor(images.IMAGENET_MEAN).view(1, 3, 1, 1) * 255
-_STD = torch.tensor(images.IMAGENET_STD).view(1, 3, 1, 1) * 255
-
-
-@dataclass(frozen=True)
-class Row:
-    """What feeds the network."""
-
-    network: str
-    """Of torchvision; "compiled" behind it for one that `torch.compile` has been at."""
-    source: str = "folder"
-    """"folder" or "tar"."""
-    decode: str = "gpu"
-    """"gpu" or "cpu" for feedline's images; "pillow" or "opencv" for datasets as people write them."""
-    library: str = FEEDLINE
-    workers: int = 2
-
 
 TABLE = (
     *(Row("resnet50", decode="gpu", workers=workers) for workers in (1, 2)),
@@ -63,6 +37,8 @@ TABLE = (
     *(Row("resnet50", decode="opencv", library=TORCH, workers=workers) for workers in (8, 14)),
     *(Row("resnet50", decode="pillow", library=TORCH, workers=workers) for workers in (8, 14)),
     *(Row("resnet18", decode="gpu", workers=workers) for workers in (4, 8)),
+    *(Row("resnet50 first", decode="gpu", workers=workers) for workers in (1, 2)),
+    *(Row("resnet18 first", decode="gpu", workers=workers) for workers in (4, 8)),
     *(Row("resnet50 compiled", decode="gpu", workers=workers) for workers in (2, 4)),
 )
 """What `feedline bench gpu` measures."""
@@ -82,15 +58,15 @@ def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float)
     """Describe what is measured: for each network its own rate, then all that feeds it."""
     made: list[Entry] = []
     for network in dict.fromkeys(row.network for row in rows):
-        synthetic = Case(network=network, source="-", decode="-", workers=0)
-        measure = functools.partial(_measure, network, _synthetic, batch_size, seconds)
-        made.append(Entry(synthetic, Side(SYNTHETIC), measure))
+        alone = Case(network=network, source="-", decode="-", workers=0)
+        measure = functools.partial(_measure, network, synthetic, batch_size, seconds)
+        made.append(Entry(alone, Side(SYNTHETIC), measure))
         for row in rows:
             if row.network == network:
                 case = Case(network=network, source=row.source, decode=row.decode, workers=row.workers)
-                opened = functools.partial(_opened, row, data)
+                fed = functools.partial(opened, row, data)
                 made.append(
-                    Entry(case, Side(row.library), functools.partial(_measure, network, opened, batch_size, seconds))
+                    Entry(case, Side(row.library), functools.partial(_measure, network, fed, batch_size, seconds))
                 )
     return made
 
@@ -126,7 +102,7 @@ def add_shares(outcomes: Sequence[Outcome]) -> None:
 def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
     """Return a function that trains a network with one batch."""
     models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
-    name, _, compiled = network.partition(" ")
+    name, *ways = network.split()
     try:
         model: Any = getattr(models, name)()
     except AttributeError as exc:
@@ -134,7 +110,7 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
             f"--network {name} is no network of torchvision. Give resnet18 or resnet50, for example."
         ) from exc
     model = model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
-    if compiled:
+    if "compiled" in ways:
         model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
     criterion = torch.nn.CrossEntropyLoss()
@@ -145,21 +121,33 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
         optimizer.step()
 
     torch.backends.cudnn.benchmark = True
-    for batch, labels in itertools.islice(_synthetic(batch_size)[0], 15):
+    for batch, labels in itertools.islice(synthetic(batch_size)[0], 15):
         train(batch, labels)
     torch.cuda.synchronize()
     return train
 
 
-def _measure(
-    network: str, opened: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
+@functools.cache
+def _stream(is_first: bool) -> Any:
+    return torch.cuda.Stream(priority=-1) if is_first else torch.cuda.default_stream()
+
+
+def _measure(network: str, fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float) -> Figures:
+    with torch.cuda.stream(_stream("first" in network.split())):
+        return _trained(_trainer(network, batch_size), fed, batch_size, seconds)
+
+
+def _trained(
+    train: Callable[[Any, Any], None],
+    fed: Callable[[int], tuple[Iterable[Any], Any]],
+    batch_size: int,
+    seconds: float,
 ) -> Figures:
-    train = _trainer(network, batch_size)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     begun_s = time.perf_counter()
-    batches, loader = opened(batch_size)
+    batches, loader = fed(batch_size)
     iterator = iter(batches)
     events: list[Any] = []
     first_s, cpu, cpu_from = 0.0, {}, 0
@@ -195,121 +183,3 @@ def _measure(
     del loader
     gc.collect()
     return figures
-
-
-def _synthetic(batch_size: int) -> tuple[Iterator[Any], None]:
-    batch = torch.randn((batch_size, 3, CROP, CROP), device="cuda", dtype=torch.bfloat16)
-    labels = torch.randint(0, 1000, (batch_size,), device="cuda")
-    return itertools.repeat((batch, labels)), None
-
-
-def _opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
-    if row.library == TORCH:
-        dataset: Any = ByHand(data, row.decode)
-        endless = RandomSampler(dataset, replacement=True, num_samples=10_000_000)
-        loader: Any = torch.utils.data.DataLoader(
-            dataset, batch_size, sampler=endless, num_workers=row.workers, pin_memory=True, persistent_workers=True
-        )
-        return (on_device(batch, labels) for batch, labels in loader), loader
-    if row.decode in ("pillow", "opencv"):
-        loader = DataLoader(
-            ByHand(data, row.decode), batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda"
-        )
-        endless_batches = itertools.chain.from_iterable(loader.virtual_epochs(10_000_000))
-        return (on_device(batch, labels) for batch, labels in endless_batches), loader
-    pipeline = images.Compose(
-        [images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
-    )
-    if row.source == "tar":
-        shards = str(data / "shards" / "*.tar")
-        dataset = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
-    else:
-        dataset = ImageFolder(data / "folder", decode=row.decode, transform=pipeline)
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda")
-    return itertools.chain.from_iterable(loader.virtual_epochs(10_000_000)), loader
-
-
-def on_device(batch: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a batch without waiting, and normalise it there if that is left to do."""
-    batch, labels = batch.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
-    if batch.dtype is torch.uint8:
-        mean, std = _on_gpu()
-        batch = batch.permute(0, 3, 1, 2).float().sub_(mean).div_(std)
-    return batch.to(torch.bfloat16), labels
-
-
-@functools.cache
-def _on_gpu() -> tuple[torch.Tensor, torch.Tensor]:
-    return _MEAN.to("cuda"), _STD.to("cuda")
-
-
-class ByHand(Dataset[Any]):
-    """Images as people load them: Pillow and torchvision's transforms to float32, or OpenCV to uint8."""
-
-    def __init__(self, data: Path, decoder: str) -> None:
-        self.paths = sorted(str(path) for path in (data / "folder").rglob("*.jpg"))
-        self.decoder = decoder
-        self.transform: Any = None
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        path = self.paths[index]
-        label = int(Path(path).parent.name)
-        if self.decoder == "opencv":
-            return torch.from_numpy(_with_opencv(path)), label
-        if self.transform is None:
-            self.transform = _torchvision_pipeline()
-        from PIL import Image
-
-        with Image.open(path) as image:
-            return self.transform(image.convert("RGB")), label
-
-
-def _torchvision_pipeline() -> Any:
-    from torchvision import transforms
-
-    return transforms.Compose(
-        [
-            transforms.RandomResizedCrop(CROP),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD),
-        ]
-    )
-
-
-def _with_opencv(path: str) -> Any:
-    image = cropped_opencv(path, random.Random())
-    return np.ascontiguousarray(image[:, ::-1]) if random.random() < 0.5 else image
-
-
-def write_images(data: Path, count: int) -> None:
-    """Write `count` JPEG files of 500 x 375, about 100 KB each, into a folder with ten classes, and into shards."""
-    for label in range(10):
-        (data / "folder" / f"{label:02d}").mkdir(parents=True, exist_ok=True)
-    (data / "shards").mkdir(exist_ok=True)
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(functools.partial(_write_shard, data, count), range(_SHARDS)))
-
-
-def _write_shard(data: Path, count: int, shard: int) -> None:
-    from PIL import Image
-
-    dice = np.random.default_rng(shard)
-    with tarfile.open(data / "shards" / f"{shard:03d}.tar", "w") as archive:
-        for number in range(shard, count, _SHARDS):
-            coarse = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
-                (IMAGE_WIDTH, IMAGE_HEIGHT), 3
-            )
-            pixels = np.asarray(coarse).astype(np.int16) + dice.normal(0, 22, (IMAGE_HEIGHT, IMAGE_WIDTH, 3)).astype(
-                np.int16
-            )
-            path = data / "folder" / f"{number % 10:02d}" / f"{number:06d}.jpg"
-            Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
-            archive.add(path, f"{number:06d}.jpg")
-            label = data / "shards" / f".{number:06d}.cls"
-            label.write_text(str(number % 10))
-            archive.add(label, f"{number:06d}.cls")
-            label.unlink()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset
 
-from feedline.bench import harness, jpegs, rows, training
+from feedline.bench import harness, jpegs, rows, training, training_data
 from feedline.bench.workloads import ReadySamples, TinyMap
 from feedline.cli.pictures import PictureDataset, write_pictures
 from feedline.errors import InternalError
@@ -53,7 +53,7 @@ def measure_training(arguments: argparse.Namespace) -> None:
     """Measure what feeds a GPU, and publish it."""
     training.check_gpu()
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        training.write_images(Path(folder), TRAINING_IMAGES)
+        training_data.write_images(Path(folder), TRAINING_IMAGES)
         entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
         outcomes = rows.measure(entries, arguments)
         training.add_shares(outcomes)
@@ -87,8 +87,7 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
 def check_equal_batches(name: str, dataset: Any, size: int) -> None:
     """Compare the first batches of both loaders.
 
-    Raises:
-        InternalError: they differ, so that speeds cannot be compared.
+    Raises InternalError: they differ, so that speeds cannot be compared.
     """
     batches = []
     for side in harness.sides(0, ()):

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> None:
     """Write what was found to standard output, as a table or as JSON.
 
-    Raises:
-        BadState: the file cannot be read, is damaged, or is something else.
-        MissingExtra: a table was asked for, and the package that draws it is not installed.
+    Raises BadState: the file cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and
+    the package that draws it is not installed.
     """
     file: Path | None = arguments.file
     lines: list[str] = []

@@ -43,11 +43,7 @@ class FaultFile:
 
 
 def read(file: Path) -> FaultFile:
-    """Read a file.
-
-    Raises:
-        BadState: it cannot be read, is damaged, or is something else.
-    """
+    """Read a file. Raises BadState: it cannot be read, is damaged, or is something else."""
     try:
         data = file.read_bytes()
     except OSError as exc:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from feedline.bench.machine import Machine
+from feedline.values.sizes import bytes_text
 
 OLDEST_TORCH = (2, 4)
 LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
@@ -64,20 +65,24 @@ def _memory(machine: Machine) -> Iterator[Finding]:
     limit, total, free = machine.memory_limit_bytes, machine.memory_bytes, machine.free_bytes
     if limit is None or total is None:
         return
-    whose = f"{_size(limit)} of the machine's {_size(total)} (control group)" if limit < total else _size(total)
-    budget = f"Batches in flight may take {_size(limit // 4 // machine.local_ranks)} of it (memory_budget)"
+    whose = (
+        f"{bytes_text(limit)} of the machine's {bytes_text(total)} (control group)"
+        if limit < total
+        else bytes_text(total)
+    )
+    budget = f"Batches in flight may take {bytes_text(limit // 4 // machine.local_ranks)} of it (memory_budget)"
     advice = None
     if free is not None and free < limit * LITTLE_MEMORY:
         advice = (
-            f"Only {_size(free)} can be had right now, and the system kills processes when nothing is left. End what "
-            f"else runs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
+            f"Only {bytes_text(free)} can be had right now, and the system kills processes when nothing is left. End "
+            f"what else runs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
         )
     yield Finding("memory", f"{whose}. {budget}", advice)
 
 
 def _shared_memory(machine: Machine) -> Finding:
     size = machine.shared_bytes
-    found = "no /dev/shm" if size is None else f"{_size(size)} in /dev/shm"
+    found = "no /dev/shm" if size is None else f"{bytes_text(size)} in /dev/shm"
     is_small = size is None or size < SMALL_SHARED_BYTES
     if machine.shares_arenas:
         torch = "; torch's own loader needs more (docker run --shm-size=8g)" if is_small else ""
@@ -123,7 +128,7 @@ def _addresses(machine: Machine) -> Finding:
         return Finding("addresses", "no limit (ulimit -v)")
     return Finding(
         "addresses",
-        f"{_size(limit)} (ulimit -v). Room for batches is reserved as addresses, of which few become memory",
+        f"{bytes_text(limit)} (ulimit -v). Room for batches is reserved as addresses, of which few become memory",
         "`ulimit -v unlimited`. A control group limits memory better: it counts what is used.",
     )
 
@@ -134,8 +139,8 @@ def _files(machine: Machine) -> Finding:
         return Finding("size of files", "no limit (ulimit -f)")
     return Finding(
         "size of files",
-        f"{_size(limit)} (ulimit -f). It holds for memory that processes share, too: no batch of a worker process can "
-        "be larger, and slots are smaller, so that more batches are copied",
+        f"{bytes_text(limit)} (ulimit -f). It holds for memory that processes share, too: no batch of a worker process "
+        "can be larger, and slots are smaller, so that more batches are copied",
         "`ulimit -f unlimited`, or engine='thread'.",
     )
 
@@ -183,10 +188,3 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 def _version(text: str) -> tuple[int, ...]:
     """Return the first two numbers of a version, which may go on with letters."""
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
-
-
-def _size(count: int) -> str:
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if count >= 1 << shift:
-            return f"{count / (1 << shift):.1f} {unit}"
-    return f"{count >> 10} KiB"

@@ -81,9 +81,21 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
     _add_what_if(commands)
+    run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
+    _add_program(run)
     _add_pack(commands)
     _add_inspect(commands)
     return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="a program and its arguments, as behind `python`",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module instead")
 
 
 # Any: argparse's own class for this is not public.
@@ -252,14 +264,22 @@ def _fields(text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-_PACKAGES = {"demo": ("rich", "PIL", "torch"), "bench": ("rich", "PIL", "torch"), "pack": ("rich",)}
+_PACKAGES = {
+    "demo": ("rich", "PIL", "torch"),
+    "bench": ("rich", "PIL", "torch"),
+    "pack": ("rich",),
+    "run": ("torch",),
+}
 """What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
 ask for what draws their tables by themselves."""
+
+
+_EXTRAS = {"pack": "pack", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> None:
     """Import the module of a command, now that what it needs is known to be there, and run it."""
     name = arguments.command
     for package in _PACKAGES.get(name, ()):
-        require(package, extra="pack" if name == "pack" else "demo", purpose=f"`feedline {name}`")
+        require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
     importlib.import_module(f"feedline.cli.{name.replace('-', '_')}").run(arguments)

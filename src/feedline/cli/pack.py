@@ -26,10 +26,8 @@ _REASONS_SHOWN = 10
 def run(arguments: argparse.Namespace) -> None:
     """Pack, and write to standard output what was done and the line that reads it.
 
-    Raises:
-        BadOption: an option that cannot work.
-        SourceError: there is no such source.
-        PackError: it could not be packed.
+    Raises BadOption: an option that cannot work; SourceError: there is no such source; PackError: it could not be
+    packed.
     """
     try:
         packed = _packed(arguments)

@@ -143,6 +143,8 @@ class Epoch:
         self._memory = Memory()
         self._unopened: set[int] = set()
         """Workers that have not told yet in which state they began."""
+        self._openings: dict[int, Notes] = {}
+        """In which state the others did, if it was not known before."""
         self.taken: tuple[Any, ...] | None = None
         """What `take_back` needs, after a batch was delivered."""
 
@@ -347,7 +349,8 @@ class Epoch:
         for worker in self._unopened:
             notes = self._memory.last_notes.get(worker)
             if notes is not None:
-                self.progress.notes.setdefault(worker, notes)
+                self._openings[worker] = notes
+        self.add_openings(self.progress)
         if any(worker in tasked and worker not in self.progress.notes for worker in self._unopened):
             return False
         self._unopened.clear()
@@ -357,7 +360,13 @@ class Epoch:
         if result.worker in self._unopened:
             self._unopened.discard(result.worker)
             if result.notes is not None and result.notes.opening is not None:
-                self.progress.notes.setdefault(result.worker, result.notes.opening)
+                self._openings[result.worker] = result.notes.opening
+                self.add_openings(self.progress)
+
+    def add_openings(self, progress: Progress) -> None:
+        """Add in which states workers began to a progress of this epoch, where it knows nothing later of them."""
+        for worker, notes in list(self._openings.items()):
+            progress.notes.setdefault(worker, notes)
 
     def leave(self) -> list[Result]:
         """Ask for nothing any more; returns answers that nobody wants. May be called twice."""

@@ -25,6 +25,10 @@ _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
 
 
+Mark = tuple[int, int, int]
+"""Samples seen, samples lost, and faults in the log."""
+
+
 @dataclass(slots=True)
 class Treated:
     """A batch that is asked for, of which some samples may be known to fail."""
@@ -78,10 +82,18 @@ class FaultBudget:
         if not resumes:
             self._seen, self._lost = self._approved = 0, 0
 
-    def state(self) -> dict[str, Any]:
-        """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell."""
-        state = self.log.state()
-        seen, lost = self._approved
+    def mark(self) -> Mark:
+        """Return how far the account is now, for `state`."""
+        return (*self._approved, self.log.total)
+
+    def state(self, mark: Mark | None = None) -> dict[str, Any]:
+        """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell.
+
+        Args:
+            mark: when; None for now.
+        """
+        seen, lost, total = mark or self.mark()
+        state = self.log.state(total)
         return {**state, "seen": seen, "lost": lost} if self.guards and (state or seen) else state
 
     def restore(self, state: Any) -> None:

@@ -49,7 +49,9 @@ class Flight:
     """When it was given to its worker, among all tasks that were given to one."""
     trouble: Trouble | None = None
     given_s: float = 0.0
-    """When that was."""
+    """When that was, on the machine's clock, and"""
+    came_s: float = 0.0
+    """when the answer was there."""
     is_held_up: bool = False
     """True if it was given late, because the program holds batches and no slot was free."""
 

@@ -176,6 +176,8 @@ class OwnStreamsEpoch(Epoch):
                 if stream.notes is None and (notes is None or not notes.is_before):
                     return False
                 stream.notes = stream.notes or notes
+                if stream.notes is not None:
+                    self._openings[worker] = stream.notes
         self._unopened.clear()
         return True
 
@@ -185,10 +187,17 @@ class OwnStreamsEpoch(Epoch):
         stream = self.progress.streams[worker]
         opening = None if result.notes is None else result.notes.opening
         if opening is not None and (stream.notes is None or stream.notes.is_before):
-            stream.notes, stream.noted_at = opening, 0
+            self._openings[worker] = opening
+            self.add_openings(self.progress)
             self._origins[worker] = Resume(
                 opening.dataset, opening.iterator, opening.place, is_before=opening.is_before
             )
+
+    def add_openings(self, progress: Progress) -> None:
+        for worker, notes in list(self._openings.items()):
+            stream = progress.streams[worker]
+            if stream.notes is None or stream.notes.is_before:
+                stream.notes, stream.noted_at = notes, 0
 
     def leave(self) -> list[Result]:
         self._active.clear()

@@ -54,8 +54,7 @@ class Group:
         result = Result(ResultKind.DONE, worker, task_id, Parcel(self.header, self.slot, self.used))
         last = self.last
         if last is not None:  # for which the others had to wait
-            result.busy_ns, result.began_ns, result.came_s = last.busy_ns, last.began_ns, last.came_s
-            result.fetch_ns, result.collate_ns, result.first = last.fetch_ns, last.collate_ns, last.first
+            result.busy_ns, result.times, result.first = last.busy_ns, last.times, last.first
         return result
 
 

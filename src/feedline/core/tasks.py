@@ -130,7 +130,8 @@ class Tasks:
         self._turns += 1
         flight.turn = self._turns
         flight.given_s = self.now_s
-        flight.is_held_up = self._lacks_slots
+        if self._lacks_slots:
+            flight.is_held_up = True
         view = self.workers[worker]
         if view.outstanding == 0:
             self._idle -= 1
@@ -196,7 +197,7 @@ class Tasks:
         if not flight.wanted:
             return
         assert self.epoch is not None
-        result.flight = flight
+        result.flight, flight.came_s = flight, self.now_s
         if flight.trouble is not None and flight.trouble.faults:
             result.notes = result.notes or Notes()
             result.notes.faults = [*flight.trouble.faults, *result.notes.faults]

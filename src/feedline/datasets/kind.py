@@ -18,12 +18,7 @@ INSTEAD_OF_PATH = (
 
 # Any: a dataset is any object that fits.
 def kind_of(dataset: Any, name: str) -> DatasetKind:
-    """Return the kind of a dataset, which the caller calls `name`.
-
-    Example:
-        >>> kind_of([1, 2, 3], "dataset")
-        <DatasetKind.MAP: 'map'>
-    """
+    """Return the kind of a dataset, which the caller calls `name`."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):
         raise BadOption(f"{name}={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")

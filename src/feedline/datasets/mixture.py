@@ -147,10 +147,7 @@ class Mixture(Mixed, Derived):
         """Mix in other proportions from now on; None for equal ones.
 
         What comes at an index is then what would have come if the weights had always been these. Worker processes that
-        are running already keep their weights.
-
-        Raises:
-            BadOption: they are no weights of these datasets.
+        are running already keep their weights. Raises BadOption: they are no weights of these datasets.
         """
         self.weights = check_weights(weights, self._sizes)
         self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
@@ -158,8 +155,7 @@ class Mixture(Mixed, Derived):
     def locate(self, index: int) -> tuple[int, int]:
         """Return where the sample at an index comes from: the number of the dataset, and the index in it.
 
-        Raises:
-            IndexError: there is no such sample.
+        Raises IndexError: there is no such sample.
         """
         place = operator.index(index)
         if not -self.size <= place < self.size:

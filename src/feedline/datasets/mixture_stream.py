@@ -57,8 +57,7 @@ class MixtureStream(Stream, Mixed):
     def set_weights(self, weights: Sequence[float] | None) -> None:
         """Mix in other proportions from the next iteration on; None for equal ones.
 
-        Raises:
-            BadOption: they are no weights of these datasets.
+        Raises BadOption: they are no weights of these datasets.
         """
         self.weights = check_weights(weights, self._sizes)
 
@@ -79,8 +78,7 @@ class MixtureStream(Stream, Mixed):
     def load_state_dict(self, state: Any) -> None:
         """Let the next iteration go on where `state` was taken. Those after it begin anew.
 
-        Raises:
-            BadState: it is not a state of such a mixture.
+        Raises BadState: it is not a state of such a mixture.
         """
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(

@@ -263,12 +263,7 @@ def _store_of(path: str) -> str | None:
 
 
 def format_by_name(path: str) -> str | None:
-    """Return the format that the name of a file, or a pattern, stands for; None if it stands for none.
-
-    Example:
-        >>> [format_by_name(name) for name in ("shard-{000..009}.tar", "a.TGZ", "rows.csv.gz", "photos")]
-        ['tar', 'tar', 'csv', None]
-    """
+    """Return the format that the name of a file, or a pattern, stands for; None if it stands for none."""
     return "csv" if path.lower().endswith(CSV_ENDINGS) else _store_of(path)
 
 

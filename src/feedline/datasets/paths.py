@@ -80,12 +80,7 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """Return what to sort by, so that numbers in names count as numbers, as people expect.
-
-    Example:
-        >>> sorted(["part-10", "part-9"], key=natural)
-        ['part-9', 'part-10']
-    """
+    """Return what to sort by, so that numbers in names count as numbers, as people expect."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 

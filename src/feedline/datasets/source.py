@@ -32,12 +32,7 @@ def is_column(column: Any) -> bool:
 
 
 def stacked(values: list[Any], empty: Empty) -> Any:
-    """Stack numbers, or arrays of numbers of one shape and type; any other values are returned as they are.
-
-    Example:
-        >>> stacked([1, 2], np.empty), stacked([1, 2.5], np.empty), stacked(["a", "b"], np.empty)
-        (array([1, 2]), [1, 2.5], ['a', 'b'])
-    """
+    """Stack numbers, or arrays of numbers of one shape and type; any other values are returned as they are."""
     kinds = {*map(type, values)}
     if len(kinds) != 1:
         return values

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,14 +104,27 @@ def _with_torch(
     finish: Finish | None,
 ) -> None:
     scale, shift = (torch.tensor(values, device=out.device).view(3, 1, 1) for values in scales(finish))
-    size = tuple(out.shape[-2:])
     for image, row, box, flip in zip(sources.tensors, rows.tolist(), boxes.tolist(), flips.tolist(), strict=True):
         planes = image.permute(2, 0, 1) if sources.channels_last else image
-        left, top, width, height = (round(value) for value in box)
-        cut = planes[:, top : top + height, left : left + width].unsqueeze(0).float()
-        made = torch.nn.functional.interpolate(cut, size, mode="bilinear", antialias=True, align_corners=False)[0]
+        left, top, width, height = box
+        columns, across = _weights(left, width, planes.shape[-1], out.shape[-1], out.device)
+        lines, down = _weights(top, height, planes.shape[-2], out.shape[-2], out.device)
+        made = down @ planes[:, lines, columns].float() @ across.T
         made = (made.flip(-1) if flip else made) * scale + shift
         out[row] = made.round().clamp(0, 255).to(out.dtype) if out.dtype is torch.uint8 else made.to(out.dtype)
+
+
+def _weights(start: float, length: float, count: int, size: int, device: torch.device) -> tuple[slice, torch.Tensor]:
+    """Return which pixels of a line lie in a box, or partly, and what each gives to each of the `size` pixels made.
+
+    A box may begin and end anywhere in a pixel. What is outside of it is cut off before resizing.
+    """
+    first, last = max(math.floor(start), 0), min(math.ceil(start + length), count)
+    scale = length / size
+    centers = start + (torch.arange(size, device=device) + 0.5) * scale
+    distances = torch.arange(first, last, device=device) + 0.5 - centers[:, None]
+    weights = (1 - distances.abs() / max(scale, 1.0)).clamp(min=0)
+    return slice(first, last), weights / weights.sum(1, keepdim=True)
 
 
 def _with_triton(

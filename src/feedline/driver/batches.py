@@ -232,7 +232,7 @@ class WorkerBatches(ExclusiveBatches):
             driver.leave_epoch()
             driver.machine.passes += 1
             self._ended = True  # until the new epoch has begun
-            self._unopened_by = None
+            self._unopened_by = self.ending = None
             begin_epoch(driver)
         except BaseException as exc:
             if is_interrupt(exc):
@@ -309,14 +309,14 @@ class WorkerBatches(ExclusiveBatches):
             self._is_torn = False
             raise
         self._is_torn = False
-        ended = not self.leaving
+        if not self.leaving:
+            self.ending = self.progress
         done_s = time.monotonic()
         if self.leaving or not self._persistent:
             self._close()
         else:
             self.driver.rest()
-        if ended:
-            self.driver.epoch.progress.ended = True
+        if self.ending is not None:
             self.driver.end()
             if not self._persistent:
                 now_s = time.monotonic()

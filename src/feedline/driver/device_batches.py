@@ -7,6 +7,12 @@ it is done by the training loop itself, in `next()`; otherwise by threads.
 The state of a loader is about the batches that the training loop has got. So the epoch notes its progress in a copy,
 and with each batch it is kept how far that was; when the batch is handed over, the checkpoint is told.
 
+A sampler of the user's own is asked in `next()` only, in the thread that calls it: there it draws from the generators
+of the process at the same moments every time, and no state is told while it runs. Threads then only call the target.
+
+A signal may come when any function of Python begins or returns: inside of a `Condition` it would leave a lock taken. So
+there are plain locks, which `with` takes and gives back in one, and queues to wait for.
+
 Threads live as long as the iteration. They do not hold it, so that dropping the iterator ends them; at the end of the
 program they are waited for, because a thread that is ended inside of CUDA takes the program down with it.
 """
@@ -15,14 +21,16 @@ from __future__ import annotations
 
 import functools
 import os
+import queue
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from feedline.abc.target import Target
+from feedline.core.fault_budget import FaultBudget
 from feedline.driver.batches import WorkerBatches
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
@@ -42,14 +50,15 @@ class DeviceBatches(ExclusiveBatches):
     Args:
         batches: where they come from.
         target: what is done about them.
+        fault_budget: the account of samples that fail.
     """
 
-    def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
+    def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
         super().__init__()
         self._batches = batches
         batches.keeps_facts = True
         self._target = target
-        self._line = line = _Line(batches, target)
+        self._line = line = _Line(batches, target, fault_budget)
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, interrupts.see_through, functools.partial(_end, line, self._threads))
 
@@ -77,6 +86,8 @@ class DeviceBatches(ExclusiveBatches):
             if line.is_begun_by_loop():
                 with line.asking:
                     line.ask()
+            elif line.is_asked_by_loop():
+                line.ask_for_threads()
             item = line.wait()
         else:
             item = line.fetch()
@@ -103,9 +114,9 @@ class DeviceBatches(ExclusiveBatches):
         item[1] = None
         progress.delivered, progress.early, progress.notes = noted.delivered, noted.early, noted.notes
         progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
-        progress.missing = noted.missing
+        progress.missing, progress.faults = noted.missing, noted.faults
         if kind is _END:
-            progress.ended = noted.ended
+            self.ending = progress if noted.ended else None
             raise StopIteration
         line.taken += 1
         if error is not None:
@@ -140,8 +151,9 @@ class DeviceBatches(ExclusiveBatches):
 class _Line:
     """Batches that are got ready, in order. Shared by the training loop and the threads."""
 
-    def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
+    def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
         self.batches = batches
+        self._fault_budget = fault_budget
         self.target = target
         self.pid = os.getpid()
         # Batches that the training loop makes itself are made when it asks. Sources that hear which samples were
@@ -149,12 +161,19 @@ class _Line:
         self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
         self.asking = threading.RLock()
         """Held by whoever asks the iteration for a batch."""
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        """Held while `items` are changed and by whoever goes by what is in there."""
+        self._there_is_room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """What threads wait for."""
+        self._is_ready: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """What the training loop waits for."""
         self.items: dict[int, list[Any]] = {}
         """Batches that are ready, by number: what each is, itself, the progress of the epoch after it, and what was
         measured of it."""
         self.unready: list[Any] | None = None
         """The one that the training loop itself gets ready, also if that was interrupted."""
+        self.unbegun: dict[int, list[Any]] = {}
+        """Those that the training loop has asked for, and that threads are to begin."""
         self.asked = 0
         """Batches that were asked for."""
         self.taken = 0
@@ -164,6 +183,7 @@ class _Line:
         self.pauses = 0
         """How many want that no thread asks."""
         self.stopping = False
+        self._begin_epoch()
 
     @property
     def thread_count(self) -> int:
@@ -176,15 +196,27 @@ class _Line:
         progress: Progress = self.batches.checkpoint.entry.progress
         return progress
 
+    def _begin_epoch(self) -> None:
+        """Note where the epoch begins, of which nothing was asked for."""
+        self.progress.become(self._progress_now())
+
+    def _progress_now(self) -> Progress:
+        """Return how far the epoch is, and with it the account of faults."""
+        progress = self.batches.progress.copy()
+        progress.faults = self._fault_budget.mark()
+        return progress
+
     def drop(self) -> None:
         """Forget what was got ready."""
-        with self.asking, self.changed:
+        with self.asking, self.lock:
             self.items.clear()
+            self.unbegun.clear()
             if self.unready is not None and self.unready[0] is not _ASKED:
                 self.unready = None
             self.taken = self.asked
             self.halted = None
-            self.changed.notify_all()
+        self._begin_epoch()
+        self.wake()
 
     # -- in the training loop -----------------------------------------------------------------------------------------
 
@@ -201,23 +233,41 @@ class _Line:
         """True if the next batch is the first of an epoch: the loader may be told another one until it is asked for."""
         return self.batches.at_first is not None or self.unready is not None
 
+    def is_asked_by_loop(self) -> bool:
+        """True if the user's own sampler is asked for every batch."""
+        plan = self.batches.checkpoint.plan
+        return plan is not None and plan.asks_user
+
+    def ask_for_threads(self) -> None:
+        """Take the next batch, and those that nobody has to wait for, and let threads begin them."""
+        while self.taken == self.asked or (self._has_room() and self.batches.is_ready()):
+            item = self.unready = _asked()
+            self._take(item)
+            number = self.asked
+            # Nothing is called in between, so that no interrupt loses the batch, or has it begun twice.
+            self.unbegun[number], self.unready, self.asked = item, None, number + 1
+
     def wait(self) -> list[Any]:
         """Return the next batch when it is ready."""
-        with self.changed:
-            self.items.pop(self.taken - 1, None)
-            self.changed.notify()  # there is room for another one
-            while self.taken not in self.items:
-                if self.stopping:
-                    raise StopIteration
-                self.changed.wait(_LOOK_UP_S)
-            return self.items[self.taken]
+        self.items.pop(self.taken - 1, None)
+        self.wake()  # there is room for another one
+        while self.taken not in self.items:
+            if self.stopping:
+                raise StopIteration
+            _wait(self._is_ready)
+        return self.items[self.taken]
 
     def resume(self, item: list[Any]) -> None:
         """Let somebody ask for more: an error is about to be raised."""
-        with self.changed:
-            if self.halted is item:
-                self.halted = None
-            self.changed.notify()
+        if self.halted is item:
+            self.halted = None
+        self.wake()
+
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        for waiting, count in ((self._there_is_room, self.thread_count), (self._is_ready, 1)):
+            while waiting.qsize() < count:
+                waiting.put(None)
 
     # -- in whichever thread gets batches ready ----------------------------------------------------------------------
 
@@ -231,26 +281,30 @@ class _Line:
 
     def work(self) -> bool:
         """Get another batch ready, as one of several threads, when there is room for it; False at the end."""
-        with self.changed:
-            while not self.stopping and not self._is_wanted():
-                self.changed.wait(_LOOK_UP_S)
+        while not self.stopping and not self.unbegun and not self._is_wanted():
+            _wait(self._there_is_room)
         with self.asking:
             if self.stopping:
                 return False
-            if not self._is_wanted():
+            if self.unbegun:
+                number = min(list(self.unbegun))  # a copy: the training loop may add another one meanwhile
+                item = self.unbegun.pop(number)
+            elif self._is_wanted():
+                number, item = self.asked, _asked()
+                self._take(item, in_thread=True)
+                self.asked += 1
+            else:
                 return True  # another thread was faster
-            number, item = self.asked, _asked()
-            self._take(item, in_thread=True)
-            self.asked += 1
         self._begin(item, in_thread=True)
-        with self.changed:
+        with self.lock:
             if number >= self.taken:  # otherwise another epoch has begun
                 self.items[number] = item
-            self.changed.notify_all()
+        self.wake()
         return True
 
     def _is_wanted(self) -> bool:
-        return not self.pauses and not self.is_begun_by_loop() and self._has_room()
+        by_loop = self.is_begun_by_loop() or self.is_asked_by_loop()
+        return not self.pauses and not by_loop and self._has_room()
 
     def _has_room(self) -> bool:
         ahead = self.target.ahead if self._runs_ahead else 0
@@ -269,7 +323,7 @@ class _Line:
                 raise
             item[0], item[1], self.halted = _ERROR, exc, item
         if item[2] is None:
-            item[2] = self.batches.progress.copy()
+            item[2] = self._progress_now()
 
     def _begin(self, item: list[Any], *, in_thread: bool = False) -> None:
         if item[0] is not _TAKEN:
@@ -288,6 +342,11 @@ def _asked() -> list[Any]:
     return [_ASKED, None, None, None]
 
 
+def _wait(waiting: queue.SimpleQueue[None]) -> None:
+    with suppress(queue.Empty):
+        waiting.get(timeout=_LOOK_UP_S)
+
+
 def _work(line: _Line) -> None:
     while line.work():
         pass
@@ -300,8 +359,7 @@ def _end(line: _Line, threads: list[threading.Thread]) -> None:
         return  # a copy: threads and device are those of the process that this one was forked from
     if threads:
         line.batches.close()
-    with line.changed:
-        line.changed.notify_all()
+    line.wake()
     for thread in threads:
         if thread is not threading.current_thread():
             thread.join()

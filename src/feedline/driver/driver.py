@@ -35,7 +35,7 @@ _LOOK_UP_S = 0.05
 _TOGETHER = 8
 """The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
 
-_LONG_S = 0.0005
+_LONG_S = 0.003
 """A wait that is so long has a row of its own; see `feedline.observe.observer`."""
 
 Facts = tuple[Row, Row]
@@ -74,6 +74,7 @@ class Driver:
         self._last = weakref.finalize(self, interrupts.see_through, engine.close)
         self.machine = machine
         self.counters = slots.counters
+        self._observer = slots.counters.observer
         self._slots = slots
         self._watch = watch or MemoryWatch(engine)
         self._prepare = prepare
@@ -151,8 +152,8 @@ class Driver:
         machine, epoch = self.machine, self.epoch
         result = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
-        observer = self.counters.observer
-        is_seen = observer.got or self.keeps_facts or machine.now_s - self._asked_s > _LONG_S
+        observer = self._observer
+        is_seen = observer.got or machine.now_s - self._asked_s > _LONG_S
         facts = self._facts_of(ordinal, result) if is_seen else None
         try:
             try:
@@ -186,20 +187,21 @@ class Driver:
     def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
         """Return what is known of a batch before it is delivered; None if it is none."""
         flight, parcel = result.flight, result.payload
-        if flight is None or result.kind is not ResultKind.DONE or not self.counters.observer.is_under_way:
+        if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
             return None
-        told, worker, came = result.told, result.worker, int(result.came_s * 1e9)
+        told, worker = result.told, result.worker
         transform = 0
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
-            self.counters.observer.hear(told, worker)
-        began, busy, fetch, collate = result.began_ns, result.busy_ns, result.fetch_ns, result.collate_ns
+            self._observer.hear(told, worker)
+        (began, fetch, collate), busy = result.began_fetch_collate, result.busy_ns
         size = parcel.used if type(parcel) is Parcel else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, began + busy)
-        facts = (ordinal, worker, self.epoch.sample_count(flight), size, int(flight.given_s * 1e9), *made, came)
+        given, came = int(flight.given_s * 1e9), int(flight.came_s * 1e9)
+        facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
         asked, ready = int(self._asked_s * 1e9), self.epoch.ready.values()
         # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
-        behind = sum(0 < other.began_ns + other.busy_ns <= asked for other in ready)
+        behind = sum(0 < other.began_fetch_collate[0] + other.busy_ns <= asked for other in ready)
         return facts, (behind, 0, int(flight.is_held_up), int(result.first))
 
     def _write(self, facts: Facts) -> None:
@@ -208,8 +210,8 @@ class Driver:
             self.facts = facts
         else:
             before, more = facts
-            asked, counters = int(self._asked_s * 1e9), self.counters
-            counters.observer.write(before, asked, time.monotonic_ns(), more, counters.batches)
+            asked = int(self._asked_s * 1e9)
+            self._observer.write(before, asked, time.monotonic_ns(), more, self.counters.batches)
 
     def _unpack(self, result: Result) -> Any:
         """Turn an answer into the batch, or raise what went wrong."""
@@ -228,7 +230,7 @@ class Driver:
     def end(self) -> None:
         """Note that the epoch is over, unless whoever hands batches on does so."""
         if not self.keeps_facts:
-            self.counters.observer.end(self.counters.batches, int(self._asked_s * 1e9))
+            self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
     def take_back(self) -> None:
         """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
@@ -268,7 +270,6 @@ class Driver:
                 machine.died(result.worker, death, self._revoke(result.worker, None))
                 del death
                 continue
-            result.came_s = now_s
             if result.worker not in watch.records:
                 result.first = True
                 trouble = watch.begin(result.worker)

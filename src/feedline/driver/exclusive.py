@@ -9,7 +9,7 @@ of the interpreter instead: with the GIL, threads change, and signal handlers ru
 functions and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump
 and the assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the
 return from `__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses
-the batch.) Without the GIL a lock is taken.
+the batch; and when an exception is caught, so that `ended` is noted after that.) Without the GIL a lock is taken.
 
 Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
@@ -23,10 +23,10 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from feedline.errors import ReentrantCall
+from feedline.order.progress import Progress
 from feedline.system.references import References
 
 _PATIENCE_S = 5.0
@@ -123,6 +123,8 @@ class ExclusiveBatches(Iterator[Any]):
         """True once somebody has asked for the end."""
         self.at_first: Callable[[], None] | None = None
         """Called inside, before the first batch is made: what was begun may have to begin again."""
+        self.ending: Progress | None = None
+        """What has ended if `_next` raises StopIteration; None before the end of the epoch, where `close` does that."""
 
     @abstractmethod
     def _next(self) -> Any:
@@ -143,9 +145,17 @@ class ExclusiveBatches(Iterator[Any]):
             if self.at_first is not None:
                 self.at_first()
                 self.at_first = None
-            return self._next()
-        finally:
+            batch = self._next()
+        except StopIteration:
             entrance.free = True
+            if self.ending is not None:
+                self.ending.ended = True  # no signal comes after this: it would find a state of the next epoch
+            raise
+        except BaseException:
+            entrance.free = True
+            raise
+        entrance.free = True
+        return batch
 
     def settle(self) -> None:
         """Do now what would be done before the first batch, if none was asked for yet."""
@@ -201,13 +211,6 @@ class Running:
         """Return the iteration that was begun early, once; None if there is none."""
         early, self.early = self.early, None
         return early
-
-    def still(self) -> ExitStack:
-        """Let nobody ask for batches ahead of the training loop, in any of them, while the returned context is open."""
-        stack = ExitStack()
-        for batches in self._batches:
-            stack.enter_context(batches.still())
-        return stack
 
     def settle(self) -> None:
         """Let those that nothing was asked of hear what they were told since they began."""

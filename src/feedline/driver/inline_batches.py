@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from functools import partial
 from typing import Any
 
 from feedline.abc.source import Acknowledged
@@ -54,6 +55,7 @@ class InlineBatches(ExclusiveBatches):
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self.counters = counters
+        self._observer = counters.observer
         self.keeps_facts = False
         """See `Driver.keeps_facts`."""
         self.facts: Facts | None = None
@@ -111,13 +113,10 @@ class InlineBatches(ExclusiveBatches):
             self._fault_budget.check()
         if self._wants_receipts:
             self._receipts.acknowledge()
-        observer = self.counters.observer
-        began = asked = time.monotonic_ns() if observer.got or (self.keeps_facts and observer.is_under_way) else 0
+        observer = self._observer
+        began = finished = asked = time.monotonic_ns() if observer.got else 0
         while True:
-            begun = self._begun
-            if begun is None:
-                begun = self._begun = self._take()
-            ordinal, indices = begun
+            ordinal, indices = self._begun or self._take()
             if asked:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
@@ -127,7 +126,8 @@ class InlineBatches(ExclusiveBatches):
                 except BaseException as exc:
                     self._fail(exc, ordinal, indices)
                     raise
-            facts = self._facts_of(ordinal, indices, asked, began) if asked else None
+            if asked:
+                finished = time.monotonic_ns()
             batch = self._made
             if batch is _VOID:
                 self.progress.missing += 1
@@ -136,28 +136,28 @@ class InlineBatches(ExclusiveBatches):
             if self._prepare is not None:
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
-            if facts is None:
-                if self.counters.batches >= observer.due:
-                    observer.got = time.monotonic_ns()
-            elif self.keeps_facts:
-                self.facts = facts
-            else:
-                observer.write(facts[0], asked, time.monotonic_ns(), facts[1], self.counters.batches)
+            if asked:
+                self._write(ordinal, indices, asked, began, finished)
+            elif self.counters.batches >= observer.due:
+                observer.got = time.monotonic_ns()
             self._note(ordinal)
             return batch
 
-    def _facts_of(self, ordinal: int, indices: Any, asked: int, began: int) -> Facts:
-        """Return what is known of a batch that was made just now."""
-        finished = time.monotonic_ns()
+    def _write(self, ordinal: int, indices: Any, asked: int, began: int, finished: int) -> None:
+        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
         fetch, collate, told = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
         transform = 0
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
-            self.counters.observer.hear(told, -1)
+            self._observer.hear(told, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         made = (began, fetch, transform, collate, 0, finished)
-        return (ordinal, -1, count, 0, asked, *made, finished), (0, 0, 0, 0)
+        facts = (ordinal, -1, count, 0, asked, *made, finished)
+        if self.keeps_facts:
+            self.facts = facts, (0, 0, 0, 0)
+        else:
+            self._observer.write(facts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
     def is_ready(self) -> bool:
         """False: a batch is made when it is asked for."""
@@ -165,7 +165,7 @@ class InlineBatches(ExclusiveBatches):
 
     def _end(self) -> None:
         if not self.keeps_facts:
-            self.counters.observer.end(self.counters.batches, time.monotonic_ns())
+            self._observer.end(self.counters.batches, time.monotonic_ns())
         if self._arena is not None:
             self._arena.rest()
 
@@ -174,8 +174,8 @@ class InlineBatches(ExclusiveBatches):
         if isinstance(exc, StopIteration):
             self._end()
             self._begun = None
-            self.progress.ended = self._runner.streams
-            self._fault_budget.check(ended=self.progress.ended)
+            self._fault_budget.check(ended=self._runner.streams)
+            self.ending = self.progress if self._runner.streams else None
             return
         torn = self._runner.streams and self._runner.stream.interrupted_by is not None
         if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
@@ -195,7 +195,7 @@ class InlineBatches(ExclusiveBatches):
             raise
 
     def _take(self) -> tuple[int, Any]:
-        """Return the next batch that was not delivered: its number, and what it consists of."""
+        """Begin the next batch that was not delivered; returns its number, and what it consists of."""
         if self._asks_plan:
             raise ended_by(None)
         self._asks_plan = True
@@ -208,15 +208,15 @@ class InlineBatches(ExclusiveBatches):
             self._asks_plan = False
             self._fault_budget.check(ended=True)
             self._end()
-            self.progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
+            self.ending = self.progress
             raise
         except BaseException as exc:
             self._asks_plan = is_interrupt(exc)
             raise
-        ordinal = self._ordinal
+        begun = self._begun = self._ordinal, indices  # here: a signal may come when this returns, in Python 3.10
         self._ordinal += 1
         self._asks_plan = False
-        return ordinal, indices
+        return begun
 
     def _note(self, ordinal: int, *, failed: bool = False) -> None:
         """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
@@ -238,9 +238,9 @@ class InlineBatches(ExclusiveBatches):
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
-        draw = self._plan.draw(ordinal)
         if not self._guards:
-            return in_room(self._room, self._runner.make, indices, draw)
+            return in_room(self._room, self._runner.make, indices, partial(self._plan.draw, ordinal))
+        draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
         while (batch := self._make_guarded(treated, draw)) is _VOID and self._fault_budget.keeps_steps:

@@ -109,13 +109,19 @@ class MemoryWatch:
 
     def pids(self) -> list[int]:
         """Return the process ids of workers that have answered and are alive."""
-        found = [self._engine.pid(worker) for worker in list(self.records)] if self._engine.pids else []
+        found = (self._pid_if_there(worker) for worker in list(self.records))
         return [pid for pid in found if pid is not None]
+
+    def _pid_if_there(self, worker: int) -> int | None:
+        try:
+            return self._engine.pid(worker)
+        except (IndexError, ValueError):  # another thread has closed the engine, or is about to
+            return None
 
     def memory(self) -> Iterator[WorkerMemory]:
         """Yield what each worker has, where the system tells; takes a millisecond per gigabyte."""
-        for worker, record in list(self.records.items()) if self._engine.pids else ():
-            pid = self._engine.pid(worker)
+        for worker, record in list(self.records.items()):
+            pid = self._pid_if_there(worker)
             shared, seen = (None, None) if pid is None else (_rolled_up(pid, "Pss:"), seen_bytes(pid))
             if shared is not None and seen is not None:
                 growth = seen - record.settled_bytes if record.looks >= _SETTLED_AFTER else 0

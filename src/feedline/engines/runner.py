@@ -145,9 +145,10 @@ class Runner:
             notes.faults = self._guard.faults
             notes.place = self.stream.place if self.streams else 0
         ended = time.monotonic_ns()
-        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes, began_ns=began)
+        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop asks for it itself, if it wants to know
-            result.fetch_ns, result.collate_ns, result.told = self.times(began, ended, task.indices)
+            fetch, collate, result.told = self.times(began, ended, task.indices)
+            result.times = (began, fetch, collate)
         return result
 
     @property
@@ -158,15 +159,20 @@ class Runner:
     @is_timed.setter
     def is_timed(self, is_timed: bool) -> None:
         self._scope.is_timed = is_timed
+        if is_timed:
+            self._scope.stages.clear()  # which may be of several tasks that nobody wanted to know the time of
 
     def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, Told | None]:
         """Return how long a task was fetched and collated, and what else there is to tell of its time."""
         scope = self._scope
-        collating = scope.collating or ended
+        collating = scope.collating
+        if collating < began:  # which was of another task
+            collating = ended
         fetch = collating - began
         told = None
-        if fetch > _SLOW_NS or scope.stages or scope.slow is not None:
-            told = self._told(fetch > _SLOW_NS * max(1, self._count_of(indices)))
+        are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
+        if are_slow or scope.stages or scope.slow is not None:
+            told = self._told(are_slow)
         return fetch, ended - collating, told
 
     def _told(self, are_slow: bool) -> Told | None:
@@ -281,27 +287,21 @@ class Runner:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
-        if self.trouble is not None:
-            raise twin_of(self.trouble)
         if self._guard is not None:
             self._guard.begin(task.skip)
-        return self._make(task.indices, task.draw, room)
+        return self.make(task.indices, task.draw, room)
 
-    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
-        """Make a batch of the epoch that was begun, without a policy for samples that fail."""
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
-        return self._make(indices, draw, room)
-
-    def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
         memory.set_current(room)
         finished_by = place(self._images)
         before = randomness.enter(self._scope)
-        put_back = None if self._scope.slow is None else timed_transforms(self._dataset)
         try:
-            return self._fetch(indices)
+            return self._fetch(indices) if self._scope.slow is None else self._fetch_timed(indices)
         except (StopIteration, NothingLeft):
             raise
         except Exception:
@@ -316,8 +316,14 @@ class Runner:
             randomness.enter(before)
             place(finished_by)
             memory.set_current(None)
-            if put_back is not None:
-                put_back()
+
+    def _fetch_timed(self, indices: Any) -> Any:
+        assert self._fetch is not None
+        put_back = timed_transforms(self._dataset)
+        try:
+            return self._fetch(indices)
+        finally:
+            put_back()
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended

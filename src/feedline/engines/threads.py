@@ -12,6 +12,7 @@ nothing here; one that decodes, reads or sleeps in C gains as much as with proce
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import queue
@@ -19,6 +20,8 @@ import sys
 import threading
 import time
 import traceback
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +36,13 @@ from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 
 _PATIENCE_S = 0.2
 """How long `close` waits for threads that are inside the user's code. They are daemons and end with their task."""
+
+_LAST_PATIENCE_S = 5.0
+"""How long the end of the program waits for them: one that is ended inside of a decoder takes the program down with it."""
+
+_left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were at a task when their engine was closed."""
+_is_exiting = False
 
 
 class ThreadEngine(Engine):
@@ -126,12 +136,25 @@ class ThreadEngine(Engine):
             while self.revoke(number) is not None:
                 continue
             lane.put(None)
-        deadline = time.monotonic() + _PATIENCE_S
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        _wait_for(self._threads, _LAST_PATIENCE_S if _is_exiting else _PATIENCE_S)
+        _left.update(thread for thread in self._threads if thread.is_alive())
         self._threads.clear()
         self._lanes.clear()
+
+
+def _wait_for(threads: Iterable[threading.Thread], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@atexit.register
+def _exit() -> None:
+    """Wait for threads that are left, and let engines that are closed after this wait for theirs as long."""
+    global _is_exiting
+    _is_exiting = True
+    interrupts.see_through(lambda: _wait_for(list(_left), _LAST_PATIENCE_S))
 
 
 @dataclass(frozen=True)
@@ -163,14 +186,23 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         return
     room = None if arena is None else LocalRoom(arena)
     while (task := lane.get()) is not None:
-        try:
-            result = in_room(room, runner.attempt, task, number)
-        except BaseException as exc:
-            result = runner.report(exc, task, number)
+        # Held by nobody here once it is in the queue, not even until this thread is next to run: an exception that the
+        # training loop has raised by then refers to its frames, and so to the iterator, which could not die.
+        answers.put(_answer(runner, room, task, number))
+        del task
+
+
+def _answer(runner: Runner, room: LocalRoom | None, task: Task, number: int) -> Result:
+    try:
+        result = in_room(room, runner.attempt, task, number)
+    except BaseException as exc:
+        result = runner.report(exc, task, number)
+    try:
         if result.kind is ResultKind.FAILED:
             _annotate(result.payload, number)
-        answers.put(result)
-        del task, result  # an idle worker keeps no batch alive
+        return result
+    finally:
+        del result  # its exception may refer to this frame: no cycle for the garbage collector
 
 
 def _copied(dataset: Any) -> Any:

@@ -82,9 +82,14 @@ class FaultLog(Sequence[Fault]):
         return set(map(type, indices)) != {int} or not self._quarantined.keys().isdisjoint(indices)
 
     @property
+    def total(self) -> int:
+        """How many faults there were, those not kept in detail included."""
+        return sum(self._counts.values())
+
+    @property
     def dropped(self) -> int:
         """How many faults are not kept in detail any more."""
-        return sum(self._counts.values()) - len(self._entries)
+        return self.total - len(self._entries)
 
     def counts(self) -> dict[str, int]:
         """Return how many faults ended in which way, those not kept in detail included.
@@ -128,16 +133,26 @@ class FaultLog(Sequence[Fault]):
                 table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
 
     # Any: numbers, strings, lists and dicts of these.
-    def state(self) -> dict[str, Any]:
-        """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty."""
+    def state(self, total: int | None = None) -> dict[str, Any]:
+        """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty.
+
+        Args:
+            total: how many faults there were when the log was as it is to be told; None for now.
+        """
         state: dict[str, Any] = {}
-        if self._entries:
-            state["entries"] = [fault.as_dict() for fault in self]
-        if self._quarantined:
-            state["quarantined"] = [_kept(fault) for fault in self._quarantined.values()]
-        if self.dropped:
-            state["dropped"] = self.dropped
-            state["counts"] = self.counts()
+        dropped, entries, held = self.dropped, list(self), list(self._quarantined.values())
+        later = [] if total is None else entries[max(0, total - dropped) :]
+        entries = entries[: len(entries) - len(later)]
+        if entries:
+            state["entries"] = [fault.as_dict() for fault in entries]
+        known = {id(fault) for fault in later}
+        held = [fault for fault in held if id(fault) not in known]
+        if held:
+            state["quarantined"] = [_kept(fault) for fault in held]
+        if dropped:
+            state["dropped"] = dropped
+            of_later = [fault.action for fault in later]
+            state["counts"] = {action: count - of_later.count(action) for action, count in self._counts.items()}
         return state
 
     # Any: what `state` returned, or damage.

@@ -113,7 +113,7 @@ def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetc
 
 def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     def fetch(indices: Any) -> Any:
-        samples = [dataset[index] for index in scope.following(_listed(_plain(indices)))]
+        samples = [dataset[index] for index in scope.following(_listed(indices))]
         scope.collate()
         return collate(samples)
 
@@ -121,6 +121,9 @@ def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
 
 
 def _listed(indices: Any) -> Any:
+    """Return indices that are asked for one by one."""
+    if type(indices) is IndexBlock:
+        return indices.array.tolist()
     return indices if type(indices) in (list, tuple) else list(indices)
 
 
@@ -132,7 +135,7 @@ def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> As
     together = getattr(dataset, "__getitems__", None)
     if together:
         return Asking(together, lambda indices: [_plain(indices)], lambda samples: collate(samples[0]), draws)
-    return Asking(ask, lambda indices: _listed(_plain(indices)), collate, draws)
+    return Asking(ask, _listed, collate, draws)
 
 
 def draws_apart(dataset: Any) -> bool:
@@ -157,10 +160,9 @@ def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any], scop
                 batch = None  # the dataset itself has the right error for it
             if batch is not None:
                 return batch
-        plain = _plain(indices)
         if several is not None:
-            return collate(several(plain))
-        samples = [dataset[index] for index in scope.following(_listed(plain))]
+            return collate(several(_plain(indices)))
+        samples = [dataset[index] for index in scope.following(_listed(indices))]
         scope.collate()
         return collate(samples)
 

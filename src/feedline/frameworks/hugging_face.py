@@ -115,23 +115,17 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
     return (form["type"], read) if columns else None
 
 
+@dataclass(frozen=True, eq=False)
 class _Column:
-    """One column of a dataset.
+    """One column of a dataset."""
 
-    Args:
-        chunks: its parts.
-        starts: the first row of each, and the number of all rows.
-        dtype: that of the numbers in a batch; None for strings.
-        form: the format of the dataset.
-    """
-
-    def __init__(
-        self, chunks: list[_Chunk], starts: NDArray[np.int64], dtype: np.dtype[Any] | None, form: str | None
-    ) -> None:
-        self._chunks = chunks
-        self.starts = starts
-        self._dtype = dtype
-        self._form = form
+    _chunks: list[_Chunk]
+    starts: NDArray[np.int64]
+    """The first row of each chunk, and the number of all rows."""
+    _dtype: np.dtype[Any] | None
+    """That of the numbers in a batch; None for strings."""
+    _form: str | None
+    """The format of the dataset."""
 
     @classmethod
     def of(cls, package: Any, feature: Any, column: Any, form: str | None) -> _Column | None:

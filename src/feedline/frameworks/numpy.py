@@ -28,7 +28,8 @@ class NumpyFramework:
         if not getattr(collate, "is_default", False):
             return None
         if isinstance(dataset, Selection):
-            return _gather_selected(self.gather_for(dataset.dataset, collate), dataset.indices)
+            gather, chosen = self.gather_for(dataset.dataset, collate), dataset.indices
+            return None if gather is None else lambda indices: gather(chosen[indices])
         if isinstance(dataset, ColumnSource):
             return dataset.read_columns
         if (found := columns_of(dataset)) is not None:
@@ -78,10 +79,6 @@ class NumpyFramework:
 
 
 Indices = NDArray[np.int64]
-
-
-def _gather_selected(gather: Gather | None, chosen: Indices) -> Gather | None:
-    return None if gather is None else lambda indices: gather(chosen[indices])
 
 
 def _without_positions(read: Gather) -> Gather:

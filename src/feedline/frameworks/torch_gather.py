@@ -19,7 +19,7 @@ from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
-from feedline.frameworks.hugging_face import Positions, ReadColumns, columns_of
+from feedline.frameworks.hugging_face import Positions, columns_of
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
 Indices = NDArray[np.int64]
@@ -68,21 +68,21 @@ def _take_from(dataset: Any) -> Take | None:
     if kind is ConcatDataset:
         return _from_parts(dataset)
     if isinstance(dataset, ColumnSource):
-        return _from_source(dataset)
+        return _from_columns(dataset.read_columns)
     if (table := columns_of(dataset)) is not None:
-        return _from_table(table[1])
+        return _from_columns(table[1])
     return _from_column_table(dataset.columns()) if isinstance(dataset, Columnar) else None
 
 
-def _from_source(source: ColumnSource) -> Take:
+def _from_columns(read: Gather) -> Take:
     def take(indices: Indices) -> tuple[list[Column], Form] | None:
-        found = source.read_columns(indices)
+        found = read(indices)
         if found is None:
             return None
         values = list(found.values()) if isinstance(found, dict) else found if isinstance(found, tuple) else [found]
         columns: list[Column] = []
         for value in values:
-            column = _adopted(value) if isinstance(value, np.ndarray) else value
+            column = _adopted(value)
             if column is None:
                 return None
             columns.append(column)
@@ -91,28 +91,16 @@ def _from_source(source: ColumnSource) -> Take:
     return take
 
 
-def _from_table(read: ReadColumns) -> Take:
-    """Take the columns of a dataset of Hugging Face's."""
-
-    def take(indices: Indices) -> tuple[list[Column], Form] | None:
-        found = read(indices)
-        if found is None:
-            return None
-        columns: list[Column] = []
-        for value in found.values():
-            if type(value) is Positions:
-                columns.append(Positions([torch.from_numpy(array) for array in value]))
-            else:
-                columns.append(tensor_of(value) if isinstance(value, np.ndarray) else value)
-        return columns, tuple(found)
-
-    return take
-
-
-def _adopted(array: NDArray[Any]) -> torch.Tensor | None:
-    """Return an array that nobody else has as a tensor; None if torch has no such type."""
+# Any: an array, positions, or a list of what torch has no tensor for.
+def _adopted(value: Any) -> Column | None:
+    """Return an array that nobody else has as a tensor; None if torch has no such type. Lists stay what they are."""
+    if type(value) is Positions:
+        return Positions([torch.from_numpy(array) for array in value])
+    if not isinstance(value, np.ndarray):
+        kept: list[Any] = value
+        return kept
     try:
-        return tensor_of(array if array.flags.writeable else array.copy())
+        return tensor_of(value if value.flags.writeable else value.copy())
     except TypeError:
         return None
 

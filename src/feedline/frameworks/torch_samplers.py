@@ -24,9 +24,7 @@ from feedline.failures import words
 def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:
     """Return what a torch sampler yields, in blocks; None if it is not one of torch's and has to be iterated.
 
-    Args:
-        sampler: any sampler.
-        origin: what this order begins with. Empty: it is drawn by torch's rules, and noted here with the first block.
+    `origin` is what this order begins with. Empty: it is drawn by torch's rules, and noted here with the first block.
     """
     if type(sampler) is RandomSampler:
         return _random(sampler, origin)

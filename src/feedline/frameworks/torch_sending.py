@@ -40,10 +40,7 @@ Leaf = tuple[int, int, tuple[int, ...]]
 def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) -> Leaf | None:
     """Put a plain tensor into the slot if it is not there already; None if it is not plain.
 
-    Args:
-        tensor: what to place.
-        writer: where to.
-        lasting: False if the tensor's memory may be used for something else before the batch is written.
+    Not `lasting`: its memory may be used for something else before the batch is written.
     """
     code = _DTYPE_CODES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or tensor.requires_grad or tensor.layout is not torch.strided:

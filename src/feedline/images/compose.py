@@ -248,9 +248,9 @@ def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
 
 def _nobody_decodes() -> BadOption:
     return BadOption(
-        'decode="gpu" insists on a device that decodes images, and this loader has none. Give feedline.DataLoader '
-        'device="cuda" on a machine with a CUDA device, and leave collate_fn= to it; or use decode="auto", which '
-        "decodes wherever it can be done."
+        'decode="gpu" insists on a device that decodes images, and here none does. Give feedline.DataLoader '
+        'device="cuda" on a machine with a CUDA device, leave collate_fn= to it, and give it the source itself instead '
+        'of a cache or a dataset around it; or use decode="auto", which decodes wherever it can be done.'
     )
 
 

@@ -7,7 +7,6 @@ code any more; in WebP seldom.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -30,6 +29,10 @@ _FACTORS = (1, 2, 4, 8)
 
 _BLOCK = 16
 """Rows that a JPEG has at once, at most: to leave out fewer saves nothing."""
+_SPARE = 0.2
+"""Which share of a JPEG's bytes its upper rows may take beyond their share of the rows. All of 428 random crops of 200
+photos of ImageNet did with it; with 0.1, three in a hundred had to be decoded twice."""
+_END = b"\xff\xd9"
 _LEFT_OVER = "extraneous bytes before marker 0xd9"
 """What libjpeg warns of after the last row, if bytes come before the end marker. Damaged codes are warned of before."""
 _HARMLESS = re.compile("unknown JFIF revision|Unknown Adobe color transform|Invalid SOS parameters")
@@ -77,19 +80,29 @@ def decode_image(
     if header is None:
         header = read_header(data, total)
     if rows is not None and (upper := _upper_rows(data, header, rows, factor)) is not None:
-        with contextlib.suppress(CorruptSource):  # below it is told of the whole file
-            return _decoded(*upper, factor)
+        return upper
     return _decoded(data, header, factor)
 
 
-def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> tuple[bytes, Header] | None:
-    """Return a JPEG that declares no more rows than are needed, so that it is decoded no further; None for all."""
+def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> Pixels | None:
+    """Decode a JPEG as if it had no more rows than are needed; None if that cannot be, or it is damaged."""
     height = -(-rows // factor) * factor + factor  # one more: colours of the last row are made of those below it, too
+    decoder = _decoder("JPEG")
     # OpenCV writes a warning of what is left over to the program's standard error.
-    if not header.height_at or height + _BLOCK > header.height or _decoder("JPEG") is _opencv:
+    if not header.height_at or height + _BLOCK > header.height or decoder is _opencv:
         return None
-    place = header.height_at
-    return data[:place] + height.to_bytes(2, "big") + data[place + 2 :], dataclasses.replace(header, height=height)
+    place, whole = header.height_at, memoryview(data)
+    declared = (whole[:place], height.to_bytes(2, "big"))
+    try:
+        if decoder is not _simplejpeg:
+            upper = dataclasses.replace(header, height=height)
+            return _decoded(b"".join((*declared, whole[place + 2 :])), upper, factor)
+        # Most of what is left over is left out: libjpeg goes through it byte by byte. Should the rows need it, there is
+        # a warning, which only simplejpeg tells: others make grey pixels.
+        stop = place + int((len(data) - place) * ((height + _BLOCK) / header.height + _SPARE))
+        return _by_simplejpeg(b"".join((*declared, whole[place + 2 : stop], _END)), header.width, height, factor)
+    except (CorruptSource, ValueError):
+        return None
 
 
 def _decoded(data: bytes, header: Header, factor: int) -> Pixels:
@@ -129,16 +142,23 @@ def _decoder(format_: str) -> _Decoder:
 
 
 def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
+    try:
+        return _by_simplejpeg(data, *header.stored_size, factor)
+    except ValueError as exc:
+        if _HARMLESS.search(str(exc)):
+            return _pillow(data, header, factor)  # which says nothing of warnings
+        raise
+
+
+def _by_simplejpeg(data: bytes, width: int, height: int, factor: int) -> Pixels:
     simplejpeg = require("simplejpeg", extra="images", purpose="Decoding images")
-    width, height = (-(-side // factor) for side in header.stored_size)
+    width, height = -(-width // factor), -(-height // factor)
     room = np.empty((height, width, 3), np.uint8)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=room)
     except ValueError as exc:  # the first warning, or the error that ended it
         if _LEFT_OVER in str(exc):
             return room
-        if _HARMLESS.search(str(exc)):
-            return _pillow(data, header, factor)  # which says nothing of warnings
         raise
     return pixels
 

@@ -310,9 +310,9 @@ class LoaderBase:
         is_stream = reads_stream(order) and not repeats_itself(self.dataset)
         if is_stream and self._epochs.has_not_begun and not self._worker_count:
             self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
-        with self._running.still():
-            state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
-        faults = self._fault_budget.state()
+        state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
+        last = self._epochs.checkpoint
+        faults = self._fault_budget.state(None if last is None else last.entry.progress.faults)
         return {**state, "faults": faults} if faults else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

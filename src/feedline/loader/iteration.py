@@ -85,7 +85,7 @@ class Iteration(Iterator[Any]):
             self._batches = WorkerBatches(
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
-        self._on_device = None if target is None else DeviceBatches(self._batches, target)
+        self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
         self._source: ExclusiveBatches = self._on_device or self._batches
         self._obey_until_first(loader, order)
         self._observe(start.epoch, begun)
@@ -221,8 +221,8 @@ class Iteration(Iterator[Any]):
         """See `ExclusiveBatches.settle`."""
         batches = self._batches
         batches.settle()
-        if self._has_target and batches.at_first is not None:  # nothing was asked for: it is known how streams begin
-            batches.checkpoint.entry.progress.become(batches.progress.copy())
+        if isinstance(batches, WorkerBatches) and self._has_target:  # of what is ahead, how streams began is known
+            batches.driver.epoch.add_openings(batches.checkpoint.entry.progress)
 
     @property
     def leaving(self) -> bool:

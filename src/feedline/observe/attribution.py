@@ -47,35 +47,30 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
     asked = columns["asked"]
     got = np.maximum(columns["got"], asked)
     fetched = columns["began"] + columns["fetch"]
-    moments = np.stack(
-        [
-            columns["given"],
-            columns["began"],
-            fetched,
-            fetched + columns["collate"],
-            columns["finished"],
-            columns["came"],
-            columns["came"] + columns["device"],
-            got,
-        ]
-    )
-    moments = np.clip(np.maximum.accumulate(moments, axis=0), asked, got)
-    given, queue, fetch, collate, write, transfer, device, deliver = np.diff(moments, axis=0, prepend=asked[None])
+    came = columns["came"]
+    chain = [columns["given"], columns["began"], fetched, fetched + columns["collate"], columns["finished"], came]
+    moments = np.clip(np.maximum.accumulate(np.stack(chain), axis=0), asked, got)
+    came = moments[-1]
+    starting, inline = columns["first"] > 0, columns["worker"] < 0
+    # Had there been a slot, it would have been begun earlier; had batches no order, another would have been delivered.
+    held = (columns["held"] > 0) & ~inline
+    passed = (columns["overtaken"] != 0) & ~held & ~starting & ~inline & in_order
+    passed_at = np.where(passed, np.clip(columns["overtaken"], asked, came), came)
+    order = came - passed_at
+    moments = np.minimum(moments, passed_at)
+    given, queue, fetch, collate, write, transfer = np.diff(moments, axis=0, prepend=asked[None])
+    ready = np.clip(columns["came"] + columns["device"], came, got)
+    device, deliver = ready - came, got - ready
     nothing = np.zeros_like(asked)
 
     queue = queue + given
-    starting = columns["first"] > 0
     start, queue = np.where(starting, queue, nothing), np.where(starting, nothing, queue)
     # Without workers nobody is waited for before a batch is begun: the sampler and the loader itself are at work.
-    inline = columns["worker"] < 0
     deliver, queue = deliver + np.where(inline, queue, nothing), np.where(inline, nothing, queue)
 
     share = np.clip(columns["transform"] / np.maximum(columns["fetch"], 1), 0.0, 1.0)
     transform = np.minimum((fetch * share).astype(np.int64), fetch)
     parts = [queue, fetch - transform, transform, collate, write, transfer]
-    # Had there been a slot, it would have been begun earlier; had batches no order, another would have been delivered.
-    held = (columns["held"] > 0) & ~inline
-    overtaken = (columns["behind"] > 0) & ~held & ~starting & ~inline & in_order
-    slot, order = np.where(held, sum(parts), nothing), np.where(overtaken, sum(parts), nothing)
-    parts = [np.where(held | overtaken, nothing, part) for part in parts]
+    slot = np.where(held, sum(parts), nothing)
+    parts = [np.where(held, nothing, part) for part in parts]
     return dict(zip(CAUSES, [start, slot, *parts, order, device, deliver], strict=True))

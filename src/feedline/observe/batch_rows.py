@@ -36,11 +36,12 @@ COLUMNS = (
     "held",  # 1 if the task was given late because no slot was free: the program holds batches
     "first",  # 1 if the worker had answered nothing before
     "body",  # how long the training loop was at the batch before; -1 if that is not known
+    "overtaken",  # when the first later batch was ready; 0 if none was before this one
     "weight",  # how many batches it stands for: of very short ones, not every batch has a row, unless they are recorded
 )
 """What a row holds, all integers: moments and durations in nanoseconds, on the clock of `time.monotonic_ns`."""
 
-MOMENTS = ("given", "began", "finished", "came", "asked", "got")
+MOMENTS = ("given", "began", "finished", "came", "asked", "got", "overtaken")
 DURATIONS = ("fetch", "transform", "collate", "write", "device", "body")
 
 STAGES = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
@@ -62,19 +63,24 @@ def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
     return {name: table[:, place] for place, name in enumerate(COLUMNS)}
 
 
-def settle_behind(columns: dict[str, NDArray[np.int64]]) -> None:
-    """Count for each row which later batches were ready when its batch was asked for, from when these were finished.
+def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
+    """Find out for each row when later batches were ready, from when these were finished.
 
     Batches are not taken in before somebody waits for them, so that this is not known when a row is written.
     """
     finished, asked, behind = columns["finished"], columns["asked"], columns["behind"]
-    count = np.zeros_like(behind)
+    count, overtaken = np.zeros_like(behind), np.full_like(behind, _NEVER)
+    known = np.where(finished != 0, finished, _NEVER)
     for ahead in range(1, min(NEAR, len(asked) - 1) + 1):
-        later = finished[ahead:]
-        count[:-ahead] += (later <= asked[:-ahead]) & (later != 0)
-    columns["behind"] = np.maximum(behind, count) * (columns["worker"] >= 0)
+        later = known[ahead:]
+        count[:-ahead] += later <= asked[:-ahead]
+        overtaken[:-ahead] = np.minimum(overtaken[:-ahead], later)
+    made = columns["worker"] >= 0
+    columns["behind"] = np.maximum(behind, count) * made
+    columns["overtaken"] = np.where(made & (overtaken < finished), overtaken, 0)
 
 
+_NEVER = 1 << 62
 NEAR = 64
 """How many rows a batch that is late can be overtaken by, as far as anybody counts."""
 
@@ -108,20 +114,28 @@ class Totals:
         """How long it took."""
         return self.elapsed + self.last - self.begun
 
+    def span(self, first: int, last: int) -> None:
+        """Note when batches were delivered: the first of those that are added up next, and the last."""
+        if not self.batches:
+            self.started = first - self.begun
+        self.last = max(self.last, last)
+
     def fold(self, columns: Columns, *, in_order: bool = True) -> None:
         """Add rows up, in the order in which they were written."""
+        got = columns["got"]
+        if len(got):
+            self.span(int(got[0]), int(got.max()))
+            self.add(columns, in_order=in_order)
+
+    def add(self, columns: Columns, *, in_order: bool = True) -> None:
+        """Add rows up, which may be of several epochs; when they were delivered does not count."""
         got, weight = columns["got"], columns["weight"]
-        if not len(got):
-            return
-        if not self.batches:
-            self.started += int(got[0]) - self.begun
         self.batches += int(weight.sum())
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
         made = columns["finished"] != 0  # which may lie before a recording began
         was_ready = made & (columns["finished"] <= columns["asked"])
         self.ready += int(((columns["behind"] + was_ready) * weight).sum())
-        self.last = max(self.last, int(got.max()))
         for cause, waited in causes_of(columns, in_order=in_order).items():
             self.waits[cause] += int((waited * weight).sum())
         self._add("wait", got - columns["asked"], weight)
@@ -148,6 +162,13 @@ class Totals:
             durations, weights = durations[which], weights[which]
         if len(durations):
             self.stages.setdefault(name, Histogram()).add(durations, weights)
+
+    def count(self, batches: int) -> None:
+        """Say how many batches there were in truth, if rows stand for several."""
+        if 0 < self.batches < batches:
+            self.samples = round(self.samples * batches / self.batches)
+            self.bytes = round(self.bytes * batches / self.batches)
+            self.batches = batches
 
     def add_stage(self, name: str, duration: int) -> None:
         """Count how long a task was in a stage that the user has named."""

@@ -12,8 +12,6 @@ thread meanwhile.
 from __future__ import annotations
 
 import copy
-import heapq
-import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -21,20 +19,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_behind
+from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
 from feedline.types import Told
 
-_APART_NS = 500_000
-"""Rows are at least so far apart, on average: what they cost is then below 1 %."""
-_EXACT = 32
+_APART_NS = 3_000_000
+"""Rows are at least so far apart, on average: what they cost, some 10 us, is then below 1 %."""
+_EXACT = 8
 """So many batches of an epoch have a row each, however short they are."""
-_MOST = 64
+_MOST = 256
 _BLOCK = 1000
 """Rows that are added up at once."""
 _SLOWEST = 10
 _NEVER = 1 << 62
+_GOT = COLUMNS.index("got")
 
 
 @dataclass
@@ -48,7 +47,33 @@ class _Kept:
     """In the blocks."""
     epochs: list[EpochSpan] = field(default_factory=list)
     stages: dict[str, list[list[int]]] = field(default_factory=dict)
-    slow: list[SlowSample] = field(default_factory=list)
+
+
+@dataclass
+class _Epoch:
+    """What was measured of an epoch."""
+
+    number: int
+    before: int
+    """Batches that there were before it."""
+    totals: Totals
+    rows: list[Row] = field(default_factory=list)
+    """Those that are not added up yet."""
+    named: list[tuple[int, str, int]] = field(default_factory=list)
+    """Stages that users have named: the number of the row, the stage, its time."""
+    batches: int = 0
+    """Of an epoch that is over, or was left: how many there were."""
+
+    def so_far(self, batches: int, *, in_order: bool) -> Totals:
+        """Return what all rows add up to, and forget none."""
+        totals = copy.deepcopy(self.totals)
+        columns = columns_of(self.rows[:])
+        settle_order(columns)
+        totals.fold(columns, in_order=in_order)
+        for _, name, spent in self.named:
+            totals.add_stage(name, spent)
+        totals.count(batches)
+        return totals
 
 
 class Observer:
@@ -56,35 +81,31 @@ class Observer:
 
     Args:
         in_order: False if batches are delivered as they come.
-        off: True to measure nothing; for comparisons.
     """
 
-    def __init__(self, *, in_order: bool = True, off: bool = False) -> None:
+    is_off = False
+    """Measure nothing; for `benchmarks/accounting_cost.py`."""
+
+    def __init__(self, *, in_order: bool = True) -> None:
         self._in_order = in_order
-        self.off = off or bool(os.environ.get("FEEDLINE_ACCOUNTING_OFF"))
         self.due = _NEVER
         """After how many batches to set `got` to the time, so that the next one has a row."""
         self.got = 0
         """When the last batch was delivered, if the next one is to have a row, else 0; -1 if there was none."""
-        self._rows: list[Row] = []
-        self._named: list[tuple[int, str, int]] = []
-        """Stages that users have named: the number of the row, the stage, its time."""
-        self._lock = threading.Lock()
-        """For whoever adds up, or reads what was added up."""
-        self._epoch = Totals()
-        self._last: Totals | None = None
-        self._past = Totals()
-        """Of all epochs before this one."""
-        self._number = 0
         self.is_under_way = False
         """True from the beginning of an epoch to its end."""
-        self._first = 0
-        """Batches that there were before this epoch."""
+        self._lock = threading.Lock()
+        """For whoever adds up, or reads what was added up."""
+        self._epoch = _Epoch(0, 0, Totals())
+        self._earlier: list[_Epoch] = []
+        """Epochs whose rows are not added up yet; of the last of them, figures may be asked for."""
+        self._past = Totals()
+        """Of all epochs before those."""
         self._seen = 0
         """Batches that the rows stand for."""
         self._seen_at = 0
-        self._slowest: list[tuple[int, int, SlowSample]] = []
-        self._told = 0
+        self._slowest: dict[str, SlowSample] = {}
+        """By what their indices look like, which need not be hashable."""
         self._kept: _Kept | None = None
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
@@ -97,17 +118,13 @@ class Observer:
             begun: when `iter(loader)` was called.
             batches: how many were delivered before.
         """
-        if self.off:
+        if self.is_off:
             return
         now = time.monotonic_ns()
         with self._lock:
-            self._fold()
-            if self._epoch.batches:
-                self._past.merge(self._epoch)
-                self._last = self._epoch
-            self._epoch = Totals(begun)
-            self._epoch.open(now - begun)
-            self._number, self._first = epoch, batches
+            self._leave(batches)
+            self._epoch = _Epoch(epoch, batches, Totals(begun))
+            self._epoch.totals.open(now - begun)
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
@@ -121,9 +138,8 @@ class Observer:
             return
         now = time.monotonic_ns()
         with self._lock:
-            self._fold()
-            self._epoch.batches = max(self._epoch.batches, batches - self._first)
-            self._epoch.end(asked, now)
+            self._epoch.totals.end(asked, now)
+            self._epoch.batches = batches - self._epoch.before
             self.is_under_way = False
             self.due, self.got = _NEVER, 0
             kept = self._kept
@@ -134,13 +150,13 @@ class Observer:
         """Write the row of a batch that is about to be delivered.
 
         Args:
-            facts: its columns up to "came", from "ordinal" on.
+            facts: its columns from "ordinal" to "came".
             asked: when it was asked for.
             got: when it is delivered.
             more: its columns from "behind" to "first".
             batches: how many are delivered with it.
         """
-        known = self.got
+        known, epoch = self.got, self._epoch
         body = asked - known if known > 0 else -1
         count, passed = batches - self._seen, got - self._seen_at
         weight = 1
@@ -151,23 +167,26 @@ class Observer:
             if count > 1 and self._kept is None:
                 weight = max(1, min(count, passed // max(1, got - asked + max(body, 0))))
             self._seen, self._seen_at, self.got = batches, got, got
-            if passed < _APART_NS * count and self._kept is None and batches - self._first >= _EXACT:
+            if passed < _APART_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
-        self._rows.append((self._number, *facts, asked, got, *more, body, weight))
-        if len(self._rows) >= _BLOCK:
+        epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
+        if len(epoch.rows) >= _BLOCK:
             with self._lock:
                 self._fold(keep=NEAR)
 
     def hear(self, told: Told, worker: int) -> None:
         """Take note of what was told with a batch, just before its row is written."""
-        number = len(self._rows)
-        self._named.extend((number, name, spent) for name, spent in told.stages.items())
+        epoch = self._epoch
+        number = len(epoch.rows)
+        epoch.named.extend((number, name, spent) for name, spent in told.stages.items())
+        slowest = self._slowest
         for spent, index in told.slow:
-            self._told += 1  # no two are equal: samples need not be comparable
-            slow = (spent, self._told, SlowSample(index, spent / 1e9, worker))
-            change = heapq.heappush if len(self._slowest) < _SLOWEST else heapq.heappushpop
-            change(self._slowest, slow)
+            key = repr(index)
+            if key not in slowest or slowest[key].seconds < spent / 1e9:
+                slowest[key] = SlowSample(index, spent / 1e9, worker)
+            if len(slowest) > _SLOWEST:
+                del slowest[min(slowest, key=lambda key: slowest[key].seconds)]
 
     # -- by anybody --------------------------------------------------------------------------------------------------
 
@@ -178,16 +197,20 @@ class Observer:
             batches: how many were delivered so far.
         """
         with self._lock:
-            epoch = copy.deepcopy(self._epoch)
-            self._fold(epoch)
+            now = self._epoch
+            epoch = now.so_far(batches - now.before, in_order=self._in_order)
+            self._settle_earlier()
+            last = None
             total = copy.deepcopy(self._past)
-        epoch.batches = max(epoch.batches, batches - self._first)
+            for earlier in self._earlier:
+                last = earlier.so_far(earlier.batches, in_order=self._in_order)
+                total.merge(last)
         total.merge(epoch)
-        return epoch, self._last, total
+        return epoch, last, total
 
     def slowest(self) -> tuple[SlowSample, ...]:
         """Return the samples that took longest, the slowest first."""
-        return tuple(slow for _, _, slow in sorted(self._slowest, reverse=True))
+        return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
     def record(self) -> None:
         """Keep every row from now on."""
@@ -195,7 +218,7 @@ class Observer:
             self._fold()
             kept = self._kept = _Kept(time.monotonic_ns(), time.time())
             if self.is_under_way:
-                kept.epochs.append(EpochSpan(self._number, 0, 0, 0))
+                kept.epochs.append(EpochSpan(self._epoch.number, 0, 0, 0))
                 self.due = 0
 
     @property
@@ -219,28 +242,56 @@ class Observer:
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------
 
-    def _fold(self, into: Totals | None = None, *, keep: int = 0) -> None:
-        """Add rows up, but for the last `keep`, and forget them; or add all of them up in `into`, and forget none."""
-        rows, named = self._rows[:], self._named
+    def _leave(self, batches: int) -> None:
+        """Leave the epoch for another. Its rows are added up later, with those of others: it takes its time."""
+        epoch = self._epoch
+        epoch.batches = epoch.batches or batches - epoch.before
+        if not epoch.batches:
+            return
+        if self._kept is not None:
+            self._fold()
+        self._earlier.append(epoch)
+        if sum(len(earlier.rows) for earlier in self._earlier) >= _BLOCK:
+            self._settle_earlier()
+
+    def _settle_earlier(self) -> None:
+        """Add up the rows of all epochs but the last one that was left, in one go."""
+        done, self._earlier = self._earlier[:-1], self._earlier[-1:]
+        rows = [row for epoch in done for row in epoch.rows]
+        if not done:
+            return
+        together = Totals()
         columns = columns_of(rows)
-        settle_behind(columns)
-        count = len(rows) - keep if into is None else len(rows)
+        settle_order(columns)
+        together.add(columns, in_order=self._in_order)
+        for epoch in done:
+            for _, name, spent in epoch.named:
+                together.add_stage(name, spent)
+            if epoch.rows:
+                epoch.totals.span(epoch.rows[0][_GOT], epoch.rows[-1][_GOT])
+        together.count(sum(epoch.batches - epoch.totals.batches for epoch in done))
+        for totals in (together, *(epoch.totals for epoch in done)):
+            self._past.merge(totals)
+
+    def _fold(self, *, keep: int = 0) -> None:
+        """Add up the rows of this epoch but for the last `keep`, and forget them."""
+        epoch = self._epoch
+        rows, named = epoch.rows[:], epoch.named
+        count = len(rows) - keep
         if count <= 0:
             return
+        columns = columns_of(rows)
+        settle_order(columns)
         columns = {name: column[:count] for name, column in columns.items()}
-        totals = self._epoch if into is None else into
-        totals.fold(columns, in_order=self._in_order)
-        for number, name, spent in named:
-            if number < count:
-                totals.add_stage(name, spent)
-        if into is not None:
-            return
-        del self._rows[:count]  # and not those that another thread writes meanwhile
-        self._named = [(number - count, name, spent) for number, name, spent in named if number >= count]
+        epoch.totals.fold(columns, in_order=self._in_order)
+        done = [told for told in named if told[0] < count]
+        for _, name, spent in done:
+            epoch.totals.add_stage(name, spent)
+        del epoch.rows[:count]  # and not those that another thread writes meanwhile
+        epoch.named = [(number - count, name, spent) for number, name, spent in named if number >= count]
         kept = self._kept
         if kept is not None:
-            for number, name, spent in named:
-                if number < count:
-                    kept.stages.setdefault(name, []).append([kept.rows + number, spent])
+            for number, name, spent in done:
+                kept.stages.setdefault(name, []).append([kept.rows + number, spent])
             kept.blocks.append(columns)
             kept.rows += count

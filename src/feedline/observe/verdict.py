@@ -13,8 +13,6 @@ _FEW = 10
 """Batches after which something can be said. A guess."""
 _HEADROOM = 1.05
 """Workers are to have a little less to do than they could: batches do not take equally long."""
-_MADE = ("queue", "fetch", "transform", "collate", "write", "transfer")
-"""Causes that more workers can remove."""
 
 
 def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
@@ -58,7 +56,10 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
             return f"{ready}; {_counted(needed, 'worker', 'workers')} would do"
         return f"{ready}, and {_counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
     bound = f"data-bound: training waited {_share(stall)} of the time, mostly"
-    cause = max((name for name in period.waits if name != "start"), key=period.waits.__getitem__)
+    waits = {name: waited for name, waited in period.waits.items() if name != "start"}
+    if needed is None or needed > worker_count:  # then a batch is late because workers are few, in whatever order
+        waits["fetch"] = waits.get("fetch", 0.0) + waits.pop("order", 0.0)
+    cause = max(waits, key=waits.__getitem__)
     remedy = _REMEDIES.get(cause)
     if remedy is not None:
         return f"{bound} {remedy}{_straggling(period) if cause == 'order' else ''}"
@@ -106,7 +107,7 @@ def _workers(needed: int | None, worker_count: int, cores: int) -> str:
 def _what(period: Period, cause: str) -> str:
     """Name what workers are at, while they are waited for."""
     stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
-    if cause in ("queue", "transfer"):  # behind what other batches were at
+    if cause in ("queue", "transfer", "fetch"):  # behind what other batches were at
         made = {name: stages.get(name, 0.0) for name in ("fetch", "transform", "collate", "write")}
         cause = max(made, key=made.__getitem__) if any(made.values()) else cause
     named = {name: spent for name, spent in stages.items() if name not in _KNOWN}

@@ -68,6 +68,7 @@ class ForeignPlan(Plan):
         self._after = after
         self._drawing = drawing
         self.goes_ahead = goes_ahead
+        self.asks_user = not goes_ahead
         self._progress = progress
         self._ahead: list[Any] = []
         self._drawn = 0
@@ -162,7 +163,7 @@ class ForeignPlan(Plan):
                 state = next(state for number, state in self._states if number == (0 if ends else 1))
                 return _told(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
         redraw = 1 if done == self._last and done else 0
-        for number, sampler_state in self._states:
+        for number, sampler_state in list(self._states):  # another thread may ask for a batch meanwhile
             if number == done - redraw:
                 return _told(sampler_state, [], redraw=redraw)
         return {}  # none that has a state, or none before the first batch

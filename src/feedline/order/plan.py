@@ -18,6 +18,8 @@ class Plan(ABC):
     """False if a task must stay with the worker it was given to."""
     goes_ahead = False
     """True if nobody can notice when batches are asked for: the order follows from numbers that only the plan knows."""
+    asks_user = False
+    """True if a sampler of the user's own is asked, which expects to be in the thread of the training loop."""
 
     def __iter__(self) -> Plan:
         return self

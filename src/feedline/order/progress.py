@@ -46,6 +46,8 @@ class Progress:
     """Samples that were taken from the one stream of an iteration without workers."""
     missing: int = 0
     """Batches among all these that nobody got: no sample was left of them, or an exception came instead."""
+    faults: tuple[int, int, int] | None = None
+    """How far the account of faults was with these batches, if others may have been asked for since."""
 
     def count(self) -> int:
         """Return how many batches the training loop got, of the plan and out of turn, or of all streams."""
@@ -54,7 +56,8 @@ class Progress:
     def note(self, ordinal: int) -> None:
         """Note that a batch was delivered."""
         if ordinal != self.delivered:
-            self.early.add(ordinal)
+            if ordinal > self.delivered:  # otherwise an interrupt came after it was noted, and it was made again
+                self.early.add(ordinal)
             return
         self.delivered += 1
         while self.early and self.delivered in self.early:
@@ -79,6 +82,7 @@ class Progress:
             self.turn,
             self.read,
             self.missing,
+            self.faults,
         )
 
     def become(self, other: Progress) -> None:

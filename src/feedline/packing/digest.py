@@ -28,14 +28,7 @@ START = bytes(SIZE).hex()
 
 # Any, throughout: a sample, or a value in it.
 def digest_of(sample: Mapping[str, Any]) -> bytes:
-    """Return the digest of one sample.
-
-    Example:
-        >>> digest_of({"x": 3}) == digest_of({"x": np.int64(3)})
-        True
-        >>> digest_of({"x": 3}) == digest_of({"y": 3})
-        False
-    """
+    """Return the digest of one sample."""
     hashed = blake2b(digest_size=SIZE)
     _feed(hashed, sample)
     return hashed.digest()
@@ -99,14 +92,7 @@ _MOST_SAMPLES, _MOST_BYTES = 256, 1 << 24
 
 
 def packed_samples(format_name: str, files: list[Path], schema: Schema, form: str) -> Iterator[Sample]:
-    """Yield the samples of an output, all of it, by the names of their fields.
-
-    Args:
-        format_name: of the output.
-        files: its shards, or the output itself.
-        schema: of the samples.
-        form: of a sample.
-    """
+    """Yield the samples of an output, all of it, by the names of their fields."""
     # Any: options of any source.
     options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":

@@ -15,6 +15,7 @@ from typing import Any
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.files.labels import numbers_in
 from feedline.datasets.opening import Recognised, is_picture_name, some
 from feedline.errors import BadOption, SourceError
 from feedline.packing.schema import Sample, listed
@@ -36,21 +37,16 @@ class Unused:
         return Unused(self.files + len(files), (*self.notes, note)) if files else self
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class TableFiles:
-    """The content of the files that a table names, and its other columns.
+    """The content of the files that a table names, and its other columns."""
 
-    Args:
-        root: the folder that paths are relative to.
-        paths: of the files.
-        content: what the field with the content is called.
-        columns: further fields, with a value per file.
-    """
-
-    def __init__(self, root: Path, paths: Sequence[str], content: str, columns: dict[str, list[Any]]) -> None:
-        self.root = root
-        self.paths = paths
-        self.content = content
-        self.columns = columns
+    root: Path
+    """The folder that paths are relative to."""
+    paths: Sequence[str]
+    content: str
+    """What the field with the content is called."""
+    columns: dict[str, list[Any]]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -99,10 +95,8 @@ class Relative:
 def open_folder(found: Recognised) -> tuple[FileDataset, tuple[str, ...], dict[str, Any]]:
     """Return a folder of files as a dataset, the fields that are packed, and facts about all samples.
 
-    Pictures in folders of it are labelled by them, as by `ImageFolder`.
-
-    Raises:
-        SourceError: there are folders without pictures among others.
+    Pictures in folders of it are labelled by them, as by `ImageFolder`. Raises SourceError: there are folders without
+    pictures among others.
     """
     root = Path(found.path)
     below = Relative(found.path)
@@ -168,14 +162,8 @@ def open_table(
 ) -> tuple[TableFiles, tuple[str, ...], dict[str, Any]]:
     """Return a CSV file that names files as a dataset, the fields that are packed, and facts about all samples.
 
-    Args:
-        path: of the table; its first line names the columns.
-        root: the folder that files are relative to; that of the table if not given.
-        path_column: the column with the files; the first one whose first value is a file if not given.
-
-    Raises:
-        BadOption: no column names files.
-        SourceError: the table cannot be read.
+    Files are relative to `root`, by default the folder of the table. They stand in `path_column`, by default the first
+    one whose first value is a file. Raises BadOption: no column names files; SourceError: the table cannot be read.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -200,15 +188,5 @@ def open_table(
         raise BadOption(f"--path-column {path_column} is no column of {path}: it has {listed(names)}.")
     paths = [row[path_column] for row in rows]
     content = "image" if is_picture_name(paths[0]) else "data"
-    columns = {name: column_of([row[name] for row in rows]) for name in names if name not in (path_column, content)}
+    columns = {name: numbers_in([row[name] for row in rows]) for name in names if name not in (path_column, content)}
     return TableFiles(folder, paths, content, columns), (content, *columns), {}
-
-
-def column_of(texts: Sequence[str]) -> list[Any]:
-    """Return the cells of a column as integers or floats, if all of them are."""
-    for kind in (int, float):
-        try:
-            return [kind(text) for text in texts]
-        except ValueError:
-            continue
-    return list(texts)

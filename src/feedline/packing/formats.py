@@ -58,12 +58,7 @@ FORMATS = {
 def format_of(out: Path, name: str | None) -> Format:
     """Return the format with this name, or the one that an output's suffix stands for.
 
-    Raises:
-        BadOption: there is none.
-
-    Example:
-        >>> format_of(Path("train.h5"), None).name
-        'hdf5'
+    Raises BadOption: there is none.
     """
     if name is not None:
         if name not in FORMATS:

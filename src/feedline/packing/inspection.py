@@ -34,23 +34,8 @@ def inspect(
 ) -> dict[str, Any]:
     """Say what is at a path, in values that JSON keeps.
 
-    Args:
-        path: of a store or folder.
-        fields: to look at; None for all.
-        sample_count: how many samples are shown.
-        verify: True to read all samples, and compare them with the digest that `feedline pack` stored, if it did.
-
-    Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-        CorruptSource: it is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "x.npy"
-        >>> np.save(file, np.arange(5.0))
-        >>> facts = inspect(str(file))
-        >>> facts["form"], facts["samples"], facts["fields"]
-        ('map-style', 5, [{'name': 'value', 'type': 'float64', 'min': 0.0, 'max': 4.0, 'mean': 2.0}])
+    With `verify` all samples are read, and compared with the digest that `feedline pack` stored, if it did. Raises
+    SourceError: there is nothing, or nothing that a source reads; CorruptSource: it is damaged.
     """
     with look_into(path, fields) as opened:
         statistics = Statistics(opened)
@@ -129,8 +114,7 @@ def _collate(stored: dict[str, Any] | None, statistics: Statistics, form: str) -
 def _verified(opened: Opened, statistics: Statistics) -> dict[str, Any]:
     """Read all samples, and compare their digest with the one that was stored.
 
-    Raises:
-        CorruptSource: it is another one, or samples cannot be read.
+    Raises CorruptSource: it is another one, or samples cannot be read.
     """
     stored, size = opened.stored, size_on_disk(opened.files)
     if stored is None:
@@ -234,11 +218,7 @@ class _Field:
 
 
 class Statistics:
-    """What is known of the fields of some samples.
-
-    Args:
-        opened: where they are from, if that says more of them.
-    """
+    """What is known of the fields of some samples."""
 
     def __init__(self, opened: Opened | None = None) -> None:
         self.count = 0
@@ -278,12 +258,7 @@ class Statistics:
 
 
 def type_text(value: Any) -> str:
-    """Say of what type a value is.
-
-    Example:
-        >>> type_text(np.zeros((2, 3), np.float32)), type_text("a"), type_text(b"abc"), type_text(3)
-        ('float32[2, 3]', 'str', 'bytes', 'int')
-    """
+    """Say of what type a value is."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, bytes):
@@ -295,12 +270,7 @@ def type_text(value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Show a value in a line.
-
-    Example:
-        >>> value_text(np.arange(6, dtype=np.uint8).reshape(2, 3)), value_text(b"abc"), value_text("name")
-        ('uint8[2, 3], 0 to 5', "3 bytes, b'abc'", "'name'")
-    """
+    """Show a value in a line."""
     if isinstance(value, np.ndarray):
         if value.size <= 8 and value.ndim == 1:
             return f"{type_text(value)}, {value.tolist()}"

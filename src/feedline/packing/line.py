@@ -18,18 +18,7 @@ LISTS = "list"
 
 
 def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
-    """Return the expression that opens an output so that samples have the form they had.
-
-    Args:
-        format_name: of the output.
-        place: its path, or the pattern that its shards fit.
-        schema: of the samples.
-        form: of a sample.
-
-    Example:
-        >>> dataset_text("hdf5", "train.h5", Schema(()), "dict")
-        "HDF5Dataset('train.h5')"
-    """
+    """Return the expression that opens an output so that samples have the form they had."""
     fields = fields_for(format_name, schema, form)
     options = "" if fields is None else f", fields={fields!r}"
     faster = unpacked_option(place) if format_name == "parquet" else ""
@@ -38,9 +27,6 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
 
 def unpacked_option(place: str) -> str:
     """Return `cache=` for Parquet files, without which random access is slow: a folder beside them.
-
-    Args:
-        place: the path of a file, or the pattern that shards in a folder fit.
 
     Example:
         >>> unpacked_option("data/train.parquet"), unpacked_option("data/train/shard-*.parquet")
@@ -72,17 +58,7 @@ def loader_line(format_name: str, place: str, schema: Schema, form: str) -> str:
 
 
 def loader_text(dataset: str, collate: str = "", *, is_stream: bool = False) -> str:
-    """Return the line that loads the dataset that an expression opens.
-
-    Args:
-        dataset: the expression, a class of `feedline.datasets` and its arguments.
-        collate: the expression for `collate=`; "" if samples stack.
-        is_stream: True for a dataset that has an order of its own.
-
-    Example:
-        >>> loader_text("HDF5Dataset('train.h5')")
-        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('train.h5'), batch_size=32, shuffle=True, workers=4)"
-    """
+    """Return the line that loads the dataset that an expression opens."""
     shuffle = "" if is_stream else ", shuffle=True"
     given = f", collate={collate}" if collate else ""
     hint = "  # batches are lists of samples, which do not stack as they are" if collate == LISTS else ""

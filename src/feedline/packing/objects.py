@@ -19,14 +19,7 @@ from feedline.failures import words
 def open_object(source: str) -> Any:
     """Return the dataset that `module:object` names: an object, or what a class or function returns that is called.
 
-    Modules in the current folder are found.
-
-    Raises:
-        BadOption: there is none, or making it failed.
-
-    Example:
-        >>> len(open_object("calendar:day_name"))
-        7
+    Modules in the current folder are found. Raises BadOption: there is none, or making it failed.
     """
     module_name, _, attribute = source.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *attribute.split("."))) or (

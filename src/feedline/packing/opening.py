@@ -68,15 +68,8 @@ def open_source(
 ) -> Opened:
     """Open what a user names: a folder, a table, a store of any of the formats, or `module:object`.
 
-    Args:
-        source: what the user names.
-        fields: that are wanted; None for all. Of a store no others are looked at.
-        root: the folder that the files of a table are relative to.
-        path_column: the column of a table that names files.
-
-    Raises:
-        BadOption: it is nothing of these, or has no such fields.
-        SourceError: it is not there, or empty.
+    Of a store, no other than the wanted fields are looked at. Raises BadOption: it is nothing of these, or has no such
+    fields; SourceError: it is not there, or empty.
     """
     if not os.path.exists(source) and ":" in source and "://" not in source:
         dataset = open_object(source)

@@ -12,7 +12,6 @@ from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.packing.formats import Format
 from feedline.packing.pictures import Pictures
-from feedline.packing.writers.contract import Layout
 
 Renamed = tuple[tuple[str, str], ...]
 """Pairs: what a field is called in the output, and in the dataset."""
@@ -20,11 +19,7 @@ Renamed = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `feedline.pack`, checked.
-
-    Raises:
-        BadOption: one that makes no sense.
-    """
+    """The options of `feedline.pack`, checked. Raises BadOption: one that makes no sense."""
 
     pictures: Pictures = field(default_factory=Pictures)
     fields: Renamed | None = None
@@ -33,7 +28,7 @@ class Options:
     """Array fields whose shapes differ."""
     samples_per_shard: int | None = None
     shard_bytes: int | None = None
-    layout: Layout = field(default_factory=Layout)
+    compression: str | None = None
     on_error: str = "raise"
     """"raise" or "skip"."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -56,13 +51,12 @@ class Options:
 def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool) -> bool:
     """Refuse an output that cannot be, and return whether it is a folder of shards.
 
-    Raises:
-        BadOption: it exists already, or does not fit the format.
+    Raises BadOption: it exists already, or does not fit the format.
     """
     compressions = format_.writer.compressions
-    if options.layout.compression is not None and options.layout.compression not in compressions:
+    if options.compression is not None and options.compression not in compressions:
         known = f"one of {', '.join(compressions)}" if compressions else "none: its values are stored as they are"
-        raise BadOption(f"compression={options.layout.compression!r} is not known to {format_.name}. It knows {known}.")
+        raise BadOption(f"compression={options.compression!r} is not known to {format_.name}. It knows {known}.")
     is_file_name = out.suffix.lower() in format_.suffixes
     if options.is_sharded and not format_.has_shards:
         raise BadOption(f"{format_.name} has no shards: leave out the size of shards.")
@@ -88,11 +82,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
 
 
 def as_path(out: Any) -> Path:
-    """Return where an output goes.
-
-    Raises:
-        BadOption: it is no path, or the name of a folder that cannot be replaced.
-    """
+    """Return where an output goes. Raises BadOption: it is no path, or the name of a folder that cannot be replaced."""
     if not isinstance(out, (str, os.PathLike)):
         raise BadOption(f"out={out!r} is not a path.")
     path = Path(os.path.abspath(out))
@@ -105,12 +95,7 @@ def as_path(out: Any) -> Path:
 def as_fields(fields: Any) -> Renamed | None:
     """Return which fields are kept, with their new names first.
 
-    Raises:
-        BadOption: it is neither a list of names nor a dict of them.
-
-    Example:
-        >>> as_fields(["image", "label"]), as_fields({"image": "train/x"})
-        ((('image', 'image'), ('label', 'label')), (('image', 'train/x'),))
+    Raises BadOption: it is neither a list of names nor a dict of them.
     """
     if fields is None:
         return None
@@ -137,11 +122,7 @@ def is_name(name: str) -> bool:
 
 
 def as_names(names: Any, option: str) -> tuple[str, ...]:
-    """Return names of fields as a tuple.
-
-    Raises:
-        BadOption: it is no list of names.
-    """
+    """Return names of fields as a tuple. Raises BadOption: it is no list of names."""
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
         raise BadOption(f"{option}={names!r} is not a list of names.")
     found = tuple(names)
@@ -153,8 +134,7 @@ def as_names(names: Any, option: str) -> tuple[str, ...]:
 def check_apart(source: str, out: Path) -> None:
     """Refuse an output that would become part of its own source.
 
-    Raises:
-        BadOption: it lies in the folder that is packed.
+    Raises BadOption: it lies in the folder that is packed.
     """
     folder = Path(source)
     if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):

@@ -19,7 +19,7 @@ from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.packing.formats import Format
 from feedline.packing.schema import Schema
-from feedline.packing.writers.contract import Layout, Summary, Writer
+from feedline.packing.writers.contract import Summary, Writer
 
 ENDING = ".packing"
 _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
@@ -28,13 +28,12 @@ _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
 class WorkFolder:
     """The folder in which an output is built. It survives the process if there is something to go on with.
 
+    Raises BadOption: another process is at work there, or another job was.
+
     Args:
         out: the output.
         job: what is being done, in values that JSON keeps. What was left by another job is not gone on with.
         restart: True to begin again, whatever was left.
-
-    Raises:
-        BadOption: another process is at work there, or another job was.
     """
 
     def __init__(self, out: Path, job: dict[str, Any], *, restart: bool) -> None:
@@ -112,23 +111,16 @@ class WorkFolder:
 
 
 class Output:
-    """One file or folder of arrays, or a folder of shards. `path` is complete after `finish`.
+    """One file or folder of arrays, or a folder of shards. `path` is complete after `finish`."""
 
-    Args:
-        folder: in which it is built.
-        format_: of it.
-        layout: choices about it.
-        sharded: True for a folder of shards.
-    """
-
-    def __init__(self, folder: Path, format_: Format, layout: Layout, *, sharded: bool) -> None:
+    def __init__(self, folder: Path, format_: Format, compression: str | None, *, sharded: bool) -> None:
         self._suffix = format_.suffixes[0]
         self.path = folder / ("output" if sharded else f"output{self._suffix}")
         self.schema = Schema(())
         self.is_sharded = sharded
         self.shard_count = 0
         self._format = format_
-        self._layout = layout
+        self._compression = compression
         self._writer: Writer | None = None
         self._count = 0
         """Samples in complete shards."""
@@ -154,7 +146,7 @@ class Output:
         if self._writer is None:
             path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
             _remove(path)  # an interrupted run may have begun it
-            self._writer = self._format.writer(path, self.schema, self._layout, self._count)
+            self._writer = self._format.writer(path, self.schema, self._compression, self._count)
         self._writer.write(samples)
 
     def finish_shard(self, summary: Summary) -> None:

@@ -25,7 +25,6 @@ from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import Pictures, pixels_of
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Job, Packed, Run, Stage
-from feedline.packing.writers.contract import Layout
 from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
 from feedline.values.sizes import byte_count
@@ -122,7 +121,7 @@ def pack(
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
             shard_bytes=byte_count("shard_bytes", shard_bytes),
-            layout=Layout(compression=compression),
+            compression=compression,
             on_error=on_error,
             facts={**opened.facts, **(facts or {})},
         )
@@ -137,7 +136,9 @@ def pack(
             raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
         skips = on_error == "skip"
         # Before anything is read, which may change what the dataset holds.
-        named = {"source": source or opened.text} if source or opened.text else _nameless(dataset)
+        named = {"source": source or opened.text or type(dataset).__name__}
+        if not (source or opened.text):
+            named["dataset"] = dataset_fingerprint(dataset)
         loader = Loader(
             numbered(dataset, skips=skips),
             BATCH,
@@ -150,7 +151,7 @@ def pack(
         loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
-        output = Output(work.path, format_, options.layout, sharded=sharded)
+        output = Output(work.path, format_, options.compression, sharded=sharded)
         run = Run(Job(loader, work, output, format_, options, total, partial(called, dataset)), report)
         try:
             with _explained(path, work):
@@ -187,10 +188,6 @@ def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]
     check_apart(dataset, out)
     with open_source(dataset, fields=fields) as opened:
         yield opened
-
-
-def _nameless(dataset: Any) -> dict[str, str]:
-    return {"source": type(dataset).__name__, "dataset": dataset_fingerprint(dataset)}
 
 
 @contextmanager

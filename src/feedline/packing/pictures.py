@@ -30,12 +30,7 @@ _ARRAY_MODES = ("L", "RGB", "RGBA", "I", "F")
 
 
 def extension_of(data: bytes) -> str:
-    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin".
-
-    Example:
-        >>> extension_of(b"GIF89a..."), extension_of(b"hello")
-        ('gif', 'bin')
-    """
+    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin"."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
@@ -49,8 +44,7 @@ def extension_of(data: bytes) -> str:
 class Pictures:
     """What becomes of pictures: bytes of a picture's file, images of Pillow, and uint8 arrays if they are encoded.
 
-    Raises:
-        BadOption: an option that makes no sense.
+    Raises BadOption: an option that makes no sense.
     """
 
     encode: str = "keep"
@@ -83,8 +77,8 @@ class Pictures:
     def apply(self, value: Any) -> Any:
         """Return a picture as it is to be stored; what is no picture comes back as it is.
 
-        Raises:
-            PackError: the bytes are a picture's, but it cannot be decoded, or not be stored in the way that was asked.
+        Raises PackError: the bytes are a picture's, but it cannot be decoded, or not be stored in the way that was
+        asked.
         """
         if isinstance(value, bytes):
             kind = extension_of(value) if self.does_something else "bin"
@@ -161,8 +155,7 @@ class Pictures:
 def rgb(image: Any) -> Any:
     """Return an image in the three colours and eight bits that most code expects, without transparency.
 
-    Raises:
-        PackError: nobody knows which of its values are black and white.
+    Raises PackError: nobody knows which of its values are black and white.
     """
     if image.mode == "RGB":
         return image
@@ -195,8 +188,7 @@ def _is_pillow(value: Any) -> bool:
 def pixels_of(text: str) -> int | tuple[int, int]:
     """Read what pictures are resized to: "256", or "320x240" for width and height.
 
-    Raises:
-        ValueError: it is neither.
+    Raises ValueError: it is neither.
 
     Example:
         >>> pixels_of("256"), pixels_of("320x240")

@@ -47,12 +47,7 @@ class Item:
 
 # Any, throughout: a dataset, its samples, their values.
 def numbered(dataset: Any, *, skips: bool) -> Any:
-    """Return a dataset of (number, sample, failure); the loader takes it in place of the other.
-
-    Args:
-        dataset: map-style or iterable.
-        skips: True if samples that raise an exception are left out.
-    """
+    """Return a dataset of (number, sample, failure); the loader takes it in place of the other."""
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         return _NumberedStream(dataset)
     if is_awaited(dataset):
@@ -60,10 +55,11 @@ def numbered(dataset: Any, *, skips: bool) -> Any:
     return (_NumberedTogether if hasattr(dataset, "__getitems__") else _Numbered)(dataset, skips)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Numbered:
-    def __init__(self, dataset: Any, skips: bool) -> None:
-        self.dataset = dataset
-        self.skips = skips
+    dataset: Any
+    skips: bool
+    """True if samples that raise an exception are left out."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -101,28 +97,24 @@ class _Awaited(_Numbered):
             return index, None, f"{type(exc).__name__}: {exc}"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class _NumberedStream:
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    dataset: Any
 
     def __iter__(self) -> Iterator[Any]:
         for number, sample in enumerate(self.dataset):
             yield number, sample, ""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Makes items of a batch of numbered samples; the collate function of the loader that packs.
+    """Makes items of a batch of numbered samples; the collate function of the loader that packs."""
 
-    Args:
-        pictures: what becomes of pictures.
-        fields: those to keep, or names for the elements of tuples.
-        skips: True if samples that cannot be prepared are left out, not an error.
-    """
-
-    def __init__(self, pictures: Pictures, fields: Renamed | None, *, skips: bool) -> None:
-        self.pictures = pictures
-        self.fields = fields
-        self.skips = skips
+    pictures: Pictures
+    fields: Renamed | None
+    """Those to keep, or names for the elements of tuples."""
+    skips: bool
+    """True if samples that cannot be prepared are left out, not an error."""
 
     def __call__(self, batch: Sequence[Any]) -> list[Item]:
         return [self._item(number, sample, failure) for number, sample, failure in batch]
@@ -150,8 +142,7 @@ class Prepare:
 def named_fields(sample: Any, fields: Renamed | None) -> tuple[str, dict[str, Any]]:
     """Return what form a sample has, and its values by name.
 
-    Raises:
-        PackError: a field is missing, has no proper name, or there are more or fewer names than elements.
+    Raises PackError: a field is missing, has no proper name, or there are more or fewer names than elements.
     """
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
         sample = dict(zip(sample._fields, sample, strict=True))
@@ -191,8 +182,7 @@ def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
 def plain(value: Any, name: str = "") -> Any:
     """Return a value without what is no part of it: a framework's tensors, other byte orders, arrays of one number.
 
-    Raises:
-        PackError: it is nothing that a store holds; only asked if a name is given.
+    Raises PackError: it is nothing that a store holds; only asked if a name is given.
     """
     kind = type(value)
     if kind is int and name and value.bit_length() > _MOST_BITS:

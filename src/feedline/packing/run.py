@@ -142,13 +142,7 @@ class Run:
         self._has_schema = False
 
     def run(self, path: Path, given: str, *, verify: bool) -> Packed:
-        """Write, check and deliver the output.
-
-        Args:
-            path: of the output.
-            given: the same, as the user wrote it.
-            verify: True to read everything again.
-        """
+        """Write, check and deliver the output."""
         resumed = self._resume()
         if self._progress.loader != "finished":
             self._write()
@@ -261,8 +255,9 @@ class Run:
             encoded = self._job.format.writer.encoded(schema, sample)
         except Unfit as exc:
             if not self._job.skips:
+                name = self._job.called(item.number)
                 raise PackError(
-                    f"{_capital(self._job.called(item.number))} does not fit: {words(exc)}. {exc.advice} Or leave out "
+                    f"{name[:1].upper()}{name[1:]} does not fit: {words(exc)}. {exc.advice} Or leave out "
                     "such samples: --on-error skip (on_error='skip')."
                 ) from exc
             self._leave_out(item, str(exc))
@@ -322,8 +317,7 @@ class Run:
     def _check(self) -> None:
         """Read everything again, as the printed line will, and compare.
 
-        Raises:
-            PackError: something else was read than was written, or it could not be read.
+        Raises PackError: something else was read than was written, or it could not be read.
         """
         count, digest = self._progress.count, self._progress.digest
         output = self._output
@@ -368,7 +362,3 @@ def _may_be_picture(value: Any) -> bool:
     if isinstance(value, bytes):
         return extension_of(value) != "bin"
     return hasattr(value, "dtype") and is_picture(value)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -63,8 +63,7 @@ class Column:
     def fitted(self, value: Any) -> Any:
         """Return a value as the column holds it: numbers with the column's type, all else as it is.
 
-        Raises:
-            ValueError: it is something else than the column holds; the text says what.
+        Raises ValueError: it is something else than the column holds; the text says what.
         """
         if self.kind == "nested" or (value is None and self.nullable):
             return value
@@ -131,13 +130,8 @@ class Schema:
     def of(cls, samples: Sequence[Sample], *, ragged: Iterable[str] = ()) -> Schema:
         """Return the schema that fits these samples, the first of a dataset.
 
-        Args:
-            samples: at least one.
-            ragged: names of array fields whose shapes differ, even if those of these samples do not.
-
-        Raises:
-            Unfit: their fields differ.
-            PackError: a field that is said to be ragged is not there.
+        `ragged` names array fields whose shapes differ, even if those of these samples do not. Raises Unfit: their
+        fields differ; PackError: a field that is said to be ragged is not there.
         """
         names = list(samples[0])
         for sample in samples:
@@ -160,8 +154,7 @@ class Schema:
     def fitted(self, sample: Sample) -> Sample:
         """Return a sample with the fields in the order of the columns, and values as these hold them.
 
-        Raises:
-            Unfit: it is not like the first ones.
+        Raises Unfit: it is not like the first ones.
         """
         if tuple(sample) != self.names:  # which is quicker to say than whether they are the same in another order
             check_names(sample, self.names)
@@ -198,10 +191,6 @@ class Unfit(ValueError):
     """A sample is not like the first ones, or not what the format holds.
 
     Whoever knows which sample it is makes a `PackError` of it, or leaves the sample out.
-
-    Args:
-        text: in what it differs; follows the name of the sample.
-        advice: what to do, in sentences.
     """
 
     def __init__(self, text: str, advice: str) -> None:
@@ -210,11 +199,7 @@ class Unfit(ValueError):
 
 
 def check_names(sample: Sample, names: Sequence[str]) -> None:
-    """Refuse a sample whose fields are not those of the first.
-
-    Raises:
-        Unfit: they differ.
-    """
+    """Refuse a sample whose fields are not those of the first. Raises Unfit: they differ."""
     if sample.keys() != set(names):
         raise Unfit(
             f"it has {listed(list(sample))}, but the first ones have {listed(names)}",
@@ -235,11 +220,7 @@ def _advice(column: Column, sample: Sample) -> str:
 
 
 def check_ragged(ragged: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Return names of fields whose shapes differ.
-
-    Raises:
-        PackError: one of them is no field.
-    """
+    """Return names of fields whose shapes differ. Raises PackError: one of them is no field."""
     varying = set(ragged)
     if varying - set(names):
         raise PackError(f"ragged={sorted(varying - set(names))[0]!r} is no field: samples have {listed(names)}.")
@@ -322,8 +303,7 @@ class Agreement:
     def schema(self) -> Schema:
         """Return what the fields hold. Samples with other fields are not looked at.
 
-        Raises:
-            PackError: the format cannot hold it, or a field that is said to be ragged is not there.
+        Raises PackError: the format cannot hold it, or a field that is said to be ragged is not there.
         """
         sets = Counter(frozenset(sample) for sample in self.samples)
         wanted = sets.most_common(1)[0][0] if self.skips else self.samples[0].keys()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -56,25 +56,24 @@ class Scope:
         self._place = 0
         self._items: Any = None
         self._count = 0
-        self._collated = 0
+        self._collated: int | None = None
         self.seeds_globals = seeds_globals
         self.keeps_globals = keeps_globals
         """True if the generators of the process are the training loop's own, and given back as they were."""
-        self._draw = Draw(0)
+        self._draw: Draw | Callable[[], Draw] = Draw(0)
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
         self.is_timed = False
         """True if it is to be noted when collating begins."""
         self.collating = 0
-        """When it began, in nanoseconds; 0 if it has not, or nobody wants to know."""
+        """When it began last, in nanoseconds, if somebody wanted to know."""
         self.stages: dict[str, int] = {}
         """Nanoseconds that the task was in stages which have a name."""
         self.slow: list[tuple[int, Any]] | None = None
         """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
 
-    def begin(self, draw: Draw) -> None:
-        """Begin a task."""
-        self.collating = 0
+    def begin(self, draw: Draw | Callable[[], Draw]) -> None:
+        """Begin a task; what returns its draw is asked when something is drawn, which most tasks do not do."""
         self._draw = draw
         self._place = 0
         self._items = None
@@ -132,8 +131,8 @@ class Scope:
             number: tells the batch of a stream from others.
             draws: False if the collate function is known to draw nothing.
         """
-        self._collated = self._draw.first if number is None else number
-        self.place = -1
+        self._collated = number
+        self._place, self._items = -1, None
         if self.is_timed:
             self.collating = time.monotonic_ns()
         if draws and number is not None and self.seeds_globals:
@@ -154,8 +153,10 @@ class Scope:
     def key(self) -> int:
         """Return the key of the current sample."""
         draw, place = self._draw, self.place
+        if not isinstance(draw, Draw):
+            draw = self._draw = draw()
         if place < 0:
-            return mix(mix(draw.key, self._collated), _COLLATE)
+            return mix(mix(draw.key, draw.first if self._collated is None else self._collated), _COLLATE)
         return mix(draw.key, draw.first + draw.stride * place)
 
     def _reference_count(self) -> int:

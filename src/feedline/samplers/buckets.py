@@ -42,14 +42,8 @@ Lengths = NDArray[np.int64] | NDArray[np.float64]
 class BucketBatches(SeededBatches):
     """Base of batch samplers that make batches of samples of similar length.
 
-    Args:
-        lengths: of all samples, as `lengths_of` returns them.
-        batch_size_for: returns the batch size for a bucket, given its longest length.
-        boundaries: ends of buckets: the longest lengths in them. None to choose them.
-        drop_last: leave out the last batch of each bucket if it is smaller than the others.
-        shuffle: False for batches from short to long.
-        seed: fixes the orders of all epochs.
-        generator: to draw the seed of each epoch from instead.
+    `batch_size_for` returns the batch size for a bucket, given its longest length. Boundaries, the longest lengths of
+    buckets, are chosen if they are None.
     """
 
     # Any: a torch or NumPy generator.
@@ -184,12 +178,7 @@ def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[lis
 def lengths_of(lengths: Any) -> Lengths:
     """Return the lengths of samples as an array of 64-bit integers or floats.
 
-    Raises:
-        BadOption: they are no lengths: not numbers, negative, NaN or infinite, or there are none.
-
-    Example:
-        >>> lengths_of([3, 1, 2])
-        array([3, 1, 2])
+    Raises BadOption: they are no lengths: not numbers, negative, NaN or infinite, or there are none.
     """
     refuse_sampler("lengths", lengths)
     refuse_dataset("lengths", lengths, "[len(dataset[i]) for i in range(len(dataset))]")

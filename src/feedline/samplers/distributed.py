@@ -27,16 +27,12 @@ class Shared(Ordered):
 
     It counts epochs by itself. An order without seed and generator gets the seed 0, because ranks that drew a seed each
     would not share one order; a generator must be seeded alike on all ranks.
-
-    Args:
-        whole: the order of all ranks.
-        share: what is known when the sampler is made.
-        is_found: True if nobody has said it.
     """
 
     def __init__(self, whole: Ordered, share: Share, *, is_found: bool = False) -> None:
         self._share = share
         self._is_found = is_found
+        """True if nobody has said which rank this is."""
         self.generator = whole.generator
         self.seed = 0 if whole.seed is None and whole.generator is None else whole.seed
         self.epoch = whole.epoch
@@ -190,8 +186,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
     def check(self, key: Key) -> None:
         """Refuse an epoch whose last round cannot be split.
 
-        Raises:
-            BadOption: with the tail "exact", there are fewer indices in it than ranks.
+        Raises BadOption: with the tail "exact", there are fewer indices in it than ranks.
         """
         size = self.size()
         if size and self.share.tail == "exact":
@@ -244,12 +239,7 @@ class BatchIndices(Iterable[int]):
 def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
     """Split batches into `count` pieces, each of them from one batch, by halving the largest again and again.
 
-    Raises:
-        BadOption: there are fewer indices than pieces.
-
-    Example:
-        >>> [piece.tolist() for piece in split([np.arange(4), np.arange(4, 7)], 4)]
-        [[0, 1], [2, 3], [4, 5], [6]]
+    Raises BadOption: there are fewer indices than pieces.
     """
     pieces = list(batches)
     indices = sum(map(len, pieces))

@@ -48,13 +48,7 @@ def _order(size: int, key: int) -> Bijection:
 
 
 def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
-    """Return the indices of an order that goes through `size` numbers again and again, each time in another order.
-
-    Example:
-        >>> order = shuffled_passes(np.arange(6), 3, key=1).tolist()
-        >>> sorted(order[:3]), sorted(order[3:])
-        ([0, 1, 2], [0, 1, 2])
-    """
+    """Return the indices of an order that goes through `size` numbers again and again, each time in another order."""
     if len(places) == 0:
         return np.empty(0, np.int64)
     first, last = int(places.min()) // size, int(places.max()) // size

@@ -258,10 +258,7 @@ class _Row:
 def _spread(total: int, sizes: IndexArray, phase: int) -> IndexArray:
     """Share `total` (which may be negative) out in proportion to sizes, each share rounded down or up.
 
-    Args:
-        total: the sum of the shares.
-        sizes: not all 0.
-        phase: from 0 to the sum of sizes - 1; decides which shares are rounded up.
+    `phase`, from 0 to the sum of sizes - 1, decides which shares are rounded up.
 
     Example:
         >>> _spread(3, np.array([2, 2, 1]), 0).tolist(), _spread(3, np.array([2, 2, 1]), 4).tolist()

@@ -37,7 +37,8 @@ class InOrder(Scheduler):
         if idle is None:
             return None
         late_since = now_s - max(_SURELY_LATE_S, 4 * typical_s)
-        late = [worker for worker in workers if worker.outstanding > 1 and worker.since_s < late_since]
+        # Also one that has a single task: it may not have begun it, if it was stopped or does not come to run.
+        late = [worker for worker in workers if worker.outstanding and worker.since_s < late_since]
         if not late:
             return None
         return min(late, key=_since).id, idle.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from feedline.values import records
 
 
 # Any, throughout: values of any kind.
+@dataclass(eq=False)
 class Numbers(Column):
     """Numbers of Python, all of one type, as an array."""
 
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
+    _array: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self._array)
@@ -31,11 +32,11 @@ class Numbers(Column):
         return self._array.nbytes
 
 
+@dataclass(eq=False)
 class Rows(Column):
     """Arrays of one shape and type, stacked; numbers of NumPy are arrays without axes."""
 
-    def __init__(self, stacked: NDArray[Any]) -> None:
-        self._stacked = stacked
+    _stacked: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self._stacked)
@@ -66,14 +67,14 @@ class Records(Column):
         return self._packed.nbytes
 
 
+@dataclass(eq=False)
 class Fields(Column):
     """Dicts with the same keys, or tuples, lists and named tuples of one length: a column for each field."""
 
-    def __init__(self, kind: type, keys: tuple[Any, ...] | None, columns: list[Column]) -> None:
-        self._kind = kind
-        self._keys = keys
-        """None if it has no keys."""
-        self._columns = columns
+    _kind: type
+    _keys: tuple[Any, ...] | None
+    """None if it has no keys."""
+    _columns: list[Column]
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -89,13 +90,13 @@ class Fields(Column):
         return sum(column.nbytes for column in self._columns)
 
 
+@dataclass(eq=False)
 class Ragged(Column):
     """Lists or tuples of different lengths: all their items one after the other."""
 
-    def __init__(self, kind: type, stops: NDArray[np.int64], items: Column) -> None:
-        self._kind = kind
-        self._stops = stops
-        self._items = items
+    _kind: type
+    _stops: NDArray[np.int64]
+    _items: Column
 
     def __len__(self) -> int:
         return len(self._stops)
@@ -109,15 +110,12 @@ class Ragged(Column):
         return self._stops.nbytes + self._items.nbytes
 
 
+@dataclass(eq=False)
 class Parts(Column):
-    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only.
+    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only."""
 
-    Args:
-        values: those; and for each short one among them a column with nothing else, which it is copied out of.
-    """
-
-    def __init__(self, values: list[Any]) -> None:
-        self._values = values
+    _values: list[Any]
+    """Those; and for each short one among them a column with nothing else, which it is copied out of."""
 
     def __len__(self) -> int:
         return len(self._values)

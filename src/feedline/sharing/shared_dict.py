@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.sharing.column import Column, is_same, view_of
-from feedline.sharing.shared_list import in_words
+from feedline.values.sizes import bytes_text
 
 _SHOWN = 3
 """Keys that a repr spells out."""
@@ -90,7 +90,7 @@ class SharedDict(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         shown = [f"{key!r}: {value!r}" for key, value in islice(self.items(), _SHOWN)] + ["..."] * (len(self) > _SHOWN)
-        return f"SharedDict({{{', '.join(shown)}}}, {len(self)} keys in {in_words(self.nbytes)})"
+        return f"SharedDict({{{', '.join(shown)}}}, {len(self)} keys in {bytes_text(self.nbytes)})"
 
 
 class _Values(ValuesView[Any]):
@@ -110,8 +110,7 @@ class _Items(ItemsView[Any, Any]):
 def number_of(key: Any) -> int:
     """Return a number below 2**32 that is the same for equal keys, in every process.
 
-    Raises:
-        TypeError: this cannot be a key, as it could not in a dict.
+    Raises TypeError: this cannot be a key, as it could not in a dict.
     """
     if isinstance(key, str):
         return zlib.crc32(key.encode("utf-8", "surrogatepass"))

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from feedline.sharing.column import Column, is_same
+from feedline.values.sizes import bytes_text
 
 _SHOWN = 3
 """Values that a repr spells out."""
@@ -61,9 +62,4 @@ class SharedList(Sequence[Any]):
 
     def __repr__(self) -> str:
         shown = [repr(value) for value in islice(self, _SHOWN)] + ["..."] * (len(self) > _SHOWN)
-        return f"SharedList([{', '.join(shown)}], {len(self)} values in {in_words(self.nbytes)})"
-
-
-def in_words(size: int) -> str:
-    """Return a number of bytes for people."""
-    return f"{size} bytes" if size < 10_000 else f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"
+        return f"SharedList([{', '.join(shown)}], {len(self)} values in {bytes_text(self.nbytes)})"

@@ -113,7 +113,7 @@ class SimulatedEngine:
         at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
         outcome = worker.begin(self._calls, ordinal, at_work)
         if outcome.result is not None:
-            outcome.result.began_ns = round(self.now_s * 1e9)
+            outcome.result.times = (round(self.now_s * 1e9), 0, 0)
             self._at(outcome.seconds, "done", worker, outcome.result)
         elif outcome.dies:
             self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))

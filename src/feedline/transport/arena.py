@@ -132,23 +132,22 @@ class Arena(Ownership):
         Returns:
             The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
         """
-        if not self._lock.acquire(blocking=False):
-            if self._holder == threading.get_ident():
-                return -1  # code that the garbage collector runs, in the middle of another operation
-            self._lock.acquire()
-        try:
-            self._holder = threading.get_ident()
-            if self._dropped or self._requests or forks.SEEN:
-                self._settle()
-            if self._cooling and not self._warm:
-                self._cool()
-            if self._is_resting:  # there is work again, and with it a next operation
-                self._is_resting = False
-                self._watchers = []
-            return self._take(worker, owner)
-        finally:
-            self._holder = 0
-            self._lock.release()
+        thread = threading.get_ident()
+        if self._holder == thread:
+            return -1  # code that the garbage collector runs, in the middle of another operation
+        with self._lock:
+            self._holder = thread
+            try:
+                if self._dropped or self._requests or forks.SEEN:
+                    self._settle()
+                if self._cooling and not self._warm:
+                    self._cool()
+                if self._is_resting:  # there is work again, and with it a next operation
+                    self._is_resting = False
+                    self._watchers = []
+                return self._take(worker, owner)
+            finally:
+                self._holder = 0
 
     def release(self, slot: int, used: int | None = None) -> None:
         """Give back a slot in which nothing lies that anybody refers to.
@@ -236,13 +235,13 @@ class Arena(Ownership):
     def _drain(self) -> None:
         """Do what was asked for, and take note of what died; or leave both to whoever is at it, who looks again.
 
-        Never waits: it is called by code that the garbage collector runs in the middle of any other operation.
+        It is called by code that the garbage collector runs in the middle of any other operation, also on another
+        arena. So it waits only for a thread that took the lock in this very moment, which then waits for nobody.
+        Not `acquire(blocking=False)`: a signal that comes when that returns would leave the lock taken for good.
         """
-        while self._lock.acquire(blocking=False):
-            try:
+        while not self._lock.locked():
+            with self._lock:
                 self._settle()
-            finally:
-                self._lock.release()
             if not self._requests and not self._dropped:
                 return
 

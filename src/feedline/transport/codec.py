@@ -314,7 +314,7 @@ class Codec:
         """Read a batch of `used` bytes that lies behind its header; each of its arrays gets memory of its own.
 
         Small batches are usually like the one before: then they are laid where that one was, and its views are copied.
-        Making the arrays from their description takes three times as long.
+        Making each array from its description takes longer (`benchmarks.w1_tiny`, column "consumer CPU us").
         """
         size = len(packed) - used
         header = packed[:size]

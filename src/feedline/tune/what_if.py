@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, BadRecording
 from feedline.observe.attribution import Columns
-from feedline.observe.batch_rows import Totals, columns_of, row, settle_behind
+from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
@@ -331,7 +331,7 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
         ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
         made = world.delivered
         assert made is not None
-        began, busy = made.began_ns + recorded.between, made.busy_ns - recorded.between
+        began, busy = made.began_fetch_collate[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]
         transfer, deliver = own[place % len(own)].tolist()
         came = round(world.now_s * 1e9) + transfer
@@ -365,7 +365,7 @@ def _columns(times: _Times, recorded: _Recorded) -> dict[str, NDArray[np.int64]]
     columns["body"][1:] = asked[1:] - got[:-1]
     longer = busy / recorded.batches[places]
     columns |= {name: (spent[places] * longer).astype(np.int64) for name, spent in recorded.stages.items()}
-    settle_behind(columns)
+    settle_order(columns)
     return columns
 
 

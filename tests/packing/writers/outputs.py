@@ -8,13 +8,13 @@ from typing import Any
 
 from feedline.packing.formats import FORMATS
 from feedline.packing.schema import Sample, Schema
-from feedline.packing.writers.contract import Layout, Summary, Writer
+from feedline.packing.writers.contract import Summary, Writer
 from tests.packing.stores import read_files
 
 
-def writer_of(format_: str, folder: Path, schema: Schema, **layout: Any) -> Writer:
+def writer_of(format_: str, folder: Path, schema: Schema, compression: str | None = None) -> Writer:
     """Return a writer; its output is called "output"."""
-    return FORMATS[format_].writer(folder / f"output{FORMATS[format_].suffixes[0]}", schema, Layout(**layout))
+    return FORMATS[format_].writer(folder / f"output{FORMATS[format_].suffixes[0]}", schema, compression)
 
 
 def put(writer: Writer, samples: Sequence[Sample]) -> None:
@@ -29,10 +29,10 @@ def finish(writer: Writer, count: int, **facts: Any) -> None:
     writer.close()
 
 
-def written(format_: str, folder: Path, samples: Sequence[Sample], **layout: Any) -> Path:
+def written(format_: str, folder: Path, samples: Sequence[Sample], compression: str | None = None) -> Path:
     """Write an output as a whole, and return where it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    writer = writer_of(format_, folder, Schema.of(samples), **layout)
+    writer = writer_of(format_, folder, Schema.of(samples), compression)
     put(writer, samples)
     finish(writer, len(samples))
     return writer.path

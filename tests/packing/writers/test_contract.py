@@ -12,7 +12,7 @@ import pytest
 from feedline.packing.digest import digest_of
 from feedline.packing.formats import FORMATS as TABLE
 from feedline.packing.schema import Schema
-from feedline.packing.writers.contract import Layout, Summary
+from feedline.packing.writers.contract import Summary
 from tests.packing.stores import FORMATS, content, mixed
 from tests.packing.writers.outputs import put, samples_in, writer_of, written
 
@@ -59,4 +59,3 @@ def test_the_summary_is_kept_in_json() -> None:
     facts = Summary(3, "00", "tuple", 1, {"classes": ["a"]}).as_json(schema)
     assert (facts["feedline"], facts["count"], facts["form"], facts["skipped"]) == (1, 3, "tuple", 1)
     assert Schema.from_json(facts["fields"]) == schema
-    assert Layout().compression is None

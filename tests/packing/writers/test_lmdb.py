@@ -9,9 +9,10 @@ import lmdb
 import numpy as np
 import pytest
 
+from feedline.datasets.lmdb.keys import META_KEY, key_of
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Schema, Unfit
-from feedline.packing.writers.lmdb import META, LmdbWriter, key_of, open_environment, stored
+from feedline.packing.writers.lmdb import LmdbWriter, stored
 from feedline.values import records
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
@@ -24,15 +25,15 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
     path = written("lmdb", tmp_path, [{"x": np.arange(number), "n": number} for number in range(5)])
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment, environment.begin() as all_:
         entries = dict(all_.cursor())
-    assert list(entries) == [*map(key_of, range(5)), META]
+    assert list(entries) == [*map(key_of, range(5)), META_KEY]
     assert records.decode(entries[key_of(3)])["x"].tolist() == [0, 1, 2]
-    assert json.loads(entries[META])["encoding"] == "record"
+    assert json.loads(entries[META_KEY])["encoding"] == "record"
 
 
 def test_it_is_no_larger_than_it_has_to_be(tmp_path: Path) -> None:
     path = written("lmdb", tmp_path, [{"x": bytes(100)} for _ in range(10)])
     assert path.stat().st_size < 200_000, "not the room that is reserved while it is written"
-    with open_environment(path, readonly=True) as environment:
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
         assert environment.info()["map_size"] < 100 << 20
 
 

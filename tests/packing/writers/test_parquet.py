@@ -44,9 +44,10 @@ def test_arrays_that_are_missing(tmp_path: Path) -> None:
     assert [None if one["x"] is None else one["x"].tolist() for one in found] == [[1, 1], None, [0, 0]]
 
 
-def test_row_groups_are_of_about_the_size_that_was_asked_for(tmp_path: Path) -> None:
+def test_row_groups_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.packing.writers.parquet._GROUP_BYTES", 8000)
     samples = [{"x": np.full(100, number)} for number in range(50)]
-    path = written("parquet", tmp_path, samples, group_bytes=8000)
+    path = written("parquet", tmp_path, samples)
     meta = pq.read_metadata(path)
     assert [meta.row_group(number).num_rows for number in range(meta.num_row_groups)] == [10] * 5
     assert [int(one["x"][0]) for one in samples_in("parquet", path)] == list(range(50))

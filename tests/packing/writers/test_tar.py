@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feedline.packing.schema import Schema, Unfit
-from feedline.packing.writers.contract import Layout, Summary
+from feedline.packing.writers.contract import Summary
 from feedline.packing.writers.tar import TarWriter, header_of, member_names, stored
 from tests.packing.writers.outputs import samples_in, written
 
@@ -41,7 +41,7 @@ def test_usual_names_come_out() -> None:
 
 @pytest.mark.parametrize("facts", [{}, {"classes": ["cat", "dög"]}, {"classes": ["x" * 100] * 100}])
 def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, list[str]]) -> None:
-    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), Layout())
+    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"], [b""]])
     writer.finish(Summary(2, "ab" * 16, facts=facts))
     data = (tmp_path / "a.tar").read_bytes()
@@ -55,7 +55,7 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, 
 
 
 def test_an_unfinished_file_has_nothing_stored(tmp_path: Path) -> None:
-    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), Layout())
+    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"]])
     writer.close()
     assert stored(tmp_path / "a.tar") is None

@@ -206,9 +206,7 @@ class SampleStore:
     def get(self, index: int, *, view: bool = False) -> Encoded | Missing:
         """Return the sample of an index, checked.
 
-        Args:
-            index: not negative.
-            view: True for the memory itself instead of a copy, if it is memory. Valid until the store is emptied.
+        With `view` it is the memory itself instead of a copy, if it is memory: valid until the store is emptied.
         """
         memory = self._shared if isinstance(self._shared, SharedMemory) else None
         if self._head is None or index >= self._head.count or (memory is not None and not self.is_current()):
@@ -376,9 +374,7 @@ def write_store(folder: Path, limit: int | None) -> SampleStore:
 
     Raises BadOption: the folder holds somebody else's files; SourceError: it cannot be written to.
 
-    Args:
-        folder: where; nothing but feedline's own file is touched in it.
-        limit: how many bytes it may take; None for what it takes already and half of what is free on the disk.
+    Without a limit in bytes it may take what it takes already, and half of what is free on the disk.
     """
     check_own(folder, FILE)
     try:

@@ -53,10 +53,7 @@ class Part:
 def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[Part]:
     r"""Cut a file into parts of about `size` bytes.
 
-    Args:
-        read: returns up to so many bytes more of the file; none at its end.
-        delimiter: what separates cells.
-        size: a part is larger only if a row is.
+    `read` returns up to so many bytes more of the file, none at its end. A part is larger only if a row is.
 
     Example:
         >>> import io

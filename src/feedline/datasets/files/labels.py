@@ -124,7 +124,7 @@ def of_table(
             f"{listed(without, 5)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
             'Add the lines, or give unlabelled="skip" to leave such files out.'
         )
-    return _known(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
+    return _known(numbers_in(values), f"labels={table!r}"), np.array(places, np.int64)
 
 
 def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
@@ -177,8 +177,8 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
     )
 
 
-def _numbers(values: list[str]) -> list[Any]:
-    """Return integers or floats if all values are such, else the values."""
+def numbers_in(values: list[str]) -> list[Any]:
+    """Return the cells of a column as integers or floats if all of them are such, else as they are."""
     for kind in (int, float):
         try:
             return [kind(value) for value in values]

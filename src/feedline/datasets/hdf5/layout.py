@@ -123,12 +123,8 @@ _ENTRY_BYTES = 8
 def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows | ValueRows, bool]:
     """Return what reads the rows of a field fastest, and whether it needs h5py's file to stay open.
 
-    Args:
-        dataset: of h5py, open.
-        field: what the user asked for.
-        mapped: the whole file in memory; None if it cannot be mapped, or must not because it is being written.
-        cache: for chunks that were unpacked.
-        key: tells the chunks of this file and field from all others.
+    `mapped` is the whole file in memory, None if it cannot be mapped, or must not because it is being written; `key`
+    tells the chunks of this file and field from all others.
     """
     if field.kind != NUMBERS:
         path = dataset.file.filename

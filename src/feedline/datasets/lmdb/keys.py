@@ -26,6 +26,11 @@ _WORTH_KEEPING = 100_000
 """Keys from which on they go to the user's folder for cache files: to find them, pages all over the file are read."""
 
 
+def key_of(number: int) -> bytes:
+    """Return the key that `feedline pack` gives a sample."""
+    return b"%012d" % number
+
+
 class Numbered:
     """Keys that `feedline pack` gives: the numbers of samples. Nothing has to be held."""
 
@@ -37,7 +42,7 @@ class Numbered:
 
     def get(self, index: int) -> bytes:
         """Return the key of a sample."""
-        return b"%012d" % index
+        return key_of(index)
 
 
 class Computed(Numbered):

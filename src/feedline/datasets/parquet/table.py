@@ -227,24 +227,8 @@ class RowGroupSource(TableSource):
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
         """Return an iterable dataset of the same samples, which reads one row group after the other.
 
-        Args:
-            shuffle: True to take row groups in random order, and the samples of each `window` of them, too. Every epoch
-                has another order.
-            seed: decides about the order.
-            window: row groups whose samples are shuffled together; so many are held in memory.
-
-        Raises:
-            BadOption: an option is none.
-
-        Example:
-            >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile, pathlib
-            >>> from feedline.datasets import ParquetDataset
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     path = pathlib.Path(folder, "numbers.parquet")
-            ...     pq.write_table(pa.table({"x": range(6)}), path, row_group_size=2)
-            ...     stream = ParquetDataset(path, "x").stream()
-            ...     [int(x) for x in stream]
-            [0, 1, 2, 3, 4, 5]
+        With `shuffle`, row groups come in random order, another one in every epoch, and the samples of each `window` of
+        them are shuffled together: so many row groups are held in memory. Raises BadOption: an option is none.
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 

@@ -146,13 +146,8 @@ def read_range(
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
-    Args:
-        get: yields pieces of a range as they arrive; raises Transient when it breaks off, any other exception when it
-            is no use trying again.
-        start: the first byte.
-        stop: the byte after the last.
-        name: what is read, for errors.
-        patience: how often to try.
+    `get` yields pieces of a range as they arrive; it raises Transient when it breaks off, any other exception when it
+    is no use trying again.
     """
     pieces: list[bytes] = []
     at, attempt, mark = start, 0, start

@@ -144,12 +144,7 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 
 def protocol_of(address: str) -> str:
-    """Return the protocol of an address; empty for the path of a local file.
-
-    Example:
-        >>> protocol_of("s3://bucket/a.tar"), protocol_of("/data/a.tar"), protocol_of("file:///data/a.tar")
-        ('s3', '', '')
-    """
+    """Return the protocol of an address; empty for the path of a local file."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", address)
     protocol = found[1].lower() if found else ""
     return "" if protocol == "file" else protocol

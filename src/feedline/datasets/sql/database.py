@@ -32,12 +32,7 @@ _WAIT_S = 30.0
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it.
-
-    Example:
-        >>> quoted('a "b" c') == '"a ""b"" c"'
-        True
-    """
+    """Return a name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -79,10 +74,6 @@ class Database(ABC):
 
     Instances have no state but the address, so that they can be pickled; workers open connections of their own. A
     connection belongs to one thread, and can only read.
-
-    Args:
-        address: where it is.
-        external: True if a query or a view may read what is not in the database.
     """
 
     marks = ("?", ":{}")
@@ -91,6 +82,7 @@ class Database(ABC):
     def __init__(self, address: Address, *, external: bool = False) -> None:
         self.address = address
         self.external = external
+        """True if a query or a view may read what is not in the database."""
 
     @abstractmethod
     def check(self) -> None:

@@ -108,11 +108,7 @@ class SQLDataset(QuerySource):
 
         No keys are read ahead, so that it begins at once and takes no memory, however many rows there are.
 
-        Args:
-            size: rows that are fetched at a time.
-
-        Raises:
-            BadOption: the size is none.
+        `size` rows are fetched at a time. Raises BadOption: the size is none.
         """
         return SQLStream(self, size)
 

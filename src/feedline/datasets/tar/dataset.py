@@ -132,14 +132,8 @@ class TarDataset(Source, ColumnSource):
 
         Shards, put in order, are shared out over ranks and workers.
 
-        Args:
-            shuffle: True to take shards in random order, and to mix samples that are near each other. Every epoch has
-                another order.
-            buffer: how many places a sample may come later than others around it.
-            seed: decides about the order.
-
-        Raises:
-            BadOption: an option is none.
+        With `shuffle`, shards come in random order, another one in every epoch, and a sample may come up to `buffer`
+        places later than those around it. Raises BadOption: an option is none.
         """
         return TarStream(
             self.shards, self.form, self.reading, transform=self.transform, shuffle=shuffle, buffer=buffer, seed=seed

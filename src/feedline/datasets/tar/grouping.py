@@ -41,13 +41,8 @@ class Selection:
 class Grouping:
     """Goes through the samples of a shard. Files that follow each other and have the same key make a sample.
 
-    Args:
-        members: the files.
-        shard: its name.
-        selection: what is wanted.
-        ordinal: the number of the sample at which `members` begins.
-        unique: True to refuse a key that has come before.
-        take: takes what is wanted of the current file; all of its bytes by default.
+    It begins with sample `ordinal`, where `members` begins. `unique` refuses a key that has come before; `take` takes
+    what is wanted of the current file.
     """
 
     # Any: whatever is taken of files.

@@ -298,5 +298,5 @@ def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
         return Result(ResultKind.FAILED, number, task_id, exc, bound=answer.bound)
     parcel = Parcel(answer.body, -1, answer.batch_bytes.size, SegmentReader(memory))
     result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)
-    result.began_ns, result.fetch_ns, result.collate_ns, result.told = answer.times
+    result.times, result.told = answer.times, answer.told
     return result

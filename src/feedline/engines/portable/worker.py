@@ -50,8 +50,9 @@ class Answer:
     notes: Notes | None = None
     bound: bool = False
     """True if what this worker makes may depend on which worker it is."""
-    times: tuple[int, int, int, Told | None] = (0, 0, 0, None)
-    """As in `Result`: began_ns, fetch_ns, collate_ns, told."""
+    times: tuple[int, int, int] = (0, 0, 0)
+    """As in `Result`, and"""
+    told: Told | None = None
 
 
 @dataclass
@@ -127,7 +128,6 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 
 def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: Request) -> Answer:
     """Run a task and say what became of it."""
-    began = time.monotonic_ns()
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
     result = runner.serve(request.task, number, room)
@@ -135,8 +135,10 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
         try:
             header, room = _encode(codec, outbox, result.payload, room)
             batch_bytes = outbox.post(room, request.segment)
-            times = (began, result.began_ns - began + result.fetch_ns, result.collate_ns, result.told)
-            return Answer(ResultKind.DONE, header, batch_bytes, time.monotonic_ns() - began, result.notes, times=times)
+            began, fetch, collate = result.began_fetch_collate
+            answer = Answer(ResultKind.DONE, header, batch_bytes, time.monotonic_ns() - began, result.notes)
+            answer.times, answer.told = (began, fetch, collate), result.told
+            return answer
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
     elif result.kind is ResultKind.FAILED:

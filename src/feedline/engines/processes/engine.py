@@ -368,10 +368,17 @@ class ProcessEngine(Engine):
                     os.close(message.fd)
             parcel = Parcel(message.body, slot, message.used, reader)
             notes, told = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
-            result = Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes)
-            result.bound, result.began_ns, result.told = message.bound, message.began_ns, told
-            result.fetch_ns, result.collate_ns = message.fetch_ns, message.collate_ns
-            return result
+            return Result(
+                ResultKind.DONE,
+                worker,
+                message.task_id,
+                parcel,
+                message.busy_ns,
+                notes,
+                bound=message.bound,
+                times=message.times,
+                told=told,
+            )
         notes, _ = self._notes.pop(message.task_id, (None, None))
         kind = _WITHOUT_BATCH[message.kind]
         payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None

@@ -21,12 +21,12 @@ import numpy as np
 from feedline.engines.failure import pack_failure
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.sparse import create_memfd
-from feedline.types import Draw, IndexBlock, Task
+from feedline.types import TIMES, Draw, IndexBlock, Task
 
 _PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
 
-_HEAD = struct.Struct("<BBQQQQQQ")
+_HEAD = struct.Struct(f"<BBQQQ{TIMES.size}s")
 _LONGEST = _PACKET_BYTES + _HEAD.size
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -78,10 +78,8 @@ class Message:
     """DONE: memory that holds the batch instead of the slot."""
     bound: bool = False
     """Of a worker: what it makes may depend on which worker it is."""
-    began_ns: int = 0
-    """DONE: when the worker began, how long it fetched, and how long it collated."""
-    fetch_ns: int = 0
-    collate_ns: int = 0
+    times: bytes = b""
+    """DONE: as in `Result`."""
 
 
 def send(sock: socket.socket, message: Message, *, block: bool) -> None:
@@ -103,8 +101,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
         marks = long | message.bound << 1
-        times = (message.busy_ns, message.began_ns, message.fetch_ns, message.collate_ns)
-        head = _HEAD.pack(message.kind, marks, message.task_id, message.used, *times)
+        head = _HEAD.pack(message.kind, marks, message.task_id, message.used, message.busy_ns, message.times)
         flags = 0 if block else _AT_ONCE
         if fd < 0:
             sock.send(head + body, flags)
@@ -155,7 +152,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
     if not data:
         return None
-    kind, marks, task_id, used, busy_ns, *times = _HEAD.unpack_from(data)
+    kind, marks, task_id, used, busy_ns, times = _HEAD.unpack_from(data)
     if flags & _CONTROL_CUT_OFF:
         failure = TooManyOpenFiles("taking over the memory of a batch")
         return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
@@ -169,7 +166,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             body = _read_all(fd, int.from_bytes(body, "little"))
             os.close(fd)
             fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, *times)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, times)
 
 
 def next_kind(sock: socket.socket) -> Kind | None:
@@ -205,7 +202,7 @@ def joined(messages: list[Message]) -> Message | None:
     first = messages[0]
     parts = [first.body]
     for message in messages[1:]:
-        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, 0, 0, 0))
+        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, b""))
         parts.append(message.body)
     body = b"".join(parts)
     return None if len(body) > _PACKET_BYTES else Message(Kind.TASK, first.task_id, body, first.used, first.busy_ns)
@@ -218,7 +215,7 @@ def apart(message: Message) -> list[Message]:
         return [message]
     messages = [Message(Kind.TASK, message.task_id, body[:end], message.used, end)]
     while end < len(body):
-        _, _, task_id, used, size, *_ = _HEAD.unpack_from(body, end)
+        _, _, task_id, used, size, _ = _HEAD.unpack_from(body, end)
         start = end + _HEAD.size
         end = start + size
         messages.append(Message(Kind.TASK, task_id, body[start:end], used, size))

@@ -39,7 +39,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.sparse import map_file, why_no_more
-from feedline.types import Call, ResultKind, Task, WorkerSpec
+from feedline.types import TIMES, Call, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
@@ -169,8 +169,9 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
             return Message(Kind.ENDED, task.id, b""), notes
         send_it = _send_batch if task.part is None else _send_part
         answer = send_it(codec, result.payload, room, task)
-        answer.began_ns, answer.fetch_ns, answer.collate_ns = result.began_ns, result.fetch_ns, result.collate_ns
-        answer.busy_ns = time.monotonic_ns() - result.began_ns
+        began, fetch, collate = result.began_fetch_collate
+        answer.times = TIMES.pack(began, fetch, collate)
+        answer.busy_ns = time.monotonic_ns() - began
         return answer, notes
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None

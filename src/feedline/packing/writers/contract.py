@@ -36,19 +36,6 @@ class Summary:
         return {"feedline": VERSION, **asdict(self), "fields": schema.as_json()}
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Choices about how samples lie in the output."""
-
-    compression: str | None = None
-    chunk_bytes: int = 1 << 16
-    """HDF5: bytes of a chunk, about. Guess, not measured: small enough for random access, large enough to be read in
-    order."""
-    group_bytes: int = 1 << 18
-    """Parquet: bytes of a row group, about. A sample costs the reading of its group: random reads of rows of 48 KB
-    took about a fifth of the time that they take from groups of 4 MiB, and half of that from groups of 1 MiB."""
-
-
 class Writer(ABC):
     """Writes samples into one output, which it creates. `write` as often as wanted, then `finish`.
 
@@ -57,18 +44,18 @@ class Writer(ABC):
     Args:
         path: of the output, at which nothing is. Files that the writer needs meanwhile begin with the same name.
         schema: of the samples.
-        layout: choices about the output.
+        compression: one of `compressions`; None for what is usual.
         first: the number of the first sample: the keys of shards go on from shard to shard.
     """
 
     format: ClassVar[str]
     compressions: ClassVar[tuple[str, ...]] = ()
-    """Values of `Layout.compression` that it knows."""
+    """Values of `compression` that it knows."""
 
-    def __init__(self, path: Path, schema: Schema, layout: Layout, first: int = 0) -> None:
+    def __init__(self, path: Path, schema: Schema, compression: str | None, first: int = 0) -> None:
         self.path = path
         self.schema = schema
-        self.layout = layout
+        self.compression = compression
         self.first = first
         self._open()
 
@@ -82,8 +69,7 @@ class Writer(ABC):
     def encoded(cls, schema: Schema, sample: Sample) -> Any:
         """Return a sample that fits the schema as `write` takes it.
 
-        Raises:
-            Unfit: the format cannot hold one of its values.
+        Raises Unfit: the format cannot hold one of its values.
         """
         for column in schema.columns:
             refusal = cls._refusal(column, sample[column.name])
@@ -114,14 +100,7 @@ class Writer(ABC):
 
 
 def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
-    """Return the error for a value that a format cannot hold.
-
-    Args:
-        kind: the writer.
-        column: that the value is of.
-        what: is wrong with it; follows "its field 'x'".
-        advice: what to do, in sentences.
-    """
+    """Return the error for a value that a format cannot hold."""
     return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
 
 

@@ -20,6 +20,8 @@ META = "feedline"
 """Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
 _REFERENCE_BYTES = 16
 """What a value of variable length takes in its chunk: the value itself lies elsewhere."""
+_CHUNK_BYTES = 1 << 16
+"""Of a chunk, about. Guess, not measured: small enough for random access, large enough to be read in order."""
 _MOST_BYTES = (1 << 32) - 1
 """Of a chunk."""
 
@@ -121,14 +123,14 @@ class Hdf5Writer(Writer):
             dtype,
             maxshape=(None, *shape),
             chunks=(self._chunk_rows(dtype if fixed else None, shape), *shape),
-            compression=self.layout.compression if fixed else None,
+            compression=self.compression if fixed else None,
         )
         if column.kind == "bytes":
             dataset.attrs[META] = "bytes"
 
     def _chunk_rows(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> int:
         row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        rows = max(1, self.layout.chunk_bytes // max(1, row_bytes))
+        rows = max(1, _CHUNK_BYTES // max(1, row_bytes))
         return 1 << (int(rows).bit_length() - 1)
 
     def write(self, samples: Sequence[Sample]) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
-from feedline.errors import CorruptSource
+from feedline.datasets.lmdb.environment import acquire, release
+from feedline.datasets.lmdb.keys import META_KEY, key_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit
 from feedline.packing.writers.contract import Summary, Writer
 from feedline.values import records
 
-META = b"__feedline__"
 _MAP_BYTES = 1 << 40
 """Of addresses, not of memory or disk. The same everywhere, as it becomes part of the file."""
 _MOST_BYTES = (1 << 32) - 1
@@ -23,11 +23,6 @@ _COMMIT_BYTES = 1 << 26
 """Of a transaction, about: LMDB holds what was not committed in memory."""
 _PAGE_BYTES = 1 << 16
 """At least as large as a page of any system."""
-
-
-def key_of(number: int) -> bytes:
-    """Return the key of a sample."""
-    return b"%012d" % number
 
 
 class LmdbWriter(Writer):
@@ -43,7 +38,12 @@ class LmdbWriter(Writer):
         self._count = self._waiting_bytes = 0
         # Any: objects of a library without types.
         self._transaction: Any = None
-        self._environment: Any = open_environment(self.path, map_size=_MAP_BYTES, sync=False)
+        self._environment: Any = None
+        self._open_map(_MAP_BYTES)
+
+    def _open_map(self, map_bytes: int) -> None:
+        lmdb = require("lmdb", extra="lmdb", purpose="Writing LMDB")
+        self._environment = lmdb.open(str(self.path), subdir=False, lock=False, map_size=map_bytes, sync=False)
         self._transaction = self._environment.begin(write=True)
 
     @classmethod
@@ -84,10 +84,9 @@ class LmdbWriter(Writer):
         pages, page_bytes = self._environment.info()["last_pgno"] + 1, self._environment.stat()["psize"]
         self.close()
         # Whoever opens the file without saying how large it may become takes what it says: no more than it needs.
-        self._environment = open_environment(self.path, map_size=pages * page_bytes + 64 * _PAGE_BYTES, sync=False)
-        self._transaction = self._environment.begin(write=True)
+        self._open_map(pages * page_bytes + 64 * _PAGE_BYTES)
         meta = {**summary.as_json(self.schema), "encoding": "record"}
-        self._transaction.put(META, json.dumps(meta).encode(), append=True)
+        self._transaction.put(META_KEY, json.dumps(meta).encode(), append=True)
         self._commit()
         self.close()
 
@@ -99,27 +98,13 @@ class LmdbWriter(Writer):
         self._transaction = self._environment = None
 
 
-# Any: objects of a library without types, and its options.
-def open_environment(path: Path, **options: Any) -> Any:
-    """Open an environment, a file or a folder, that nobody else writes.
-
-    Raises:
-        CorruptSource: it is to be read, and is cut off: touching what is missing would end the process.
-    """
-    lmdb = require("lmdb", extra="lmdb", purpose="LMDB")
-    environment = lmdb.open(str(path), subdir=path.is_dir(), lock=False, max_dbs=0, **options)
-    if options.get("readonly"):
-        least = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-        size = (path / "data.mdb" if path.is_dir() else path).stat().st_size
-        if size < least:
-            environment.close()
-            raise CorruptSource(f"{path} is cut off: it has {size} bytes, but the database in it {least}.")
-    return environment
-
-
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was."""
-    with open_environment(path, readonly=True) as environment, environment.begin() as transaction:
-        meta = transaction.get(META)
-    found: dict[str, Any] | None = None if meta is None else json.loads(meta)
+    """Return what was stored about the samples, None if nothing was. Raises CorruptSource: the database is damaged."""
+    environment = acquire(str(path))
+    try:
+        with environment.reading() as transaction:
+            meta = transaction.get(META_KEY)
+            found: dict[str, Any] | None = None if meta is None else json.loads(bytes(meta))
+    finally:
+        release(environment)
     return found

@@ -116,11 +116,7 @@ def extension_for(column: Column) -> str:
 
 # Any: the value of a field.
 def content_of(column: Column, value: Any) -> bytes:
-    """Return the content of a member.
-
-    Raises:
-        Unfit: a reader would not get the value back.
-    """
+    """Return the content of a member. Raises Unfit: a reader would not get the value back."""
     if value is None:  # the webdataset package takes a null for something that nobody has decoded
         raise unfit(TarWriter, column, "is None", _fill_in(column))
     extension = extension_for(column)

@@ -1,0 +1,115 @@
+"""Other libraries that load images, as their guides advise: Grain (`grain`) and SPDL (`spdl_core`).
+
+Both call the same function for a sample as torch's loader does, in threads or in processes, and stack arrays of NumPy.
+SPDL's pipeline runs in threads, or, if in processes, in one that has as many threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedline.bench import harness, jpegs, rows
+from feedline.errors import BadOption
+
+AHEAD = 2
+"""Batches that are made ahead for each worker, as torch's loader has it by default."""
+
+
+# Any, throughout: arrays, and what other libraries make.
+class Arrays:
+    """The samples of `JpegFiles` as arrays."""
+
+    def __init__(self, files: jpegs.JpegFiles) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.files[int(index)].numpy()
+
+
+class Peer:
+    """What another library iterates over, as the harness expects a loader."""
+
+    prefetch_factor = AHEAD
+
+    def __init__(self, opened: Callable[[], Iterable[Any]], workers: int, length: int) -> None:
+        self.num_workers = workers
+        self._opened = opened
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return map(torch.from_numpy, self._opened())
+
+
+def entries(
+    name: str, paths: list[Path], decoder: str, length: int, arguments: argparse.Namespace
+) -> Iterator[harness.Entry]:
+    """Yield a library with each engine and number of workers, in the cases of `jpegs.entries`.
+
+    Raises:
+        BadOption: it is not installed.
+    """
+    try:
+        batches = {"grain": _grain, "spdl": _spdl}[name]()
+    except ImportError as exc:
+        package = {"grain": "grain", "spdl": "spdl_core"}[name]
+        raise BadOption(f"--peers {name} needs a package that is not installed: pip install {package}.") from exc
+    samples, size = Arrays(jpegs.JpegFiles(paths, decoder, length)), arguments.batch_size
+    for workers in filter(None, arguments.workers):
+        for engine in ("process", "thread"):
+            opened = partial(batches, samples, engine, workers, size)
+            case: harness.Case = {"decoder": f"feedline : {decoder}", "workers": workers}
+            loader = partial(Peer, opened, workers, length // size)
+            yield rows.steady(case, harness.Side(name, engine), loader, arguments, batch_size=size)
+
+
+def _grain() -> Callable[..., Iterable[Any]]:
+    import grain
+
+    def batches(samples: Arrays, engine: str, workers: int, size: int) -> Any:
+        shuffled = grain.MapDataset.source(samples).shuffle(seed=0)
+        if engine == "thread":
+            reading = grain.ReadOptions(num_threads=workers, prefetch_buffer_size=workers * AHEAD * size)
+            return shuffled.to_iter_dataset(reading).batch(size)
+        options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
+        alone = grain.ReadOptions(num_threads=1, prefetch_buffer_size=size)
+        return shuffled.batch(size).to_iter_dataset(alone).mp_prefetch(options)
+
+    return batches
+
+
+def _spdl() -> Callable[..., Iterable[Any]]:
+    from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
+
+    def batches(samples: Arrays, engine: str, workers: int, size: int) -> Any:
+        indices = np.random.default_rng(0).permutation(len(samples)).tolist()
+        builder = (
+            PipelineBuilder()
+            .add_source(indices)
+            .pipe(samples.__getitem__, concurrency=workers)
+            .aggregate(size)
+            .pipe(np.stack)
+            .add_sink(workers * AHEAD)
+        )
+        if engine == "process":
+            return run_pipeline_in_subprocess(builder.get_config(), num_threads=workers)
+        return _while_open(builder.build(num_threads=workers))
+
+    return batches
+
+
+def _while_open(pipeline: Any) -> Iterator[Any]:
+    with pipeline.auto_stop():
+        yield from pipeline

@@ -1,0 +1,300 @@
+"""What loaders measure, on every engine: each cause of waiting is found where it is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.errors import BadOption
+from feedline.observe.recording import Recording
+from feedline.observe.stats import Period
+
+ENGINES = ["inline", "thread", "process", "portable"]
+LONG_S = 0.02
+"""Long enough that a machine which is busy with other things does not hide it."""
+
+
+class Slow:
+    """Samples that take their time in one stage."""
+
+    def __init__(self, count: int = 24, *, fetch_s: float = 0.0, transform_s: float = 0.0) -> None:
+        self.count, self.fetch_s = count, fetch_s
+        self.transform = None if not transform_s else Sleep(transform_s)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        if self.fetch_s:
+            time.sleep(self.fetch_s)
+        sample = np.full(4, index, np.float32)
+        return sample if self.transform is None else self.transform(sample)
+
+
+class Sleep:
+    """A transform that sleeps."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, sample: Any) -> Any:
+        time.sleep(self.seconds)
+        return sample
+
+
+def slow_collate(samples: list[Any]) -> Any:
+    time.sleep(4 * LONG_S)
+    return np.stack(samples)
+
+
+def slow_start(worker: int) -> None:
+    time.sleep(1.0)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    if name == "portable":
+        monkeypatch.setattr("feedline.engines.abilities.can_share_arenas", lambda: False)
+    return name
+
+
+def loader_of(dataset: Any, engine: str, **options: Any) -> Any:
+    if engine == "inline":
+        return feedline.Loader(dataset, 4, **options)
+    workers = options.pop("workers", 2)
+    name: Any = "process" if engine == "portable" else engine
+    return feedline.Loader(dataset, 4, workers=workers, engine=name, **options)
+
+
+def share_of(period: Period, cause: str) -> float:
+    """The share of a cause in what was waited for, but for the start."""
+    waited = period.wait_s - (period.waits.get("start", 0.0) if cause != "start" else 0.0)
+    return period.waits.get(cause, 0.0) / waited
+
+
+def test_a_slow_fetch_is_waited_for(engine: str) -> None:
+    loader = loader_of(Slow(fetch_s=LONG_S), engine)
+    assert sum(len(batch) for batch in loader) == 24
+    stats = loader.stats()
+    assert share_of(stats.epoch, "fetch") > 0.7, str(stats)
+    assert stats.epoch.stages["fetch"].p50 > 3 * LONG_S
+    assert len(stats.slowest_samples) == 10
+    assert all(slow.seconds >= LONG_S for slow in stats.slowest_samples)
+    assert {slow.index for slow in stats.slowest_samples} <= set(range(24))
+    assert stats["wait_s"] == pytest.approx(stats.total.wait_s)
+
+
+def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
+    dataset = Slow(32, transform_s=LONG_S)
+    loader = loader_of(dataset, engine)
+    transform = dataset.transform
+    assert sum(len(batch) for batch in loader) == 32
+    assert dataset.transform is transform, "it is the dataset's own again"
+    stats = loader.stats()
+    # The first batch of a worker shows that samples take long; those after it are timed one by one.
+    assert share_of(stats.epoch, "transform") > 0.4, str(stats)
+    assert stats.epoch.stages["transform"].p50 > 3 * LONG_S
+
+
+def test_a_slow_collate_is_waited_for(engine: str) -> None:
+    loader = loader_of(Slow(), engine, collate=slow_collate)
+    assert sum(len(batch) for batch in loader) == 24
+    stats = loader.stats()
+    assert share_of(stats.epoch, "collate") > 0.7, str(stats)
+    assert stats.epoch.stages["collate"].p50 > 3 * LONG_S
+
+
+def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
+    if engine == "inline":
+        pytest.skip("there are none")
+    loader = loader_of(Slow(), engine, worker_init=slow_start)
+    assert sum(len(batch) for batch in loader) == 24
+    period = loader.stats().epoch
+    assert share_of(period, "start") > 0.7, str(loader.stats())
+    assert period.start_s >= 1.0
+
+
+def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
+    if engine == "inline":
+        pytest.skip("there are no others")
+    loader = loader_of(Straggling(), engine)
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4)), "in order"
+    stats = loader.stats()
+    assert stats.epoch.waits["order"] > 0.5 * sum(
+        waited for cause, waited in stats.epoch.waits.items() if cause != "start"
+    ), str(stats)
+
+
+class Straggling(Slow):
+    def __init__(self) -> None:
+        super().__init__(64)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 24:
+            time.sleep(1.0)
+        return super().__getitem__(index)
+
+
+def test_batches_that_the_program_holds_are_named() -> None:
+    loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=16 << 20)
+    held = []
+    for batch in loader:
+        held.append(batch)
+        time.sleep(LONG_S)
+    stats = loader.stats()
+    assert share_of(stats.epoch, "slot") > 0.5, str(stats)
+    assert "the program holds batches" in stats.verdict
+
+
+class Large(Slow):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(LONG_S)
+        return np.zeros(1 << 18, np.float32)  # a mebibyte
+
+
+def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
+    loader = loader_of(Slow(60), engine)
+    for _ in loader:
+        time.sleep(LONG_S)
+    stats = loader.stats()
+    assert stats.epoch.body.mean >= LONG_S
+    assert stats.verdict.startswith(("compute-bound", "start-bound")), str(stats)
+
+
+def test_stages_that_users_name(engine: str) -> None:
+    loader = loader_of(Named(), engine)
+    assert len(list(loader)) == 6
+    stats = loader.stats()
+    assert stats.epoch.stages["decode"].count == 6
+    assert stats.epoch.stages["decode"].mean >= 4 * LONG_S
+
+
+class Named(Slow):
+    def __getitem__(self, index: int) -> Any:
+        with feedline.stage("decode"):
+            time.sleep(LONG_S)
+        return super().__getitem__(index)
+
+
+def test_epochs_are_told_apart(engine: str) -> None:
+    loader = loader_of(Slow(), engine)
+    assert loader.stats().total.batches == 0
+    for _ in range(3):
+        assert len(list(loader)) == 6
+    batches = iter(loader)
+    next(batches)
+    stats = loader.stats()
+    assert stats.last_epoch is not None
+    assert (stats.epoch.batches, stats.last_epoch.batches, stats.total.batches, stats["batches"]) == (1, 6, 19, 19)
+    assert stats.total.samples == 76
+    assert stats.total.seconds >= stats.epoch.seconds + stats.last_epoch.seconds
+    json.dumps(stats.as_dict())
+
+
+def test_a_stream_is_measured_as_well(engine: str) -> None:
+    loader = loader_of(Stream(), engine, **({} if engine == "inline" else {"workers": 1}))
+    assert sum(len(batch) for batch in loader) == 24
+    stats = loader.stats()
+    assert share_of(stats.epoch, "fetch") > 0.7, str(stats)
+    assert stats.slowest_samples[0].index in range(24)
+
+
+class Stream:
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(24):
+            time.sleep(LONG_S)
+            yield np.full(4, number, np.float32)
+
+
+def test_figures_can_be_read_while_another_thread_iterates(engine: str) -> None:
+    loader = loader_of(Slow(400), engine)
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.extend(len(batch) for batch in loader))
+    thread.start()
+    while thread.is_alive():
+        stats = loader.stats()
+        assert stats.total.batches <= 100
+    thread.join()
+    assert (sum(seen), loader.stats().total.batches) == (400, 100)
+
+
+def test_a_recording_has_the_figures_of_the_run(engine: str, tmp_path: Path) -> None:
+    loader = loader_of(Named(), engine)
+    with feedline.record(loader, tmp_path / "run.json.gz"):
+        for _ in range(2):
+            assert len(list(loader)) == 6
+    live = loader.stats()
+    recording = Recording.load(tmp_path / "run.json.gz")
+    recorded = recording.stats()
+    assert recorded.epoch == live.epoch
+    assert recorded.last_epoch == live.last_epoch
+    assert recorded.total == live.total
+    assert recorded.slowest_samples == live.slowest_samples
+    assert dict(recorded) == dict(live)
+    assert recorded.verdict == live.verdict
+    assert recording.rows["ordinal"].tolist() == 2 * list(range(6))
+    assert recording.environment["feedline"] == feedline.__version__
+    assert len(recording.system["at"]) >= 2
+    json.dumps(recording.chrome_trace())
+
+
+@pytest.mark.parametrize("how", ["error", "interrupt"])
+def test_a_run_that_was_interrupted_can_be_read(how: str, tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "process")
+
+    def run() -> None:
+        with feedline.record(loader, tmp_path / "run.json"):
+            for number, _ in enumerate(loader):
+                if number == 3:
+                    if how == "interrupt":
+                        signal.raise_signal(signal.SIGINT)
+                    raise RuntimeError("training failed")
+
+    with pytest.raises(KeyboardInterrupt if how == "interrupt" else RuntimeError):
+        run()
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().epoch.batches == 4
+    assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_recording_may_begin_in_the_middle(tmp_path: Path) -> None:
+    loader = loader_of(Slow(40), "thread")
+    batches = iter(loader)
+    next(batches)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(batches)) == 9
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().epoch.batches in (8, 9)
+    assert len(list(loader)) == 10, "and nothing is recorded any more"
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with pytest.raises(BadOption, match="no loader of feedline's"), feedline.record([1, 2], tmp_path / "run.json"):
+        pass
+    with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
+        pass
+    with (
+        feedline.record(loader, tmp_path / "run.json"),
+        pytest.raises(BadOption, match="recorded already"),
+        feedline.record(loader, tmp_path / "other.json"),
+    ):
+        pass
+
+
+def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
+    loader = feedline.Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+    (fault,) = Recording.load(tmp_path / "run.json").faults
+    assert (fault["index"], fault["error"]) == (8, "KeyError")
