@@ -19,7 +19,9 @@ def file(tmp_path: Path) -> str:
 
 def test_recorded_and_predicted_side_by_side(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--workers", "8", "--fetch", "0.5x", "--step", "2x", "--unordered"]) == 0
-    lines = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:1].strip())
+    lines = dict(
+        re.split(r"  +", line.strip(), maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:1].strip()
+    )
     assert re.split(r" +", lines["workers"]) == ["4", "8"]
     assert re.split(r" +", lines["in order"]) == ["yes", "no"]
     assert re.fullmatch(r"1[12][.\d]* ms +2[34][.\d]* ms", lines["training step"])

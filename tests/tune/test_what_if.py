@@ -23,7 +23,13 @@ MS = 1_000_000
 
 
 def regular(
-    *, workers: int = 1, batch_ms: float = 40, step_ms: float = 10, batches: int = 100, cores: int = 8, start_ms: int = 0
+    *,
+    workers: int = 1,
+    batch_ms: float = 40,
+    step_ms: float = 10,
+    batches: int = 100,
+    cores: int = 8,
+    start_ms: int = 0,
 ) -> Recording:
     """Return what is recorded of a loader whose batches all take the same time, and that is waited for.
 
@@ -191,7 +197,9 @@ def test_changes_that_cannot_be(wrong: dict[str, Any], told: str) -> None:
 
 
 def test_a_stage_that_was_not_recorded() -> None:
-    with pytest.raises(BadOption, match=r"only of fetch, transform, collate, write, pad.*feedline\.stage\(\"decode\"\)"):
+    with pytest.raises(
+        BadOption, match=r"only of fetch, transform, collate, write, pad.*feedline\.stage\(\"decode\"\)"
+    ):
         predict(regular(), Changes(stages={"decode": 0.5}))
 
 
@@ -239,7 +247,9 @@ class Sleeper:
 
 
 # Any: the engine, as loaders have it.
-def recorded(dataset: Sleeper, path: Path, *, step_s: float, workers: int, engine: Any, in_order: bool = True) -> Recording:
+def recorded(
+    dataset: Sleeper, path: Path, *, step_s: float, workers: int, engine: Any, in_order: bool = True
+) -> Recording:
     engine = engine if workers else "inline"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a busy machine makes workers that seem stuck or late
@@ -276,5 +286,5 @@ def test_real_runs_with_other_numbers_of_workers(kind: str, before: int, after: 
 
 @pytest.mark.slow
 def test_real_runs_without_order(tmp_path: Path) -> None:
-    settings = {"typical_s": 0.005, "samples": 400, "engine": "process", "in_order": False}
+    settings: dict[str, Any] = {"typical_s": 0.005, "samples": 400, "engine": "process", "in_order": False}
     assert compare("stragglers", tmp_path / "run.json", 2, 4, **settings) == pytest.approx(1, abs=0.15)

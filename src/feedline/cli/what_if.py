@@ -24,7 +24,9 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         recording = Recording.load(arguments.file)
     except OSError as exc:
-        raise BadRecording(f"{arguments.file} cannot be read: {exc.strerror or exc}. Give the file of a recording.") from exc
+        raise BadRecording(
+            f"{arguments.file} cannot be read: {exc.strerror or exc}. Give the file of a recording."
+        ) from exc
     step, step_s = arguments.step or (1.0, None)
     factors = {name: getattr(arguments, name) for name in ("fetch", "transform", "collate", "decode")}
     changes = Changes(

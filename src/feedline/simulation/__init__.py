@@ -4,4 +4,15 @@ from feedline.simulation.run import Run, simulate
 from feedline.simulation.scenario import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario
 from feedline.simulation.world import World
 
-__all__ = ["Accidents", "Habits", "InTurn", "LawBroken", "Run", "Scenario", "Troubles", "World", "draw_scenario", "simulate"]
+__all__ = [
+    "Accidents",
+    "Habits",
+    "InTurn",
+    "LawBroken",
+    "Run",
+    "Scenario",
+    "Troubles",
+    "World",
+    "draw_scenario",
+    "simulate",
+]

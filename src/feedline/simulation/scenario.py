@@ -36,7 +36,7 @@ class InTurn:
 
 
 Seconds = float | Sequence[float] | InTurn
-"""A mean, from which times are drawn; times that were recorded, one of which is chosen each time, or each in its turn."""
+"""A mean, from which times are drawn; or recorded times, one of which is chosen each time, or each in its turn."""
 
 
 @dataclass(frozen=True)

@@ -13,4 +13,15 @@ from feedline.simulation import (
     simulate,
 )
 
-__all__ = ["Accidents", "Habits", "InTurn", "LawBroken", "Run", "Scenario", "Troubles", "World", "draw_scenario", "simulate"]
+__all__ = [
+    "Accidents",
+    "Habits",
+    "InTurn",
+    "LawBroken",
+    "Run",
+    "Scenario",
+    "Troubles",
+    "World",
+    "draw_scenario",
+    "simulate",
+]

@@ -240,8 +240,9 @@ def _between(rows: Columns) -> float:
 def _at_work(rows: Columns) -> NDArray[np.int64]:
     """Return for each batch how many workers were at one when it was begun, with its own."""
     began, finished = np.sort(rows["began"]), np.sort(rows["finished"])
-    found = np.searchsorted(began, rows["began"], "right") - np.searchsorted(finished, rows["began"], "right")
-    return np.maximum(found, 1)
+    begun, ended = (np.searchsorted(moments, rows["began"], "right") for moments in (began, finished))
+    found: NDArray[np.int64] = np.maximum(begun - ended, 1)
+    return found
 
 
 def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -285,7 +286,7 @@ def _changed_steps(steps: NDArray[np.int64], changes: Changes) -> NDArray[np.flo
             f"The recorded training loop took no time between batches, and {changes.step:g} times nothing is nothing. "
             "Give the time of a step instead (step_s=, --step 50ms)."
         )
-    return steps * changes.step if len(steps) else np.zeros(1)
+    return steps.astype(np.float64) * changes.step if len(steps) else np.zeros(1)
 
 
 def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
@@ -382,4 +383,4 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and not recorded.workers:
-        yield "The run was recorded without workers: what it costs to send batches from them is not known, and left out."
+        yield "The run was recorded without workers. What it costs to get batches from them is not known, and left out."
