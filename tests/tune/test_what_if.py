@@ -167,6 +167,10 @@ def test_the_best_has_no_more_workers_than_it_takes() -> None:
     assert (chosen.workers, chosen.prefetch) == (4, 2)
 
 
+def test_batches_of_no_time_are_best_made_without_workers() -> None:
+    assert best(grid(regular(workers=0, batch_ms=0.05, step_ms=0.01))).workers == 0
+
+
 def test_the_grid_has_the_recorded_setting() -> None:
     recording = regular(workers=3)
     recording.settings["prefetch"] = 5

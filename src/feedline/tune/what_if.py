@@ -22,6 +22,7 @@ from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
 from feedline.simulation.world import Trace, World
+from feedline.transport.reading import SMALL_BYTES
 from feedline.types import Share
 
 _FEW = 10
@@ -29,6 +30,9 @@ _FEW = 10
 _LEAST, _MOST = 500, 4000
 """Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
 _MOST_WORKERS = 1024
+_SENT_NS = 100_000
+"""What it is taken to cost a worker to send a batch, and the training process to get it, if nobody has measured it. A
+guess: on two cores it was 0.1 to 0.2 ms."""
 _AS_GOOD = 0.98
 """A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
 _STAGES = ("fetch", "transform", "collate", "write")
@@ -99,8 +103,8 @@ class Prediction:
 def predict(recording: Recording, changes: Changes | None = None) -> Prediction:
     """Predict what a recorded run would be like with changes.
 
-    Faults, memory budgets and batches that the program keeps are left out. So is what it costs to send batches between
-    processes, if the recorded run had no workers.
+    Faults, memory budgets and batches that the program keeps are left out. What it costs to send batches between
+    processes is a guess if the recorded run had no workers.
 
     Raises:
         BadOption: a stage is to change that the recording does not know, or steps that took no time.
@@ -181,10 +185,14 @@ class _Recorded:
             )
         rows = {name: column[numbers] for name, column in recording.rows.items()}
         self.own, self.between = _own(rows), round(_between(rows))
+        self.alone = self.own[False] * (0 if self.workers else 1)
+        """What next() takes besides making a batch, if there are no workers; in two parts, as in `own`."""
+        if not self.workers:
+            self.own, self.between = {late: own + [_SENT_NS, 0] for late, own in self.own.items()}, _SENT_NS
         order = np.lexsort((rows["ordinal"], rows["epoch"]))
         rows = {name: column[order] for name, column in rows.items()}
         self.samples = rows["samples"]
-        self.comes_in_messages = not rows["bytes"].any()
+        self.comes_in_messages = int(rows["bytes"].max()) <= SMALL_BYTES
         self.stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
         self.batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
         """How long a worker takes for each batch, in order, with a core of its own."""
@@ -345,12 +353,11 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
 def _go_through_alone(count: int, recorded: _Recorded) -> _Times:
     """Go through an epoch without workers: the training loop makes every batch when it asks for it."""
     times: _Times = []
-    own = recorded.own[False] * (0 if recorded.workers else 1)  # what takes in batches of workers is not needed
     asked = 0
     for place in range(count):
         busy = round(recorded.batches[place % len(recorded.batches)])
         came = asked + busy
-        got = came + int(own[place % len(own)].sum())
+        got = came + int(recorded.alone[place % len(recorded.alone)].sum())
         times.append((place, -1, asked, busy, asked, came, got))
         asked = got + round(recorded.steps[place % len(recorded.steps)])
     return times
@@ -383,4 +390,7 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and not recorded.workers:
-        yield "The run was recorded without workers. What it costs to get batches from them is not known, and left out."
+        yield (
+            f"The run was recorded without workers. To send a batch is taken to cost a worker {_SENT_NS / 1e6:g} ms, and "
+            "to get it the training process as much."
+        )
