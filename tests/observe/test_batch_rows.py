@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.observe.batch_rows import COLUMNS, Totals, columns_of, row, settle_order
@@ -34,6 +34,7 @@ def test_a_row_has_every_column() -> None:
     assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
 
 
+@settings(deadline=None)  # other tests may run
 @given(ROWS, ROWS)
 def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
     pieces = folded(first)
@@ -41,6 +42,7 @@ def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], se
     assert period_of(pieces, 2) == period_of(folded(first + second), 2)
 
 
+@settings(deadline=None)  # other tests may run
 @given(ROWS, ROWS)
 def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
     whole = Totals()
@@ -97,11 +99,14 @@ def test_figures_of_a_period() -> None:
 
 
 def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
-    made = [(0, 90), (80, 50), (81, 40), (99, 200)]
-    columns = columns_of([row(worker=0, asked=asked, finished=finished) for asked, finished in made])
+    made = [(10, 0, 90), (10, 80, 50), (10, 81, 40), (20, 99, 45)]
+    columns = columns_of([row(worker=0, began=began, asked=asked, finished=end) for began, asked, end in made])
     settle_order(columns)
-    assert columns["behind"].tolist() == [0, 1, 0, 0], "when they were asked for"
+    assert columns["behind"].tolist() == [0, 2, 1, 0], "when they were asked for"
     assert columns["overtaken"].tolist() == [40, 40, 0, 0]
+    equal = columns_of([row(worker=0, began=0, asked=5, finished=end) for end in (90, 80, 85)])
+    settle_order(equal)
+    assert not equal["overtaken"].any(), "none of them is late"
     inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
     settle_order(inline)
     assert not inline["overtaken"].any()

@@ -77,9 +77,15 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
         overtaken[:-ahead] = np.minimum(overtaken[:-ahead], later)
     made = columns["worker"] >= 0
     columns["behind"] = np.maximum(behind, count) * made
-    columns["overtaken"] = np.where(made & (overtaken < finished), overtaken, 0)
+    # Of two batches that take equally long either may be ready first, a little. What counts is one that is late by far,
+    # or for which others were waiting already.
+    busy = finished - columns["began"]
+    is_late = (busy > _LATE * np.median(busy)) | (overtaken <= asked) if len(busy) else made
+    columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
 
 
+_LATE = 2
+"""Batches that take so many times as long as most are late. A guess."""
 _NEVER = 1 << 62
 NEAR = 64
 """How many rows a batch that is late can be overtaken by, as far as anybody counts."""

@@ -188,7 +188,7 @@ class _Recorded:
         self.alone = self.own[False] * (0 if self.workers else 1)
         """What next() takes besides making a batch, if there are no workers; in two parts, as in `own`."""
         if not self.workers:
-            self.own, self.between = {late: own + [_SENT_NS, 0] for late, own in self.own.items()}, _SENT_NS
+            self.own, self.between = {late: own + np.array([_SENT_NS, 0]) for late, own in self.own.items()}, _SENT_NS
         order = np.lexsort((rows["ordinal"], rows["epoch"]))
         rows = {name: column[order] for name, column in rows.items()}
         self.samples = rows["samples"]
@@ -391,6 +391,6 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and not recorded.workers:
         yield (
-            f"The run was recorded without workers. To send a batch is taken to cost a worker {_SENT_NS / 1e6:g} ms, and "
-            "to get it the training process as much."
+            f"The run was recorded without workers. To send a batch is taken to cost a worker {_SENT_NS / 1e6:g} ms, "
+            "and to get it the training process as much."
         )
