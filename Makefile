@@ -75,7 +75,7 @@ frameworks:
 
 # A fifth of the time for simulated worlds, which find what is wrong with decisions; the rest for real processes.
 drill: $(VENV)/.installed-dev
-	$(BIN)/python -m feedline.testing.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m feedline.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.drill --minutes $$(echo $(MINUTES) | awk '{print $$1 * 4 / 5}') $(if $(SEED),--seed $(SEED))
 
 quick: $(VENV)/.installed-dev

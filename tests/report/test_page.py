@@ -1,5 +1,6 @@
 """The page of a recording: what is in it, and what a browser makes of it."""
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from feedline.observe.recording import Recording
 from feedline.report import page_of
 from feedline.report.page import contents
+from feedline.tune.what_if import Changes, predict
 from tests.report.recordings import recording_of
 
 CHROMIUM = shutil.which("chromium")
@@ -194,3 +196,21 @@ def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> Non
     opened.wait_for_function("document.getElementById('verdict').textContent")
     assert "could not be shown" in opened.inner_text("#verdict")
     opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recording", [recording_of(600), recording_of(600, make_ms=8, step_ms=2, slow=0.04)])
+def test_the_page_predicts_what_the_command_does(browser: Any, recording: Recording, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page_of(recording), "utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    for workers, prefetch, in_order, step in itertools.product((0, 1, 3, 4, 6, 12), (2, 4), (True, False), (1, 2)):
+        page.fill("#w-workers", str(workers))
+        page.fill("#w-prefetch-per-worker", str(prefetch))
+        page.fill("#w-time-of-a-training-step", str(step))
+        page.set_checked("#in-order", in_order)
+        rate = float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
+        changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=0)
+        assert rate == pytest.approx(predict(recording, changes).predicted.samples_per_s, rel=0.05), changes
+    page.close()

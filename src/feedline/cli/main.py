@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="draw a recording as one page of HTML")
     report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
+    _add_what_if(commands)
     _add_pack(commands)
     _add_inspect(commands)
     return parser
@@ -207,6 +208,42 @@ def _add_doctor(commands: Any) -> None:
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
+def _add_what_if(commands: Any) -> None:
+    what_if = commands.add_parser(
+        "what-if",
+        help="predict a recorded run with other settings",
+        description="Predicts a recorded run with other settings, or with stages that are faster or slower. Without "
+        "any change: with several numbers of workers and of batches that they prefetch.",
+    )
+    what_if.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    what_if.add_argument("--workers", type=_at_least(0), metavar="N", help="workers; 0 for none")
+    what_if.add_argument("--prefetch", type=_at_least(1), metavar="N", help="batches that each worker prefetches")
+    order = what_if.add_mutually_exclusive_group()
+    order.add_argument("--ordered", dest="in_order", action="store_const", const=True, help="batches in order")
+    order.add_argument("--unordered", dest="in_order", action="store_const", const=False, help="batches as they come")
+    what_if.add_argument("--step", type=_step_change, metavar="2x|50ms", help="time of a training step")
+    for stage in ("fetch", "transform", "collate", "decode"):
+        named = ", if the dataset has named it" if stage == "decode" else ""
+        what_if.add_argument(f"--{stage}", type=_factor, metavar="0.5x", help=f"time of the stage {stage}{named}")
+    what_if.add_argument(
+        "--stage",
+        type=_stage,
+        action="append",
+        default=[],
+        metavar="NAME=0.5x",
+        help="time of another stage that the dataset has named (feedline.stage)",
+    )
+    what_if.add_argument(
+        "--computing",
+        type=_share,
+        default=1.0,
+        metavar="SHARE",
+        help="how much of a batch's time its worker computes, from 0 to 1 (%(default)s); the rest it waits, and needs "
+        "no core; matters where there are more workers than cores",
+    )
+    what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
 def _add_pack(commands: Any) -> None:
     pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
     pack.add_argument(
@@ -317,6 +354,35 @@ def _svg(text: str) -> Path:
     return Path(text)
 
 
+def _factor(text: str) -> float:
+    try:
+        return _positive(text.removesuffix("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no factor such as 0.5x") from None
+
+
+def _step_change(text: str) -> tuple[float, float | None]:
+    """Return by what the time of a step is multiplied, and how many seconds it is instead, if it is a time."""
+    for unit, seconds in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
+        if text.endswith(unit):
+            return 1.0, _factor(text.removesuffix(unit)) * seconds
+    return _factor(text), None
+
+
+def _stage(text: str) -> tuple[str, float]:
+    name, _, factor = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=0.5x")
+    return name, _factor(factor)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return value
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -348,4 +414,5 @@ def _run(arguments: argparse.Namespace) -> int:
     name = arguments.command
     for package in _PACKAGES.get(name, ()):
         require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
-    return importlib.import_module(f"feedline.cli.{name}").run(arguments) or 0
+    module = name.replace("-", "_")
+    return importlib.import_module(f"feedline.cli.{module}").run(arguments) or 0

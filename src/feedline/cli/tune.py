@@ -177,7 +177,9 @@ def _drawn(source: str, kept: _Kept, choice: Choice, step_s: float) -> str:
         for engine in engines
     ]
     level = (kept.batch_size / step_s, f"a step of {step_s * 1e3:g} ms needs this") if step_s else None
-    panels = [chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))]
+    panels = [
+        chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
+    ]
     if chosen.workers:
         ahead = [(depth, _ahead_mb(kept, Setting(chosen.engine, chosen.workers, depth))) for depth in (1, 2, 4, 8)]
         points = [chart.Point(depth, size, size, size) for depth, size in ahead]

@@ -17,8 +17,8 @@ import random
 from collections.abc import Iterator
 
 from feedline.abc import Scheduler
-from feedline.testing.simulation import Scenario, World
-from feedline.testing.simulation.world import Trace
+from feedline.simulation import Scenario, World
+from feedline.simulation.world import Trace
 from feedline.types import Share
 
 

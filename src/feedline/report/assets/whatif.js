@@ -1,20 +1,30 @@
-// The recorded times of batches, gone through again with other settings: workers take tasks as they come free, no more
-// than `prefetch` for each are under way or waiting to be taken, and the training loop takes batches in order, or as
-// they come. The same model as `feedline what-if` has for a plain run; faults and memory are left out.
+// The recorded times of batches, gone through again with other settings. In order, batch i is made by worker i mod n,
+// else by whoever is free first. No more than `prefetch` for each worker are under way or waiting to be taken; only while
+// a batch is late, idle workers begin more. `feedline what-if` has the loader itself do this, and knows of cores as well;
+// here faults, memory and cores are left out.
 
-function replay(durations, bodies, { workers, prefetch, inOrder, stage, body }) {
+function replay({ durations, bodies, own }, { workers, prefetch, inOrder, stage, body }) {
   const count = durations.length, done = new Float64Array(count), free = new Float64Array(Math.max(1, workers));
   let now = 0, waited = 0;
   if (!workers) {
-    for (let place = 0; place < count; place += 1) { waited += durations[place] * stage; now += durations[place] * stage + bodies[place] * body; }
+    for (let place = 0; place < count; place += 1) {
+      const wait = durations[place] * stage + own.alone;
+      waited += wait;
+      now += wait + bodies[place] * body;
+    }
     return { total: now, waited };
   }
-  const window = Math.max(1, workers * prefetch), taken = new Float64Array(count), ready = [];
+  const window = Math.max(1, workers * prefetch), taken = new Float64Array(count);
+  const grace = 2 * stage * Float64Array.from(durations).sort()[count >> 1] + 5000;
   let given = 0;
-  const give = (time) => {
+  const idlest = () => {
     let first = 0;
     for (let worker = 1; worker < workers; worker += 1) if (free[worker] < free[first]) first = worker;
-    done[given] = free[first] = Math.max(free[first], time) + durations[given] * stage;
+    return first;
+  };
+  const give = (time) => {
+    const worker = inOrder ? given % workers : idlest();
+    done[given] = free[worker] = Math.max(free[worker], time) + durations[given] * stage;
     given += 1;
   };
   while (given < Math.min(window, count)) give(0);
@@ -24,14 +34,35 @@ function replay(durations, bodies, { workers, prefetch, inOrder, stage, body }) 
       next = -1;
       for (let other = 0; other < given; other += 1) if (!taken[other] && (next < 0 || done[other] < done[next])) next = other;
     }
-    const wait = Math.max(0, done[next] - now);
+    let late = Math.max(now, done[next] - durations[next] * stage + grace);
+    while (inOrder && given < Math.min(count, place + 16 * window)) {
+      late = Math.max(late, free[idlest()]);
+      if (late >= done[next]) break;
+      give(late);
+    }
+    const wait = done[next] > now ? done[next] - now + own.late : own.ready;
     waited += wait;
     now += wait;
     taken[next] = 1;
-    if (given < count) give(now);
+    while (given < Math.min(count, place + 1 + window)) give(now);
     now += bodies[place] * body;
   }
   return { total: now, waited };
+}
+
+// What next() takes besides waiting for workers, on average: for batches that were waited for, for others, and without
+// workers.
+function ownTimes(rows, workers) {
+  const sums = { late: [0, 0], ready: [0, 0], came: [0, 0] };
+  const add = (name, value) => { sums[name][0] += Math.max(0, value); sums[name][1] += 1; };
+  for (let place = 0; place < rows.got.length; place += 1) {
+    const got = rows.got[place], asked = rows.asked[place], finished = rows.finished[place];
+    if (rows.worker[place] < 0) add("ready", got - asked - finished + rows.began[place]);
+    else if (finished > asked) { add("late", got - finished); add("came", got - rows.came[place]); } else add("ready", got - asked);
+  }
+  const mean = (...names) => { const name = names.find((one) => sums[one][1]); return name ? sums[name][0] / sums[name][1] : 0; };
+  const sent = workers ? 0 : 100; // as `feedline what-if` guesses, where nobody has measured it
+  return { late: mean("late", "ready") + sent, ready: mean("ready", "came") + sent, alone: workers ? 0 : mean("ready") };
 }
 
 class WhatIf {
@@ -41,6 +72,7 @@ class WhatIf {
     this.samples = 0;
     this.durations = [];
     this.bodies = [];
+    this.own = ownTimes(rows, settings.workers || 0);
     for (let place = start; place < start + count && place < rows.got.length; place += 1) {
       this.durations.push(Math.max(0, rows.finished[place] - rows.began[place]));
       const next = place + 1 < rows.got.length ? rows.asked[place + 1] - rows.got[place] : 0;
@@ -74,7 +106,7 @@ class WhatIf {
 
   answer() {
     const value = (name) => Number(this.controls[name].value);
-    const { total, waited } = replay(this.durations, this.bodies, {
+    const { total, waited } = replay(this, {
       workers: value("workers"), prefetch: value("prefetch"), inOrder: this.order.checked, stage: value("stage"), body: value("body"),
     });
     const rate = total ? this.samples / total * 1e6 : 0;

@@ -9,8 +9,8 @@ import pytest
 
 from feedline.errors import BadOption
 from feedline.faults import Policy
-from feedline.testing.simulation import Accidents, Habits, LawBroken, Scenario, Troubles, draw_scenario, simulate
-from feedline.testing.simulation.__main__ import tell_of
+from feedline.simulation import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario, simulate
+from feedline.simulation.__main__ import tell_of
 
 FRESH_S = 5.0
 """How long fresh worlds are gone through, seed after seed."""
@@ -64,6 +64,22 @@ def test_a_training_loop_that_is_faster_than_its_workers_waits() -> None:
 def test_recorded_times_are_taken_as_they_are() -> None:
     run = simulate(Scenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
     assert run.virtual_s == pytest.approx(0.25 * run.batches, rel=0.02)
+
+
+def test_recorded_times_may_come_in_turn() -> None:
+    turns = InTurn((0.1, 0.2, 0.3))
+    scenario = Scenario(samples=24, workers=1, depth=1, batch_s=turns, step_s=InTurn((0.0, 1.0)), start_s=0.0)
+    run = simulate(scenario, events=12)  # the three batches of an epoch, and a little of the next
+    assert run.batches >= 3
+    first = [line.split()[0] for line in run.trace if "delivered" in line][:3]
+    assert [float(at) for at in first] == pytest.approx([0.1, 0.3, 1.3], abs=1e-3)
+
+
+@pytest.mark.parametrize(("computing", "share"), [(1.0, 2.0), (0.5, 4.0), (0.0, 8.0)])
+def test_workers_that_compute_share_the_cores(computing: float, share: float) -> None:
+    scenario = Scenario(workers=8, batch_s=(0.1,), step_s=0.0, start_s=0.0, cores=2, computing=computing)
+    run = simulate(scenario, events=3000)
+    assert run.batches / run.virtual_s == pytest.approx(share / 0.1, rel=0.15)
 
 
 def test_samples_that_kill_are_named() -> None:

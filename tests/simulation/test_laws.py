@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from feedline.testing.simulation import LawBroken, draw_scenario, simulate
-from tests.testing.simulation.plants import PLANTS, Plant
+from feedline.simulation import LawBroken, draw_scenario, simulate
+from tests.simulation.plants import PLANTS, Plant
 
 EVENTS = 1000
 """Of a world."""

@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.testing.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
-from feedline.testing.simulation.scenario import MAP, SHARED, LawBroken, Scenario, Seconds
+from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
+from feedline.simulation.scenario import MAP, SHARED, InTurn, LawBroken, Scenario, Seconds
 from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity, WorkerSpec
 from feedline.verdicts import Failure, Verdict
 
 _LATE = 20.0
 
 
-def draw_s(dice: random.Random, seconds: Seconds) -> float:
-    """Draw a time."""
+def draw_s(dice: random.Random, seconds: Seconds, place: int = 0) -> float:
+    """Draw a time; of recorded ones that come in turn, that of the batch at this place."""
+    if isinstance(seconds, InTurn):
+        return seconds.seconds[place % len(seconds.seconds)]
     if isinstance(seconds, (int, float)):
         return dice.expovariate(1.0 / seconds) if seconds else 0.0
     return dice.choice(seconds)
@@ -123,12 +125,18 @@ class Worker:
         del self.queue[begun]
         return task.id
 
-    def begin(self, heard: list[int]) -> Outcome:
-        """Begin the next task; `heard` are the calls that the loader's own dataset has heard."""
+    def begin(self, heard: list[int], ordinal: int, at_work: int) -> Outcome:
+        """Begin the next task.
+
+        Args:
+            heard: the calls that the loader's own dataset has heard.
+            ordinal: which batch it is about.
+            at_work: how many workers are at a task, with this one.
+        """
         self.has_begun = True
         task, scenario, dice = self.queue[0], self._scenario, self._dice
         self._paused_s = 0.0
-        seconds = draw_s(dice, scenario.batch_s)
+        seconds = draw_s(dice, scenario.batch_s, ordinal) * scenario.contention(at_work)
         if scenario.late and dice.random() < scenario.late:
             seconds *= _LATE
         try:

@@ -17,8 +17,8 @@ from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.recovery import Recovery
 from feedline.faults import Policy
 from feedline.order.progress import Progress
-from feedline.testing.simulation import Accidents, Habits, Troubles
-from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
+from feedline.simulation import Accidents, Habits, Troubles
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
+from feedline.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
+from feedline.simulation.expected import Expected, Planned, Rotation
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
+from feedline.simulation.worker import draw_s
+from feedline.simulation.world import Trace, World
 from feedline.state import Snapshot
-from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
-from feedline.testing.simulation.expected import Expected, Planned, Rotation
-from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
-from feedline.testing.simulation.worker import draw_s
-from feedline.testing.simulation.world import Trace, World
 from feedline.types import Share
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
@@ -324,7 +324,7 @@ class _Training:
             if slot >= 0:
                 held.append(slot)
             self._drop(world, held, scenario.habits.holds)
-            world.pass_time(draw_s(dice, scenario.step_s))
+            world.pass_time(draw_s(dice, scenario.step_s, expected.steps - 1))
             self._do_besides(world, expected)
         self._drop(self._worlds[rank], held, 0)
         return "left"

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from feedline.testing.simulation.run import Run, simulate
-from feedline.testing.simulation.scenario import LawBroken, Scenario, draw_scenario
-from feedline.testing.simulation.shrinking import shrink
+from feedline.simulation.run import Run, simulate
+from feedline.simulation.scenario import LawBroken, Scenario, draw_scenario
+from feedline.simulation.shrinking import shrink
 
 _SHOWN = 25
 """Lines of the trace that a failure shows."""
@@ -21,7 +21,7 @@ _SMALL = 2000
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m feedline.testing.simulation",
+        prog="python -m feedline.simulation",
         description="Runs the real core of the loader in simulated worlds, and checks its laws after every event.",
     )
     parser.add_argument("--seed", type=int, help="of the world, or of the first; another one every time if not given")
@@ -87,7 +87,7 @@ def tell_of(broken: LawBroken, events: int) -> None:
     """Print what was broken, how to repeat it, and the end of the trace of the smallest world that shows it."""
     run: Run = broken.run
     _say(f"broken: {broken}")
-    _say(f"repeat: python -m feedline.testing.simulation --seed {run.scenario.seed} --events {events}")
+    _say(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
     small = shrink(run.scenario, events=run.events)
     _say(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
     _say("\n".join(small.run.trace[-_SHOWN:]))

@@ -27,15 +27,15 @@ from feedline.driver.settings import Settings
 from feedline.errors import WorkerError, WorkerStartError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
+from feedline.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
+from feedline.simulation.engine import TICK_S, SimulatedEngine
+from feedline.simulation.laws import Books
+from feedline.simulation.scenario import MAP, LawBroken, Scenario
+from feedline.simulation.scheduler import order_of, scheduler_of
+from feedline.simulation.slots import CountedSlots
+from feedline.simulation.worker import Worker, spec_of
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
-from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
-from feedline.testing.simulation.engine import TICK_S, SimulatedEngine
-from feedline.testing.simulation.laws import Books
-from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
-from feedline.testing.simulation.scheduler import order_of, scheduler_of
-from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker, spec_of
 from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
@@ -102,6 +102,8 @@ class World:
         self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
         """What came last instead of a batch. What else a loader raises is about the loader itself."""
+        self.delivered: Result | None = None
+        """What was delivered last, as its worker has answered."""
         self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
         self._settings = Settings(
             workers,
@@ -213,7 +215,7 @@ class World:
 
     def _hand_out(self, ordinal: int) -> tuple[Any, int]:
         machine, epoch = self.machine, self.epoch
-        result = epoch.pop(ordinal)
+        result = self.delivered = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         try:
             try:
@@ -369,7 +371,7 @@ class World:
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
         else:
-            self._engine.submit(worker, task)
+            self._engine.submit(worker, task, self.machine._flights[task.id].ordinal)
 
     def _start(self, worker: int) -> None:
         self.trace.add(self.now_s, "start", worker)

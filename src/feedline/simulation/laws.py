@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from feedline.core.counters import Counters
 from feedline.core.machine import Machine
 from feedline.core.prefetch import RUN_AHEAD
-from feedline.testing.simulation.scenario import LawBroken
-from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker
+from feedline.simulation.scenario import LawBroken
+from feedline.simulation.slots import CountedSlots
+from feedline.simulation.worker import Worker
 
 _MANY = 16
 """Workers whose books are checked after every event."""

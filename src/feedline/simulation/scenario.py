@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadOption
 from feedline.faults.actions import Replace, Retry
@@ -26,8 +28,15 @@ class LawBroken(AssertionError):
     """What came of the simulation until then: a `Run`."""
 
 
-Seconds = float | Sequence[float]
-"""A mean, from which times are drawn, or times that were recorded, one of which is chosen each time."""
+@dataclass(frozen=True)
+class InTurn:
+    """Recorded times, one for each batch of an epoch: the first batch takes the first, and so on, over and over."""
+
+    seconds: tuple[float, ...]
+
+
+Seconds = float | Sequence[float] | InTurn
+"""A mean, from which times are drawn; or recorded times, one of which is chosen each time, or each in its turn."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,10 @@ class Scenario:
     """How long a worker takes to get ready."""
     late: float = 0.0
     """How likely a batch takes 20 times as long."""
+    cores: int | None = None
+    """What workers share while they compute; None for one for each."""
+    computing: float = 1.0
+    """The share of a batch's time in which its worker computes, and does not wait."""
     troubles: Troubles = Troubles()
     accidents: Accidents = Accidents()
     habits: Habits = Habits()
@@ -160,6 +173,10 @@ class Scenario:
         """Batches in flight."""
         return max(1, self.depth * self.workers)
 
+    def contention(self, at_work: int) -> float:
+        """Return how many times as long a batch takes that is begun when so many workers are at work, with its own."""
+        return 1.0 if self.cores is None else float(contention(at_work, self.cores, self.computing))
+
     def __repr__(self) -> str:
         told = []
         for one in fields(self):
@@ -167,6 +184,26 @@ class Scenario:
             if value != (one.default_factory() if callable(one.default_factory) else one.default):
                 told.append(f"{one.name}={value!r}")
         return f"Scenario({', '.join(told)})"
+
+
+# Any: a number, or an array of them.
+def contention(at_work: Any, cores: int, computing: float) -> Any:
+    """Return how many times as long a batch takes, if so many workers share the cores.
+
+    The simplest model: cores are shared evenly, who waits needs none, and no core is idle while somebody could use it.
+
+    Args:
+        at_work: workers that are at a batch.
+        cores: what they share.
+        computing: the share of a batch's time in which its worker computes.
+
+    Example:
+        >>> [float(contention(workers, 4, 1.0)) for workers in (2, 4, 8)]
+        [1.0, 1.0, 2.0]
+        >>> float(contention(16, 4, 0.5))
+        2.0
+    """
+    return np.maximum(1.0, at_work * computing / cores)
 
 
 # Any: the changes are arguments of `Scenario`.

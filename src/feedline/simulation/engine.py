@@ -8,10 +8,10 @@ from collections import deque
 from typing import Any
 
 from feedline.errors import WorkerDied, WorkerStartError
-from feedline.testing.simulation.dataset import NotReady
-from feedline.testing.simulation.scenario import LawBroken, Scenario
-from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker, draw_s
+from feedline.simulation.dataset import NotReady
+from feedline.simulation.scenario import LawBroken, Scenario
+from feedline.simulation.slots import CountedSlots
+from feedline.simulation.worker import Worker, draw_s
 from feedline.types import Call, Parcel, Result, ResultKind, Task, WorkerSpec
 
 TICK_S = 1e-9
@@ -40,8 +40,8 @@ class SimulatedEngine:
         self._count = 0
         self._heard: deque[tuple[Worker | None, Result]] = deque()
         """What workers have said, and nobody has collected."""
-        self._needs: dict[int, int] = {}
-        """How many calls a worker must have heard before it begins a task."""
+        self._known: dict[int, tuple[int, int]] = {}
+        """Of each task, how many calls a worker must have heard before it begins it, and which batch it is about."""
         self.workers = [Worker(number, 0, spec, scenario, dice) for number in range(spec.worker_count)]
         for worker in self.workers:
             self._get_ready(worker)
@@ -106,10 +106,14 @@ class SimulatedEngine:
         if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead:
             return
         task = worker.queue[0]
-        if not (worker.is_at_call or worker.has_heard(self._needs.get(task.id, 0))):
+        needs, ordinal = self._known.get(task.id, (0, 0))
+        if not (worker.is_at_call or worker.has_heard(needs)):
             raise LawBroken(f"worker {worker.number} begins task {task.id}, and has not heard a call before it")
-        outcome = worker.begin(self._calls)
+        shares = self._scenario.cores is not None
+        at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
+        outcome = worker.begin(self._calls, ordinal, at_work)
         if outcome.result is not None:
+            outcome.result.times = (round(self.now_s * 1e9), 0, 0)
             self._at(outcome.seconds, "done", worker, outcome.result)
         elif outcome.dies:
             self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))
@@ -118,7 +122,7 @@ class SimulatedEngine:
         task = worker.queue.popleft()
         worker.has_begun = False
         worker.unheard += 1
-        self._needs.pop(task.id, None)
+        self._known.pop(task.id, None)
         if result.kind is ResultKind.DONE and type(task.indices) is not Call:
             if task.slot >= 0:
                 self._slots.memory[task.slot] = result.payload
@@ -134,13 +138,13 @@ class SimulatedEngine:
 
     # -- what is asked of the workers --------------------------------------------------------------------------------
 
-    def submit(self, number: int, task: Task) -> None:
-        """Give a worker a task."""
+    def submit(self, number: int, task: Task, ordinal: int) -> None:
+        """Give a worker a task, which is about that batch."""
         worker = self.workers[number]
         if worker.is_leaving and type(task.indices) is not Call:
             raise LawBroken(f"worker {number} is to be replaced, and gets task {task.id}")
         self._let_happen()
-        self._needs[task.id] = len(self._calls)
+        self._known[task.id] = (len(self._calls), ordinal)
         worker.queue.append(task)
         self._go_on(worker)
 
@@ -152,7 +156,7 @@ class SimulatedEngine:
             task_id = self.workers[number].revoke()
             if task_id is None:
                 break
-            self._needs.pop(task_id, None)
+            self._known.pop(task_id, None)
             taken.append(task_id)
         return taken
 

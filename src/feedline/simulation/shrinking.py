@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from feedline.testing.simulation.run import simulate
-from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario, Troubles
+from feedline.simulation.run import simulate
+from feedline.simulation.scenario import MAP, LawBroken, Scenario, Troubles
 
 
 def shrink(scenario: Scenario, *, events: int) -> LawBroken:

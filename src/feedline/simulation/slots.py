@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.testing.simulation.scenario import LawBroken
+from feedline.simulation.scenario import LawBroken
 from feedline.types import Parcel, Result
 
 

@@ -11,8 +11,8 @@ from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.order.order import BatchOrder, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.samplers import RandomSampler, SequentialSampler, distribute
 from feedline.schedulers import InOrder, Unordered
-from feedline.testing.simulation.dataset import Ragged
-from feedline.testing.simulation.scenario import IN_ORDER, OWN, SHARED, UNORDERED, Scenario
+from feedline.simulation.dataset import Ragged
+from feedline.simulation.scenario import IN_ORDER, OWN, SHARED, UNORDERED, Scenario
 from feedline.types import Share, StreamSplit
 
 

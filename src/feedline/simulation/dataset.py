@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray
 from feedline.abc.source import Repeatable, SplitSource, StreamSource
-from feedline.testing.simulation.scenario import OWN, SHARED, Scenario, Troubles
+from feedline.simulation.scenario import OWN, SHARED, Scenario, Troubles
 from feedline.types import Key
 
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from feedline.testing.simulation import LawBroken, draw_scenario, simulate
-from feedline.testing.simulation.__main__ import main
-from feedline.testing.simulation.shrinking import shrink
-from tests.testing.simulation.plants import PLANTS
+from feedline.simulation import LawBroken, draw_scenario, simulate
+from feedline.simulation.__main__ import main
+from feedline.simulation.shrinking import shrink
+from tests.simulation.plants import PLANTS
 
 PLANT = next(plant for plant in PLANTS if plant.what == "the window is too large by one")
 
@@ -36,7 +36,7 @@ def test_the_command_line_tells_how_to_repeat_a_failure(
     monkeypatch.setattr(sys, "argv", ["simulation", "--seed", str(PLANT.seed), "--events", "700"])
     assert main() == 1
     told = capsys.readouterr().out
-    assert f"repeat: python -m feedline.testing.simulation --seed {PLANT.seed} --events 700" in told
+    assert f"repeat: python -m feedline.simulation --seed {PLANT.seed} --events 700" in told
     assert "smaller: simulate(Scenario(" in told
     assert " give " in told
 
