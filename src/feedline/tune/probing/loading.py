@@ -14,9 +14,12 @@ from feedline.datasets.objects import users_traceback
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import DEFAULT_DEPTH
 from feedline.loader.base import LoaderBase
+from feedline.system.limits import usable_cores
 from feedline.tune.measured import LoaderFacts
 
 _STARTS = 2
+_PATIENCE = 4
+"""Times what a batch should take that there must be time for: on a busy machine it may take that long."""
 _DRAWN = 500_000
 """Indices whose order is drawn to see how long that takes."""
 
@@ -62,10 +65,14 @@ def collate_of(loader: Any) -> Callable[[Any], Any] | None:
 def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) -> LoaderFacts:
     """Draw an order and begin epochs, and add how long that takes, or what went wrong."""
     facts = _with_shuffle(facts, loader)
-    batch_s += facts.shuffle_s or 0.0
+    # All workers make their first batch at the same time, on the cores that there are.
+    batch_s = batch_s * max(1.0, facts.workers / usable_cores()) + (facts.shuffle_s or 0.0)
     is_started_again = facts.workers > 0 and not facts.is_persistent and facts.engine == "process"
     times: list[float] = []
-    while len(times) < (_STARTS if is_started_again else 1) and time.monotonic() + max([batch_s, *times]) < until_s:
+    while (
+        len(times) < (_STARTS if is_started_again else 1)
+        and time.monotonic() + max([_PATIENCE * batch_s, *times]) < until_s
+    ):
         try:
             times.append(_first_batch_s(loader))
         except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
