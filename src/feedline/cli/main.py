@@ -15,7 +15,6 @@ from feedline._optional import require
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.values.shown import printable
 
-
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
 """Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
 _TRYING = ("bench", "doctor", "tune")
