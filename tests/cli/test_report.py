@@ -32,6 +32,11 @@ def test_a_file_that_is_no_recording_is_refused(
     assert not (tmp_path / "run.html").exists()
 
 
+def test_a_recording_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
 def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1

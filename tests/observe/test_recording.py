@@ -139,6 +139,6 @@ def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
         Recording.load(path)
 
 
-def test_no_file_is_the_systems_own_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Recording.load(tmp_path / "none.json")
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadRecording, match="No such file"):
+        Recording.load(tmp_path / "nothing.json")

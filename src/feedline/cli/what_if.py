@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 
-from feedline.errors import BadRecording
 from feedline.observe.period import Period
 from feedline.observe.recording import Recording
 from feedline.observe.stats import aligned, shown
@@ -21,12 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
         BadRecording: the file cannot be read, is damaged, or holds too little.
         BadOption: a stage is to change that the recording does not know, or steps that took no time.
     """
-    try:
-        recording = Recording.load(arguments.file)
-    except OSError as exc:
-        raise BadRecording(
-            f"{arguments.file} cannot be read: {exc.strerror or exc}. Give the file of a recording."
-        ) from exc
+    recording = Recording.load(arguments.file)
     step, step_s = arguments.step or (1.0, None)
     factors = {name: getattr(arguments, name) for name in ("fetch", "transform", "collate", "decode")}
     changes = Changes(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -165,8 +166,7 @@ class Recording:
         """Read a recording.
 
         Raises:
-            BadRecording: the file is cut off, of another version, or no recording.
-            OSError: it cannot be read.
+            BadRecording: the file cannot be read, is cut off, of another version, or no recording.
         """
         told = _read(Path(path))
         try:
@@ -224,8 +224,10 @@ def _read(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
         told = json.loads(text)
-    except (EOFError, gzip.BadGzipFile) as exc:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
         raise BadRecording(_cut_off(path)) from exc
+    except OSError as exc:
+        raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Give the file of a recording.") from exc
     except json.JSONDecodeError as exc:
         if text.lstrip().startswith(f'{{"format":"{FORMAT}"'):
             raise BadRecording(_cut_off(path)) from exc
