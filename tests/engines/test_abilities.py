@@ -167,9 +167,12 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     assert done.stderr == "", "nothing was leaked, nothing complained"
 
 
-@pytest.mark.parametrize("system", ["macos", "windows"])
-def test_numpy_loaders_on_other_systems(system: str, tmp_path: Path) -> None:
-    run_without(system, "spawn,fork" if system == "macos" else "spawn", tmp_path)
+@pytest.mark.parametrize(
+    ("system", "methods"),
+    [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],
+)
+def test_numpy_loaders_on_other_systems(system: str, methods: str, tmp_path: Path) -> None:
+    run_without(system, methods, tmp_path)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ answer = [
 def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, through JSON
     script = f"import json, sys\n{code}\nsys.stdout.write(json.dumps(answer))"
     if code.startswith("import torch"):
-        done = program_server.run(script)
+        done = program_server.run(script)  # which has torch already
     else:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
