@@ -120,6 +120,10 @@ class _Shown:
         faults = 0 if budget is None else sum(budget.log.counts().values())
         return figures_of(self.name, self.looks, workers=self.worker_count, faults=faults, restarts=counters.restarts)
 
+    def end(self, _: object) -> None:
+        """Take note that the loader is gone."""
+        self.is_gone = True
+
     @property
     def is_over(self) -> bool:
         return self.is_gone or not (self.is_asked_for or self.counters.observer.is_under_way)
@@ -177,7 +181,7 @@ class LiveView:
             shown = self._find(loader)
             if shown is None:
                 shown = _Shown(id(loader), _name_of(loader))
-                shown.loader = weakref.ref(loader, lambda _, one=shown: setattr(one, "is_gone", True))
+                shown.loader = weakref.ref(loader, shown.end)
                 self._shown.append(shown)
             shown.is_asked_for |= is_asked_for
             shown.take(loader)

@@ -56,7 +56,10 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     loader._take_up()  # the settings may have been changed since, and with them who measures
     resources = loader._resources
     if resources.counters.observer.is_recording:
-        raise BadOption("This loader is recorded already: a record() that is still open has it. Leave that one first.")
+        raise BadOption(
+            "This loader is recorded already: by a record() that is still open, which has to be left first, or by "
+            "feedline profile."
+        )
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()

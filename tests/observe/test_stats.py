@@ -8,7 +8,6 @@ import re
 import numpy as np
 
 import feedline
-
 from feedline.observe.histogram import Spread
 from feedline.observe.stats import Period, SlowSample, Stats, WorkerMemory
 
