@@ -201,7 +201,7 @@ class _Recorded:
         result = Result([_figures_of(name, period) for name, period in periods.items()])
         if self._left_out:
             result.notes.append(
-                f"{self._left_out} epochs of other loaders are not recorded here: {_MOST_LOADERS} loaders are, at most, "
+                f"{self._left_out} epochs of other loaders are not recorded here: {_MOST_LOADERS} loaders are at most, "
                 "and none that the program records itself."
             )
         if not periods:
