@@ -80,8 +80,8 @@ class Recorder:
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
         self.counters = loader._resources.counters
-        self._fault_budget = loader._fault_budget
-        self._logged = len(loader.faults)
+        self._faults = loader.faults
+        self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
         self._stats = loader.stats()
         self.follow(loader)
@@ -112,10 +112,10 @@ class Recorder:
             self._stats = loader.stats()
         waited = self.period().wait_s
         recording = self.counters.observer.recorded()
-        stats, log = self._stats, self._fault_budget.log
+        stats, faults = self._stats, self._faults
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
-        recording.counters |= {"wait_s": waited, "faults": log.counts()}
+        recording.counters |= {"wait_s": waited, "faults": faults.counts()}
         recording.memory = list(stats.memory)
         recording.system, recording.log = figures.since(self._origin), list(figures.trouble)
         if is_full:
@@ -123,7 +123,7 @@ class Recorder:
                 f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
                 "would take too much memory."
             )
-        recording.faults = [fault.as_dict() for fault in list(log)[self._logged :]]
+        recording.faults = [fault.as_dict() for fault in list(faults)[self._logged :]]
         return recording
 
 

@@ -258,10 +258,13 @@ class Slow(torch.utils.data.Dataset[int]):
         return index
 
 
-def test_torchs_loader_is_timed() -> None:
-    loaders: Any = torch.utils.data.dataloader.DataLoader
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata's own loader
+@pytest.mark.parametrize("module", ["torch.utils.data", "torchdata.stateful_dataloader"])
+def test_torchs_loader_is_timed(module: str) -> None:
+    found = pytest.importorskip(module)
+    loaders: Any = found.DataLoader if module == "torch.utils.data" else found.StatefulDataLoader
     before = loaders.__iter__
-    loader: Any = torch.utils.data.DataLoader(Slow(), batch_size=2)
+    loader: Any = loaders(Slow(), batch_size=2)
     with profile._timed_torch() as timed:
         for _ in range(2):
             for _ in loader:

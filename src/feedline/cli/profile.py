@@ -8,6 +8,7 @@ this one reads.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -15,8 +16,8 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -305,18 +306,23 @@ class _TimedTorch:
 def _timed_torch() -> Iterator[_TimedTorch]:
     """Time what torch's loaders do: `iter(loader)`, and each `next()` of their iterators, also those of subclasses."""
     timed = _TimedTorch()
-    # Any: classes of torch's whose methods are replaced for a while.
-    loaders: Any = torch.utils.data.dataloader.DataLoader
+    # Any: classes of torch's and torchdata's whose methods are replaced for a while.
     iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    iterate, advance = loaders.__iter__, iterators.__next__
+    loaders: list[Any] = [torch.utils.data.dataloader.DataLoader]
+    with suppress(ImportError):  # it is not installed
+        loaders.append(importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader)
+    originals, advance = [kind.__iter__ for kind in loaders], iterators.__next__
 
-    def timed_iter(loader: Any) -> Any:
-        begun = time.monotonic_ns()
-        times = timed.times_of(loader)
-        iterator = iterate(loader)
-        times.begin(begun)
-        iterator._feedline_times = times
-        return iterator
+    def timing(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def timed_iter(loader: Any) -> Any:
+            begun = time.monotonic_ns()
+            times = timed.times_of(loader)
+            iterator = iterate(loader)
+            times.begin(begun)
+            iterator._feedline_times = times
+            return iterator
+
+        return timed_iter
 
     def timed_next(iterator: Any) -> Any:
         asked, is_batch = time.monotonic_ns(), False
@@ -329,11 +335,15 @@ def _timed_torch() -> Iterator[_TimedTorch]:
             if times is not None:
                 times.got(asked, is_batch=is_batch)
 
-    loaders.__iter__, iterators.__next__ = timed_iter, timed_next
     try:
+        iterators.__next__ = timed_next
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = timing(iterate)
         yield timed
     finally:
-        loaders.__iter__, iterators.__next__ = iterate, advance
+        iterators.__next__ = advance
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = iterate
 
 
 # -- both, one after the other ---------------------------------------------------------------------------------------
