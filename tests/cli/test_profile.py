@@ -17,7 +17,7 @@ from feedline.observe.recording import Recording
 from tests import program_server
 
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys, time, weakref
 from torch.utils.data import DataLoader, Dataset
 
 class Squares(Dataset):
@@ -55,7 +55,9 @@ if __name__ == "__main__":
                 raise LookupError("on purpose")
         validate()
     if "drop" in words:
+        dataset = weakref.ref(train.dataset)
         del train
+        assert dataset() is None, "nobody keeps what the program drops"
     os.chdir("/")
     if "forks" in words:
         child = os.fork()
