@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from feedline.core.counters import Counters
-from feedline.core.fault_budget import FaultBudget
+from feedline.faults.log import FaultLog
 from feedline.observe.batch_rows import Totals
 from feedline.ranks import share_if_known
 from feedline.values.shown import printable
@@ -99,7 +99,7 @@ class _Shown:
     is_asked_for: bool = False
     """By `loader.live()`: shown until that is left, not until the loader's epoch is over."""
     counters: Counters = field(default_factory=Counters)
-    fault_budget: FaultBudget | None = None
+    faults: FaultLog = field(default_factory=FaultLog)
     worker_count: int = 0
     looks: deque[tuple[int, Totals]] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     is_gone: bool = False
@@ -111,14 +111,18 @@ class _Shown:
         if loader._resources.counters is not self.counters:
             self.looks.clear()
         self.counters, self.worker_count = loader._resources.counters, loader._worker_count
-        self.fault_budget = loader._fault_budget
+        self.faults = loader.faults
 
     def look(self, now: int) -> Figures | None:
         """Return the figures of now; None if nothing can be said yet."""
-        counters, budget = self.counters, self.fault_budget
+        counters = self.counters
         self.looks.append((now, counters.observer.totals(counters.batches)[2]))
-        faults = 0 if budget is None else sum(budget.log.counts().values())
+        faults = sum(self.faults.counts().values())
         return figures_of(self.name, self.looks, workers=self.worker_count, faults=faults, restarts=counters.restarts)
+
+    def end(self, _: object) -> None:
+        """Take note that the loader is gone."""
+        self.is_gone = True
 
     @property
     def is_over(self) -> bool:
@@ -177,7 +181,7 @@ class LiveView:
             shown = self._find(loader)
             if shown is None:
                 shown = _Shown(id(loader), _name_of(loader))
-                shown.loader = weakref.ref(loader, lambda _, one=shown: setattr(one, "is_gone", True))
+                shown.loader = weakref.ref(loader, shown.end)
                 self._shown.append(shown)
             shown.is_asked_for |= is_asked_for
             shown.take(loader)

@@ -56,7 +56,10 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     loader._take_up()  # the settings may have been changed since, and with them who measures
     resources = loader._resources
     if resources.counters.observer.is_recording:
-        raise BadOption("This loader is recorded already: a record() that is still open has it. Leave that one first.")
+        raise BadOption(
+            "This loader is recorded already: by a record() that is still open, which has to be left first, or by "
+            "feedline profile."
+        )
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()
@@ -77,8 +80,8 @@ class Recorder:
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
         self.counters = loader._resources.counters
-        self._fault_budget = loader._fault_budget
-        self._logged = len(loader.faults)
+        self._faults = loader.faults
+        self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
         self._stats = loader.stats()
         self.follow(loader)
@@ -109,10 +112,10 @@ class Recorder:
             self._stats = loader.stats()
         waited = self.period().wait_s
         recording = self.counters.observer.recorded()
-        stats, log = self._stats, self._fault_budget.log
+        stats, faults = self._stats, self._faults
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
-        recording.counters |= {"wait_s": waited, "faults": log.counts()}
+        recording.counters |= {"wait_s": waited, "faults": faults.counts()}
         recording.memory = list(stats.memory)
         recording.system, recording.log = figures.since(self._origin), list(figures.trouble)
         if is_full:
@@ -120,7 +123,7 @@ class Recorder:
                 f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
                 "would take too much memory."
             )
-        recording.faults = [fault.as_dict() for fault in list(log)[self._logged :]]
+        recording.faults = [fault.as_dict() for fault in list(faults)[self._logged :]]
         return recording
 
 

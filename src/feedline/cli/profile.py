@@ -8,14 +8,16 @@ this one reads.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,19 +59,23 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.compare:
         _compare(arguments, out)
         return
-    is_torch = arguments.loader == "torch"
+    is_torch, pid = arguments.loader == "torch", os.getpid()
     end: SystemExit | KeyboardInterrupt | None = None
     with _timed_torch() if is_torch else _recorded() as found:
         try:
             script.run()
         except (SystemExit, KeyboardInterrupt) as exc:
             end = exc
+    if os.getpid() != pid:  # the program has forked, and this is the end of the other process
+        if end is not None:
+            raise end
+        return
     has_failed = isinstance(end, KeyboardInterrupt) or (end is not None and end.code not in (0, None))
     try:
         result = found.result(out)
         if arguments.figures is not None:
             arguments.figures.write_text(json.dumps(asdict(result)), "utf-8")
-        elif result.loaders:
+        elif result.loaders or result.notes:
             sys.stdout.write(printable(result.text(found.rank)))
     except (FeedlineError, OSError) as exc:
         if not has_failed:
@@ -78,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     if has_failed:
         assert end is not None
         raise end
-    if not result.loaders:
+    if not (result.loaders or result.notes):
         sys.stderr.write(_NOTHING.format(whose="torch's" if is_torch else "any"))
         raise SystemExit(NOTHING_ITERATED)
     if end is not None:
@@ -150,7 +156,12 @@ class Result:
         if rank:
             return f"rank {rank}: {' '.join(self.paths)}\n"
         table = aligned([["loader", *_HEADS], *([one.name, *one.cells] for one in self.loaders)])
-        return "\n".join(["", self.verdict, "", table, "", *self.notes, *self.paths, ""])
+        return _paragraphs(self, table)
+
+
+def _paragraphs(result: Result, table: str) -> str:
+    verdict = textwrap.fill(result.verdict, 100, break_long_words=False)
+    return "\n".join(["", verdict, "", table, "", *result.notes, *result.paths, ""])
 
 
 # -- feedline's loaders ----------------------------------------------------------------------------------------------
@@ -174,9 +185,7 @@ class _Recorded:
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
         if known is not None:
             known.follow(loader)
-        elif counters.observer.is_recording:  # the program does so itself
-            return
-        elif len(self._recorders) == _MOST_LOADERS:
+        elif counters.observer.is_recording or len(self._recorders) == _MOST_LOADERS:
             self._left_out += 1
         else:
             share = share_if_known()
@@ -191,15 +200,16 @@ class _Recorded:
         periods = {name: recorder.period() for name, recorder in self._recorders.items()}
         periods = dict(sorted(periods.items(), key=lambda item: -item[1].wait_s))
         result = Result([_figures_of(name, period) for name, period in periods.items()])
+        if self._left_out:
+            result.notes.append(
+                f"{self._left_out} epochs of other loaders are not recorded here: {_MOST_LOADERS} loaders are at most, "
+                "and none that the program records itself."
+            )
         if not periods:
             return result
         recording = self._recorders[next(iter(periods))].recording(self.figures)
         result.verdict = recording.stats().verdict
-        result.notes = list(recording.log)
-        if self._left_out:
-            result.notes.append(
-                f"{self._left_out} epochs of more loaders are not recorded: {_MOST_LOADERS} loaders are, at most."
-            )
+        result.notes += recording.log
         suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
         recording.save(file)
@@ -296,18 +306,23 @@ class _TimedTorch:
 def _timed_torch() -> Iterator[_TimedTorch]:
     """Time what torch's loaders do: `iter(loader)`, and each `next()` of their iterators, also those of subclasses."""
     timed = _TimedTorch()
-    # Any: classes of torch's whose methods are replaced for a while.
-    loaders: Any = torch.utils.data.dataloader.DataLoader
+    # Any: classes of torch's and torchdata's whose methods are replaced for a while.
     iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    iterate, advance = loaders.__iter__, iterators.__next__
+    loaders: list[Any] = [torch.utils.data.dataloader.DataLoader]
+    with suppress(ImportError):  # it is not installed
+        loaders.append(importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader)
+    originals, advance = [kind.__iter__ for kind in loaders], iterators.__next__
 
-    def timed_iter(loader: Any) -> Any:
-        begun = time.monotonic_ns()
-        times = timed.times_of(loader)
-        iterator = iterate(loader)
-        times.begin(begun)
-        iterator._feedline_times = times
-        return iterator
+    def timing(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def timed_iter(loader: Any) -> Any:
+            begun = time.monotonic_ns()
+            times = timed.times_of(loader)
+            iterator = iterate(loader)
+            times.begin(begun)
+            iterator._feedline_times = times
+            return iterator
+
+        return timed_iter
 
     def timed_next(iterator: Any) -> Any:
         asked, is_batch = time.monotonic_ns(), False
@@ -320,11 +335,15 @@ def _timed_torch() -> Iterator[_TimedTorch]:
             if times is not None:
                 times.got(asked, is_batch=is_batch)
 
-    loaders.__iter__, iterators.__next__ = timed_iter, timed_next
     try:
+        iterators.__next__ = timed_next
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = timing(iterate)
         yield timed
     finally:
-        loaders.__iter__, iterators.__next__ = iterate, advance
+        iterators.__next__ = advance
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = iterate
 
 
 # -- both, one after the other ---------------------------------------------------------------------------------------
@@ -373,4 +392,4 @@ def _side_by_side(torchs: Result, ours: Result) -> str:
             table.append(["  feedline / torch", "", f"{ratio:.2f}x", *[""] * (len(_HEADS) - 2)])
     for theirs in others.values():
         table += [[theirs.name, *[""] * len(_HEADS)], ["  torch", *theirs.cells]]
-    return "\n".join(["", ours.verdict, "", aligned(table), "", *ours.notes, *ours.paths, ""])
+    return _paragraphs(ours, aligned(table))
