@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from feedline.bench import grid
-from feedline.bench.harness import Entry, Outcome, Settings, Side, run_rounds
+from feedline.bench.harness import Entry, Figures, Outcome, Settings, Side, run_rounds
 
 
 def test_both_loaders_get_the_same_arguments() -> None:
@@ -44,8 +44,8 @@ def test_any_batch_can_be_touched(batch: Any) -> None:  # Any: whatever users ma
 
 
 def test_only_whole_rounds_are_compared() -> None:
-    rounds = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, [{}], []]
-    outcomes = [Outcome({"workers": n}, Side("torch"), list(own)) for n, own in enumerate(rounds)]
+    rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, [{}], []]
+    outcomes = [Outcome({"workers": n}, Side("torch"), own) for n, own in enumerate(rounds)]
     assert [(found.case["workers"], len(found.rounds)) for found in grid.Measured(outcomes).complete()] == [
         (0, 2),
         (1, 2),
@@ -56,8 +56,8 @@ def test_nothing_is_begun_that_would_not_end_in_time() -> None:
     """Each measurement takes five seconds of a clock that only they move."""
     now = [0.0]
 
-    def measured(seconds: float) -> Callable[[], dict[str, float | None]]:
-        def measure() -> dict[str, float | None]:
+    def measured(seconds: float) -> Callable[[], Figures]:
+        def measure() -> Figures:
             now[0] += seconds
             return {"samples_per_s": 1.0}
 

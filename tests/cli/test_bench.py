@@ -79,7 +79,8 @@ def test_an_own_dataset_beside_torch(tmp_path: Path) -> None:
 
 def test_a_grid_of_a_loader() -> None:
     done = benched(
-        f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 10, "--json"
+        f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 10,
+        "--json",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     found = [row for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"]

@@ -11,9 +11,7 @@ MS = 1_000_000
 BEGUN = 10**15
 
 
-def recording_of(
-    batches: int, *, workers: int = 4, make_ms: float = 60, step_ms: float = 12, slow: float = 0.01
-) -> Recording:
+def recording_of(batches: int, *, workers: int = 4, make_ms: float = 60, step_ms: float = 12, slow: float = 0.01) -> Recording:
     """Return what would have been recorded of a loader with that many workers, which prefetches two batches each.
 
     Args:

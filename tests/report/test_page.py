@@ -167,9 +167,7 @@ def test_sliders_answer_at_once(page: Any) -> None:
 
 
 def test_what_is_predicted_for_the_settings_of_the_run_is_what_was_recorded(page: Any, recording: Recording) -> None:
-    told = re.fullmatch(
-        r"([\d,]+) samples/s, training would wait ([\d.]+) % of the time\.", page.inner_text("#predicted")
-    )
+    told = re.fullmatch(r"([\d,]+) samples/s, training would wait ([\d.]+) % of the time\.", page.inner_text("#predicted"))
     assert told is not None
     total = recording.stats().total
     assert float(told[1].replace(",", "")) == pytest.approx(total.samples_per_s, rel=0.05)
@@ -190,9 +188,7 @@ def test_dark_and_light(page: Any) -> None:
 
 def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
-    broken.write_text(
-        re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", file.read_text("utf-8"), flags=re.S)
-    )
+    broken.write_text(re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", file.read_text("utf-8"), flags=re.S))
     opened = browser.new_page()
     opened.goto(broken.as_uri())
     opened.wait_for_function("document.getElementById('verdict').textContent")

@@ -41,8 +41,10 @@ class Grid:
     def settings(self) -> Iterator[tuple[Case, Side, dict[str, Any]]]:
         """Yield each case with each of its sides, and the arguments for it."""
         for workers in dict.fromkeys(self.workers):
-            for depth in (self.prefetch or [None]) if workers else [None]:
-                for pin in self.pins or [None]:
+            depths: Sequence[int | None] = self.prefetch if self.prefetch and workers else [None]
+            pins: Sequence[bool | None] = self.pins or [None]
+            for depth in depths:
+                for pin in pins:
                     case: Case = {"workers": workers}
                     options = worker_arguments(workers, prefetch=depth)
                     if self.prefetch:

@@ -15,7 +15,6 @@ from feedline._optional import require
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.values.shown import printable
 
-
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
 """Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
 _TRYING = ("bench", "doctor", "tune")
@@ -24,8 +23,8 @@ _DATASET = (
     "returns one"
 )
 _FAILED_TEXT = (
-    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much memory; "
-    "8 it is empty; 1 any other error."
+    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
+    "memory; 8 it is empty; 1 any other error."
 )
 
 

@@ -20,7 +20,5 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         out.write_text(page, "utf-8")
     except OSError as exc:
-        raise BadOption(
-            f"The page could not be written to {out}: {exc.strerror or exc}. Give another file with -o."
-        ) from exc
+        raise BadOption(f"The page could not be written to {out}: {exc.strerror or exc}. Give another file with -o.") from exc
     sys.stdout.write(printable(f"{recording.stats().verdict}\n{out}\n"))
