@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 from argparse import Namespace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from feedline.cli import bench
 from feedline.cli.main import main
 from feedline.cli.pictures import PictureDataset, write_pictures
 from feedline.errors import InternalError
+from tests import program_server
+
+OWN = Path(__file__).parent / "own_datasets.py"
+PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"
 
 
 def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:
@@ -44,3 +50,52 @@ def test_what_is_written_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(bars) == 8
     assert {bar.side for bar in bars} == {"torch", "feedline/inline", "feedline/auto"}
     assert all(bar.median > 0 for bar in bars)
+
+
+# -- a dataset of the user's -------------------------------------------------------------------------------------------
+
+
+def benched(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return program_server.run(PROGRAM, "bench", *arguments)
+
+
+def test_an_own_dataset_beside_torch(tmp_path: Path) -> None:
+    rows, picture = tmp_path / "rows.jsonl", tmp_path / "bench.svg"
+    done = benched(
+        f"{OWN}:Sleeping", "--batch-size", 5, "--workers", 0, 2, "--rounds", 1, "--seconds", 10, "--json", rows,
+        "--plot", picture,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    for head in ("samples/s", "x torch", "per 1,000", "peak PSS"):
+        assert head in done.stdout
+    plot = importlib.import_module("benchmarks.plot")
+    bars = {(bar.case, bar.side): bar.median for bar in plot.bars(rows.read_text().splitlines(), "samples_per_s")}
+    engines = ("torch", "feedline/process", "feedline/thread")
+    assert set(bars) == {("workers 0", "torch"), ("workers 0", "feedline/inline")} | {("workers 2", s) for s in engines}
+    assert 0 < bars["workers 0", "torch"] <= 500, "a sample takes two milliseconds"
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"torch", *engines, "workers", "samples/s"} <= set(texts)
+
+
+def test_a_grid_of_a_loader() -> None:
+    done = benched(
+        f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 10,
+        "--json",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [row for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"]
+    assert [(row["case"]["prefetch"], row["side"]) for row in found] == [
+        (1, "torch"),
+        (1, "feedline/thread"),
+        (2, "torch"),
+        (2, "feedline/thread"),
+    ]
+
+
+def test_what_a_loader_raises_leaves_the_others() -> None:
+    done = benched(f"{OWN}:RaisingInWorkers", "--workers", 0, 1, "--rounds", 1, "--seconds", 10, "--json")
+    assert done.returncode == 0
+    sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
+    assert sides == {"torch", "feedline/inline", "feedline/thread"}
+    assert "Left out, feedline/process workers=1: OSError: the file is locked" in done.stderr
+    assert "Left out, torch workers=1: " in done.stderr

@@ -17,6 +17,7 @@ import numpy as np
 from feedline.bench.harness import Case, Entry, Outcome, Settings, Side, run_rounds, sides, worker_arguments
 from feedline.bench.steady import Span, Steady
 from feedline.datasets.objects import users_traceback
+from feedline.failures import words
 
 ENDLESS = 1 << 40
 _PAGE = 4096
@@ -40,8 +41,10 @@ class Grid:
     def settings(self) -> Iterator[tuple[Case, Side, dict[str, Any]]]:
         """Yield each case with each of its sides, and the arguments for it."""
         for workers in dict.fromkeys(self.workers):
-            for depth in (self.prefetch or [None]) if workers else [None]:
-                for pin in self.pins or [None]:
+            depths: Sequence[int | None] = self.prefetch if self.prefetch and workers else [None]
+            pins: Sequence[bool | None] = self.pins or [None]
+            for depth in depths:
+                for pin in pins:
                     case: Case = {"workers": workers}
                     options = worker_arguments(workers, prefetch=depth)
                     if self.prefetch:
@@ -83,13 +86,27 @@ class Work:
             time.sleep(self.step_s)
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What a loader raised."""
+
+    text: str
+    traceback: str
+    """With the user's frames."""
+
+    @classmethod
+    def of(cls, exc: BaseException) -> Failure:
+        """Return what can be told of an exception in another process, where it may not be known."""
+        return cls(f"{type(exc).__name__}: {words(exc)}".partition("\n")[0], users_traceback(exc))
+
+
 @dataclass
 class Measured:
     """What was measured of a grid."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    """What loaders raised, with the user's frames, by the title of their entry."""
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """By the title of their entry."""
 
     def complete(self) -> list[Outcome]:
         """Return what has been measured, with as many rounds of each as all of them have."""
@@ -131,13 +148,13 @@ def measure(
     return measured
 
 
-def _guarded(failures: dict[str, str], title: str, act: Callable[[], Any], instead: Any) -> Any:
+def _guarded(failures: dict[str, Failure], title: str, act: Callable[[], Any], instead: Any) -> Any:
     if title in failures:
         return instead
     try:
         return act()
     except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
-        failures[title] = users_traceback(exc)
+        failures[title] = Failure.of(exc)
         return instead
 
 

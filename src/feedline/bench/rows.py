@@ -114,7 +114,10 @@ def measure(entries: Sequence[Entry], arguments: argparse.Namespace) -> list[Out
 
 @contextmanager
 def progress(total: int | None) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal, and of how many if that is known; it is drawn only between measurements, never by a thread beside them."""
+    """Show a bar on a terminal, without an end if `total` is None.
+
+    It is drawn only between measurements, never by a thread beside them.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

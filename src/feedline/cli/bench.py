@@ -102,12 +102,12 @@ def measure_own(arguments: argparse.Namespace) -> None:
         kept = watch(partial(_measure, arguments, asked), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
     outcomes, failures = kept.measured.complete(), kept.measured.failures
     if not outcomes:
-        title, told = next(iter(failures.items()))
-        raise DatasetFailed(f"No setting could be measured; with {title}, this was raised.", "raises", told)
+        title, failure = next(iter(failures.items()))
+        raise DatasetFailed(f"No setting could be measured. {title}: {failure.text}", "raises", failure.traceback)
     name = f"feedline bench {arguments.what}"
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
-    for title, told in failures.items():
-        sys.stderr.write(printable(f"Left out, {title}: {told.strip().splitlines()[-1]}\n"))
+    for title, failure in failures.items():
+        sys.stderr.write(printable(f"Left out, {title}: {failure.text}\n"))
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended}. The rest was not measured.\n"))
     if arguments.plot is not None:

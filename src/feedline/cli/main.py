@@ -23,8 +23,8 @@ _DATASET = (
     "returns one"
 )
 _FAILED_TEXT = (
-    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much memory; "
-    "8 it is empty; 1 any other error."
+    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
+    "memory; 8 it is empty; 1 any other error."
 )
 
 

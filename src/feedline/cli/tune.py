@@ -11,7 +11,6 @@ from functools import partial
 
 from feedline.bench import chart, grid, harness, rows
 from feedline.cli.doctor import check_linux
-from feedline.datasets.objects import users_traceback
 from feedline.errors import DatasetFailed
 from feedline.tune.probing.process import Tell
 from feedline.tune.search import DEPTH, Choice, Limits, Rate, Setting, search
@@ -33,8 +32,7 @@ class _Kept:
     is_loader: bool = False
     batch_size: int = 0
     tried: dict[Setting, Rate] = field(default_factory=dict)
-    failures: dict[Setting, str] = field(default_factory=dict)
-    """What a setting raised, with the user's frames."""
+    failures: dict[Setting, grid.Failure] = field(default_factory=dict)
     ended: str | None = None
     ended_in: str = ""
 
@@ -55,14 +53,15 @@ def run(arguments: argparse.Namespace) -> None:
     assert kept.limits is not None  # told before anything was tried
     choice = search(kept.tried.get, kept.limits, step_s=step_s)
     if choice is None:
-        setting, told = next(iter(kept.failures.items()))
-        raise DatasetFailed(f"No setting could be measured; with {setting}, this was raised.", "raises", told)
+        setting, failure = next(iter(kept.failures.items()))
+        text = f"No setting could be measured. With {setting}: {failure.text}"
+        raise DatasetFailed(text, "raises", failure.traceback)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:
         _show(arguments.what, kept, choice, has_step=step_s > 0)
-    for setting, told in kept.failures.items():
-        sys.stderr.write(printable(f"Left out, with {setting}: {told.strip().splitlines()[-1]}\n"))
+    for setting, failure in kept.failures.items():
+        sys.stderr.write(printable(f"Left out, with {setting}: {failure.text}\n"))
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended}. The rest was not tried.\n"))
     if arguments.plot is not None:
@@ -85,7 +84,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
     tell("part", "limits", limits)
     work = grid.Work(target.dataset, target.options, target.batch_size, step_s)
     tried: dict[Setting, Rate] = {}
-    failures: dict[Setting, str] = {}
+    failures: dict[Setting, grid.Failure] = {}
     longest_s = 0.0
 
     def measure(setting: Setting) -> Rate | None:
@@ -99,7 +98,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         try:
             figures = work.steady(harness.Side(harness.FEEDLINE, setting.engine), options, counted_s).measure()
         except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
-            failures[setting] = users_traceback(exc)
+            failures[setting] = grid.Failure.of(exc)
             tell("part", "failures", failures)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)

@@ -39,7 +39,8 @@ class Setting:
     def __str__(self) -> str:
         if self.workers == 0:
             return "no workers"
-        return f"{_count(self.workers, 'worker')} ({self.engine}{'' if self.depth == DEPTH else f', prefetch {self.depth}'})"
+        more = "" if self.depth == DEPTH else f", prefetch {self.depth}"
+        return f"{_count(self.workers, 'worker')} ({self.engine}{more})"
 
     def code(self, first: str) -> str:
         """Return the loader as Python, with its first arguments as a user writes them."""
@@ -192,7 +193,8 @@ class _Search:
         reasons = []
         if self._step_s and rate.keeps_up:
             reasons.append(
-                f"With {chosen} training waits for {rate.stall:.1%} of its time, at {seconds_text(self._step_s)} a step."
+                f"With {chosen} training waits for {rate.stall:.1%} of its time, at steps of "
+                f"{seconds_text(self._step_s)}."
             )
         elif self._step_s:
             reasons.append(

@@ -103,7 +103,7 @@ def make_some(target: Target, *, seconds: float) -> Made:
                 break
         took_s, computed_s = clock.since(before)
     except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
-        text = f"A batch of the dataset could not be made: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+        text = f"A batch could not be made: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
         raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
     finally:
         clock.close()

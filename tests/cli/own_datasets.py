@@ -1,0 +1,50 @@
+"""Datasets for `feedline bench` and `feedline tune`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+MAIN_PID = os.getpid()
+
+
+class Sleeping:
+    """Waits for each sample, as one that comes over a network."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        time.sleep(2e-3)
+        return np.full(16, index, np.float32)
+
+
+class Ready(Sleeping):
+    """Has nothing to do."""
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(16, index, np.float32)
+
+
+class HangingInWorkers(Ready):
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        if os.getpid() != MAIN_PID:
+            sys.stderr.write(f"worker {os.getpid()}\n")
+            time.sleep(1000)
+        return super().__getitem__(index)
+
+
+class RaisingInWorkers(Ready):
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        if os.getpid() != MAIN_PID:
+            raise OSError("the file is locked")
+        return super().__getitem__(index)
+
+
+def loader() -> DataLoader[NDArray[np.float32]]:
+    return DataLoader(Sleeping(), batch_size=5)  # type: ignore[arg-type]  # torch takes any that has a length
