@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from feedline.observe.batch_rows import columns_of, row
+from feedline.observe.batch_rows import Row, columns_of, row
 from feedline.observe.recording import EpochSpan, Recording
 
 MS = 1_000_000
@@ -38,7 +38,8 @@ def recording_of(
 
     window = 2 * workers
     tasks = [make(BEGUN) for _ in range(min(window, batches))]
-    rows, now, known = [], BEGUN, set[int]()
+    rows: list[Row] = []
+    now, known = BEGUN, set[int]()
     for ordinal in range(batches):
         task = tasks[ordinal]
         behind = sum(other["came"] <= now for other in tasks[ordinal + 1 : ordinal + window])
