@@ -114,19 +114,19 @@ def measure_own(arguments: argparse.Namespace) -> None:
         arguments.plot.write_text(chart.draw(name, _panels(outcomes)), encoding="utf-8")
 
 
-def _measure(arguments: argparse.Namespace, asked: grid.Grid, tell: Tell) -> None:
+def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
     """Measure a grid, and tell what there is after each measurement; in a process of its own."""
     began_s = time.monotonic()
-    tell("stage", "import")
+    send("stage", "import")
     target = open_target(arguments.what, arguments.batch_size)
-    tell("stage", "samples")
+    send("stage", "samples")
     make_some(target, seconds=0.0)
     if torch.cuda.is_available():
         asked = replace(asked, pins=(False, True))
     work = grid.Work(target.dataset, target.options, target.batch_size)
     settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
     left_s = arguments.seconds - (time.monotonic() - began_s)
-    grid.measure(asked, work, settings, left_s, step=partial(tell, "stage"), keep=partial(tell, "part", "measured"))
+    grid.measure(asked, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
 
 
 def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:

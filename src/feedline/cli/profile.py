@@ -27,6 +27,7 @@ import torch.utils.data.dataloader
 import feedline
 from feedline.cli.script import Script
 from feedline.errors import BadOption, FeedlineError
+from feedline.failures import words
 from feedline.loader.base import LoaderBase
 from feedline.loader.install import install
 from feedline.loader.iteration import watchers
@@ -79,7 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
             sys.stdout.write(printable(result.text(found.rank)))
     except (FeedlineError, OSError) as exc:
         if not has_failed:
-            raise BadOption(f"What was measured could not be written: {exc}") from exc
+            raise BadOption(
+                f"What was measured could not be written: {words(exc)}. Give another place with -o."
+            ) from exc
         sys.stderr.write(printable(f"feedline: What was measured could not be written: {exc}\n"))
     if has_failed:
         assert end is not None

@@ -68,20 +68,20 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.plot.write_text(_drawn(arguments.what, kept, choice, step_s), encoding="utf-8")
 
 
-def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, tell: Tell) -> None:
+def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
     """Measure what the search asks for; in a process of its own."""
     from feedline.tune.probe import room_now
 
     until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
-    tell("stage", "import")
+    send("stage", "import")
     target: Target = open_target(source, batch_size)
     for name in ("code", "is_loader", "batch_size"):
-        tell("part", name, getattr(target, name))
-    tell("stage", "samples")
+        send("part", name, getattr(target, name))
+    send("stage", "samples")
     made, room = make_some(target, seconds=counted_s), room_now()
-    tell("part", "batch_bytes", made.batch_bytes)
+    send("part", "batch_bytes", made.batch_bytes)
     limits = Limits.of(room.cores, room.memory_bytes, made.batch_bytes, made.cpu_share)
-    tell("part", "limits", limits)
+    send("part", "limits", limits)
     work = grid.Work(target.dataset, target.options, target.batch_size, step_s)
     tried: dict[Setting, Rate] = {}
     failures: dict[Setting, grid.Failure] = {}
@@ -92,19 +92,19 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         began_s = time.monotonic()
         if began_s + longest_s > until_s:
             return None
-        tell("stage", str(setting))
+        send("stage", str(setting))
         depth = None if setting.depth == DEPTH else setting.depth
         options = harness.worker_arguments(setting.workers, prefetch=depth)
         try:
             figures = work.steady(harness.Side(harness.FEEDLINE, setting.engine), options, counted_s).measure()
         except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
             failures[setting] = grid.Failure.of(exc)
-            tell("part", "failures", failures)
+            send("part", "failures", failures)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)
         stall = (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0)
         tried[setting] = Rate(figures["samples_per_s"] or 0.0, min(1.0, stall))
-        tell("part", "tried", tried)
+        send("part", "tried", tried)
         return tried[setting]
 
     with harness.expected_warnings():

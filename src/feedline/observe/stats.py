@@ -122,29 +122,29 @@ class Stats(Mapping[str, Any]):
         total = self.total
         lines: list[str] = []
 
-        def tell(name: str, kind: str, values: Mapping[str, float]) -> None:
+        def add(name: str, kind: str, values: Mapping[str, float]) -> None:
             if values:
                 lines.append(f"# TYPE {prefix}_{name} {kind}")
                 lines.extend(f"{prefix}_{name}{labels} {value:.9g}" for labels, value in values.items())
 
-        tell("batches_total", "counter", {"": total.batches})
-        tell("samples_total", "counter", {"": total.samples})
-        tell("seconds_total", "counter", {"": total.seconds})
+        add("batches_total", "counter", {"": total.batches})
+        add("samples_total", "counter", {"": total.samples})
+        add("seconds_total", "counter", {"": total.seconds})
         waits = {f'{{cause="{_label(cause)}"}}': waited for cause, waited in total.waits.items()}
-        tell("wait_seconds_total", "counter", waits)
+        add("wait_seconds_total", "counter", waits)
         for name in ("failures", "restarted_workers", "recycled_workers"):
-            tell(f"{name}_total", "counter", {"": self.counters.get(name, 0)})
-        tell("stall", "gauge", {"": self.epoch.stall})
-        tell("prefetch_occupancy", "gauge", {"": self.epoch.prefetch_occupancy})
+            add(f"{name}_total", "counter", {"": self.counters.get(name, 0)})
+        add("stall", "gauge", {"": self.epoch.stall})
+        add("prefetch_occupancy", "gauge", {"": self.epoch.prefetch_occupancy})
         used = {f'{{worker="{number}"}}': share for number, share in enumerate(self.epoch.worker_utilisation)}
-        tell("worker_utilisation", "gauge", used)
-        tell("arena_bytes", "gauge", {"": self.counters.get("arena_bytes", 0)})
-        tell("worker_pss_bytes", "gauge", {f'{{worker="{one.worker}"}}': one.pss_bytes for one in self.memory})
+        add("worker_utilisation", "gauge", used)
+        add("arena_bytes", "gauge", {"": self.counters.get("arena_bytes", 0)})
+        add("worker_pss_bytes", "gauge", {f'{{worker="{one.worker}"}}': one.pss_bytes for one in self.memory})
         stages: dict[str, float] = {}
         for stage, spread in {**total.stages, "body": total.body}.items():
             for share, value in (("0.5", spread.p50), ("0.9", spread.p90), ("0.99", spread.p99)):
                 stages[f'{{stage="{_label(stage)}",quantile="{share}"}}'] = value
-        tell("stage_seconds", "gauge", stages)
+        add("stage_seconds", "gauge", stages)
         return "\n".join(lines) + "\n"
 
     def __repr__(self) -> str:
