@@ -172,7 +172,7 @@ def _drawn(source: str, kept: _Kept, choice: Choice, step_s: float) -> str:
         chart.Line(name, [chart.Point(count, y, y, y) for (own, count), y in best.items() if own == name])
         for name in dict.fromkeys(name for name, _ in best)
     ]
-    level = (kept.batch_size / step_s, f"a step of {step_s * 1e3:g} ms needs this") if step_s else None
+    level = (kept.batch_size / step_s, f"all that steps of {step_s * 1e3:g} ms take") if step_s else None
     panels = [
         chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
     ]
