@@ -131,7 +131,7 @@ def _ticks(highest: float) -> list[float]:
 
     Example:
         >>> _ticks(870.0)
-        [0, 200, 400, 600, 800, 1000]
+        [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]
     """
     raw = max(highest, 1e-9) / 5
     power = 10.0 ** math.floor(math.log10(raw))

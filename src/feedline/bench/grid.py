@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.bench.harness import Case, Entry, Outcome, Settings, Side, run_rounds, sides, worker_arguments
+from feedline.bench import load
+from feedline.bench.harness import Case, Entry, Figures, Outcome, Settings, Side, run_rounds, sides, worker_arguments
 from feedline.bench.steady import Span, Steady
 from feedline.datasets.objects import users_traceback
 from feedline.failures import words
@@ -60,8 +61,8 @@ class _Short(Span):
     """A span that leaves out little: whoever takes every batch at once finds none that was made ahead."""
 
     def margin(self, worker_count: int, prefetch: int | None = None) -> int:
-        """Tell how many batches are left out: two of each worker, which do not begin at the same moment."""
-        return 2 * max(worker_count, 1)
+        """Tell how many batches are left out: one of each worker, which do not begin at the same moment."""
+        return max(worker_count, 1)
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ class Work:
     step_s: float = 0.0
     """For how long the training loop sleeps after each batch."""
 
-    def steady(self, side: Side, options: Mapping[str, Any], seconds: float) -> Steady:
-        """Return a loader that is measured for some seconds, and for four batches of each worker at least."""
+    def steady(
+        self, side: Side, options: Mapping[str, Any], seconds: float, sums: Callable[[Any], dict[str, float]]
+    ) -> Steady:
+        """Return a loader that is measured for some seconds, and for two batches of each worker at least."""
         opened = partial(side.open, self.dataset, **self.options, **options)
-        span = _Short(seconds, batches=4 * max(options["num_workers"], 1))
-        return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=_waited)
+        span = _Short(seconds, batches=2 * max(options["num_workers"], 1))
+        return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=sums)
 
     def _train(self, batch: Any) -> None:
         touch(batch)
@@ -132,15 +135,15 @@ def measure(
     chosen = list(grid.settings())
     counted_s = min(_LONGEST_S, _COUNTED_SHARE * seconds / len(chosen) / (settings.rounds + 1))
     measured = Measured()
+    peaks: list[list[int]] = [[] for _ in chosen]
     entries = []
-    for case, side, options in chosen:
-        steady = work.steady(side, options, counted_s)
-        guarded = partial(_guarded, measured.failures, Entry(case, side, steady.measure).title)
-        entries.append(
-            Entry(case, side, partial(guarded, steady.measure, {}), partial(guarded, steady.peak_pss_mb, None))
-        )
+    for (case, side, options), seen in zip(chosen, peaks, strict=True):
+        entry = Entry(case, side, work.steady(side, options, counted_s, partial(_look_at_memory, seen)).measure)
+        entries.append(replace(entry, measure=partial(_guarded, measured.failures, entry)))
 
     def kept(outcomes: list[Outcome]) -> None:
+        for outcome, seen in zip(outcomes, peaks, strict=True):
+            outcome.peak_pss_mb = max(seen) / 1e6 if seen else None
         measured.outcomes = outcomes
         keep(measured)
 
@@ -148,23 +151,26 @@ def measure(
     return measured
 
 
-def _guarded(failures: dict[str, Failure], title: str, act: Callable[[], Any], instead: Any) -> Any:
-    if title in failures:
-        return instead
-    try:
-        return act()
-    except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
-        failures[title] = Failure.of(exc)
-        return instead
+def _guarded(failures: dict[str, Failure], entry: Entry) -> Figures:
+    if entry.title not in failures:
+        try:
+            return entry.measure()
+        except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
+            failures[entry.title] = Failure.of(exc)
+    return {}
 
 
-def _waited(loader: Any) -> dict[str, float]:
-    """Tell for how long the training loop waited for batches to be made, as far as the loader knows.
+def _look_at_memory(seen: list[int], loader: Any) -> dict[str, float]:
+    """Note what all processes take, just before the clock runs and after it: it is part of no sum."""
+    seen += [found] if (found := load.pss_bytes()) is not None else []
+    return {}
+
+
+def waited(loader: Any) -> dict[str, float]:
+    """Tell for how long the training loop has waited for batches to be made, as feedline's loader knows it.
 
     What it takes to hand over a batch that is ready does not count: no worker would remove that.
     """
-    if not hasattr(loader, "stats"):
-        return {}
     waits = loader.stats().total.waits
     return {"making_s": sum(seconds for cause, seconds in waits.items() if cause not in ("transfer", "deliver"))}
 

@@ -122,7 +122,12 @@ class Entry:
     @property
     def title(self) -> str:
         """What is being measured, in a line."""
-        return " ".join([self.side.name, *(f"{name}={value}" for name, value in self.case.items())])
+        return title_of(self.case, self.side)
+
+
+def title_of(case: Case, side: Side) -> str:
+    """Name one configuration of one side in a line."""
+    return " ".join([side.name, *(f"{name}={value}" for name, value in case.items())])
 
 
 @dataclass

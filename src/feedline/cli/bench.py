@@ -108,8 +108,9 @@ def measure_own(arguments: argparse.Namespace) -> None:
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
     for title, failure in failures.items():
         sys.stderr.write(printable(f"Left out, {title}: {failure.text}\n"))
-    if kept.ended is not None:
-        sys.stderr.write(printable(f"{kept.ended}. The rest was not measured.\n"))
+    if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
+        within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
+        sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more with --seconds.\n"))
     if arguments.plot is not None:
         arguments.plot.write_text(chart.draw(name, _panels(outcomes)), encoding="utf-8")
 

@@ -96,14 +96,15 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         depth = None if setting.depth == DEPTH else setting.depth
         options = harness.worker_arguments(setting.workers, prefetch=depth)
         try:
-            figures = work.steady(harness.Side(harness.FEEDLINE, setting.engine), options, counted_s).measure()
+            side = harness.Side(harness.FEEDLINE, setting.engine)
+            figures = work.steady(side, options, counted_s, grid.waited).measure()
         except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
             failures[setting] = grid.Failure.of(exc)
             send("part", "failures", failures)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)
         stall = (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0)
-        tried[setting] = Rate(figures["samples_per_s"] or 0.0, min(1.0, stall))
+        tried[setting] = Rate(figures["samples_per_s"] or 0.0, min(1.0, stall), figures["other_cores"] or 0.0)
         send("part", "tried", tried)
         return tried[setting]
 
@@ -163,19 +164,15 @@ def _ahead_mb(kept: _Kept, setting: Setting) -> float:
 def _drawn(source: str, kept: _Kept, choice: Choice, step_s: float) -> str:
     """Draw rates against workers, and the memory of batches made ahead against the prefetch factor."""
     chosen = choice.setting
-    engines = dict.fromkeys(setting.engine for setting in choice.tried)
+    best: dict[tuple[str, int], float] = {}  # with whatever prefetch factor
+    for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers):
+        place = f"feedline/{setting.engine}", setting.workers
+        best[place] = max(rate.samples_per_s, best.get(place, 0.0))
     lines = [
-        chart.Line(
-            f"feedline/{engine}",
-            [
-                chart.Point(setting.workers, rate.samples_per_s, rate.samples_per_s, rate.samples_per_s)
-                for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers)
-                if setting.engine == engine and setting.depth == (chosen.depth if setting == chosen else DEPTH)
-            ],
-        )
-        for engine in engines
+        chart.Line(name, [chart.Point(count, y, y, y) for (own, count), y in best.items() if own == name])
+        for name in dict.fromkeys(name for name, _ in best)
     ]
-    level = (kept.batch_size / step_s, f"a step of {step_s * 1e3:g} ms needs this") if step_s else None
+    level = (kept.batch_size / step_s, f"all that steps of {step_s * 1e3:g} ms take") if step_s else None
     panels = [
         chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
     ]
@@ -185,7 +182,7 @@ def _drawn(source: str, kept: _Kept, choice: Choice, step_s: float) -> str:
         name = f"feedline/{chosen.engine}"
         panels.append(
             chart.Panel(
-                f"Batches made ahead by {chosen.workers} workers", "prefetch factor", "MB", [chart.Line(name, points)],
+                "Batches made ahead", "prefetch factor", "MB", [chart.Line(name, points)],
                 marked=(name, chosen.depth),
             )
         )  # fmt: skip

@@ -208,7 +208,7 @@ class _Listening:
 def _users(stack: str) -> str:
     """Return the stacks that Python wrote, without the lines that led to the user's code."""
     lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
-    return "\n".join(lines)
+    return "\n".join(lines) if any('File "' in line for line in lines) else ""
 
 
 _OURS = (f'File "{Path(__file__).parents[1]}', "multiprocessing/", 'File "<frozen')

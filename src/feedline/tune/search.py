@@ -23,6 +23,8 @@ STALL = 0.01
 DEPTH = 2
 """What `prefetch_factor` is if it is not given."""
 _DEPTHS = (4, 8)
+_BUSY_CORES = 0.25
+"""Load of others from which on figures are doubtful."""
 _MOST_PER_CORE = 8
 _MEMORY_SHARE = 0.25
 """Of the memory that can be had, for batches that were made ahead."""
@@ -60,6 +62,8 @@ class Rate:
     samples_per_s: float
     stall: float = 0.0
     """The share of its time that the training loop waited for batches to be made."""
+    other_cores: float = 0.0
+    """How many cores other programs kept busy meanwhile."""
 
     @property
     def keeps_up(self) -> bool:
@@ -128,7 +132,7 @@ class _Search:
         if not self._tried:
             return None
         chosen = self._deeper(self._fewest())
-        return Choice(chosen, self._reasons(chosen), self._tried)
+        return Choice(chosen, self._reasons(chosen) + self._busy(), self._tried)
 
     def _rate(self, setting: Setting) -> Rate | None:
         if setting not in self._asked:
@@ -139,12 +143,15 @@ class _Search:
 
     def _double(self, engine: str) -> None:
         """Try more and more workers of an engine, until they are enough or gain nothing."""
+        most = self._limits.workers
+        if self._step_s and any(rate.keeps_up for rate in self._tried.values()):
+            most = min(most, self._fewest().workers - 1)  # of the other engine: with as many, that one is taken
         workers, before = 1, 0.0
-        while (rate := self._rate(Setting(engine, workers))) is not None:
+        while workers <= most and (rate := self._rate(Setting(engine, workers))) is not None:
             has_gained = rate.samples_per_s >= before * (1 + GAIN)
-            if not has_gained or (self._step_s and rate.keeps_up) or workers == self._limits.workers:
+            if not has_gained or (self._step_s and rate.keeps_up) or workers == most:
                 return
-            before, workers = rate.samples_per_s, min(2 * workers, self._limits.workers)
+            before, workers = rate.samples_per_s, min(2 * workers, most)
 
     def _is_enough(self, rate: Rate) -> bool:
         if self._step_s and any(other.keeps_up for other in self._tried.values()):
@@ -217,6 +224,11 @@ class _Search:
             best = max(others, key=lambda setting: self._tried[setting].samples_per_s)
             reasons.append(f"The other engine at its best: {self._said(best, rate)}.")
         return reasons
+
+    def _busy(self) -> list[str]:
+        most = max(rate.other_cores for rate in self._tried.values())
+        told = f"Other programs kept up to {most:.1f} cores busy meanwhile. Run it again on a quiet machine."
+        return [told] if most > _BUSY_CORES else []
 
     def _said(self, setting: Setting, chosen: Rate) -> str:
         rate = self._tried[setting]
