@@ -21,6 +21,8 @@ from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDatas
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
+from feedline.observe.recording import Recording
+from feedline.observe.stats import Stats
 from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
 
 if TYPE_CHECKING:
@@ -173,3 +175,18 @@ def test_what_type_checkers_refuse() -> None:
         StratifiedBatchSampler(labels, 4, mode="every")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
         distribute(RandomSampler(squares), tail="cut")  # type: ignore[arg-type]
+
+
+def test_what_a_loader_measures(tmp_path: Path) -> None:
+    loader = Loader(np.arange(8), 4)
+    with feedline.record(loader, tmp_path / "run.json"):
+        for _ in loader:
+            with feedline.stage("step"):
+                pass
+    stats = assert_type(loader.stats(), Stats)
+    assert_type(stats.verdict, str)
+    assert_type(stats.epoch.waits, dict[str, float])
+    assert_type(stats.epoch.body.p99, float)
+    assert_type(stats.flat(), dict[str, float])
+    assert stats.total.batches == stats["batches"] == 2
+    assert assert_type(Recording.load(tmp_path / "run.json"), Recording).stats().total.samples == 8

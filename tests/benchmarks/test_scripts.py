@@ -183,6 +183,12 @@ def test_formats(sample: str, count: int, tmp_path: Path) -> None:
     assert all(row["figures"]["disk_mb"]["median"] > 0 for row in ours)
 
 
+def test_accounting_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module("benchmarks.accounting_cost").main
+    assert main(["--pairs", "1", "--batches", "4", "--workers", "0"]) == 0
+    assert len(re.findall(r"^(?:map|tensors) +0 +[\d.]+ +[\d.]+ \(", capsys.readouterr().out, re.M)) == 2
+
+
 def test_listing(tmp_path: Path) -> None:
     found = summaries(rows_of("w9_listing", [*BRIEF, "--files", "500", "--data", str(tmp_path)], tmp_path))
     assert set(found) == {"torch", "feedline", "feedline/cache"}

@@ -519,3 +519,40 @@ def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: i
     assert seen == list(range(400))
     assert places >= place
     loader.close()
+
+
+class Waiting(Wrapping):
+    """Takes its time to begin, or to deliver, as targets do that wait for their device."""
+
+    def __init__(self, threads: int, begin_s: float, deliver_s: float) -> None:
+        super().__init__(threads)
+        self.begin_s, self.deliver_s = begin_s, deliver_s
+
+    def begin(self, batch: Any) -> Any:
+        time.sleep(self.begin_s)
+        return super().begin(batch)
+
+    def deliver(self, begun: Any) -> Any:
+        time.sleep(self.deliver_s)
+        return super().deliver(begun)
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, threads: int) -> None:
+    loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
+    assert len(list(loader)) == 20
+    epoch = loader.stats().epoch
+    waited = epoch.wait_s - epoch.waits["start"]
+    assert (epoch.batches, epoch.samples) == (20, 40)
+    assert epoch.waits["device"] > 0.7 * waited, str(loader.stats())
+    assert epoch.stages["device"].p50 >= 0.04
+    assert epoch.body.count == 19
+
+
+def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
+    loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
+    for _ in loader:
+        time.sleep(0.05)
+    epoch = loader.stats().epoch
+    assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())

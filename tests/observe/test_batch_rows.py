@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.observe.batch_rows import COLUMNS, Totals, columns_of, row, settle_order
@@ -34,6 +34,7 @@ def test_a_row_has_every_column() -> None:
     assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
 
 
+@settings(deadline=None)  # other tests may run
 @given(ROWS, ROWS)
 def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
     pieces = folded(first)
@@ -41,6 +42,7 @@ def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], se
     assert period_of(pieces, 2) == period_of(folded(first + second), 2)
 
 
+@settings(deadline=None)  # other tests may run
 @given(ROWS, ROWS)
 def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
     whole = Totals()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.observe.histogram import PER_OCTAVE, Histogram
@@ -18,6 +18,7 @@ def counted(durations: list[int], weight: int = 1) -> Histogram:
     return histogram
 
 
+@settings(deadline=None)  # other tests may run
 @given(DURATIONS, st.floats(0.0, 1.0))
 def test_a_quantile_is_numpys_within_a_bin(durations: list[int], share: float) -> None:
     exact = float(np.quantile(durations, share, method="inverted_cdf"))
@@ -26,6 +27,7 @@ def test_a_quantile_is_numpys_within_a_bin(durations: list[int], share: float) -
     assert found <= exact * 2 ** (1 / PER_OCTAVE) * (1 + 1e-9)
 
 
+@settings(deadline=None)  # other tests may run
 @given(DURATIONS, DURATIONS)
 def test_two_histograms_merged_are_the_histogram_of_both(first: list[int], second: list[int]) -> None:
     merged = counted(first)
@@ -34,6 +36,7 @@ def test_two_histograms_merged_are_the_histogram_of_both(first: list[int], secon
     assert merged.total == sum(first) + sum(second)
 
 
+@settings(deadline=None)  # other tests may run
 @given(DURATIONS, st.integers(1, 9))
 def test_a_weight_counts_each_duration_as_often(durations: list[int], weight: int) -> None:
     assert counted(durations, weight).spread() == counted(durations * weight).spread()

@@ -35,7 +35,7 @@ _LOOK_UP_S = 0.05
 _TOGETHER = 8
 """The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
 
-_LONG_S = 0.003
+_LONG_S = 0.005
 """A wait that is so long has a row of its own; see `feedline.observe.observer`."""
 
 Facts = tuple[Row, Row]
@@ -194,10 +194,12 @@ class Driver:
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
             self._observer.hear(told, worker)
+        given, came = int(flight.given_s * 1e9), int(flight.came_s * 1e9)
         (began, fetch, collate), busy = result.began_fetch_collate, result.busy_ns
+        if not began:  # an engine that does not say
+            began, fetch = came - busy, busy
         size = parcel.used if type(parcel) is Parcel else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, began + busy)
-        given, came = int(flight.given_s * 1e9), int(flight.came_s * 1e9)
         facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
         asked, ready = int(self._asked_s * 1e9), self.epoch.ready.values()
         # Who has not come was perhaps ready as well: that is found out later, from when each was finished.

@@ -45,7 +45,7 @@ class Resources:
     def __init__(self, settings: Settings, framework: Framework) -> None:
         self.settings = settings
         self.framework = framework
-        self.counters = Counters(observer=Observer(in_order=settings.in_order))
+        self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
@@ -187,7 +187,7 @@ class Resources:
             "engine": settings.engine_name,
             "workers": settings.worker_count,
             "prefetch": settings.depth,
-            "in_order": settings.in_order,
+            "in_order": settings.make_scheduler().in_order,
             "persistent": settings.persistent,
             "pin": settings.pin,
             "split": settings.split,

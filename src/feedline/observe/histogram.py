@@ -82,7 +82,7 @@ class Histogram:
             return 0.0
         rank = max(1, math.ceil(share * self.count))
         place = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return min(max(2.0 ** ((place + 0.5) / PER_OCTAVE), self._least), self._most)
+        return float(min(max(2.0 ** ((place + 0.5) / PER_OCTAVE), self._least), self._most))
 
     def spread(self) -> Spread:
         """Return the distribution, in seconds."""

@@ -108,7 +108,7 @@ class MachineFigures:
         last, self._last = self._last, (idle, total)
         if last is None or total <= last[1]:
             return None
-        return min(1.0, max(0.0, 1 - (idle - last[0]) / (total - last[1])))
+        return float(min(1.0, max(0.0, 1 - (idle - last[0]) / (total - last[1]))))
 
     def _memory_and_disk(self) -> tuple[float | None, float | None]:
         """Return memory in use, and bytes read from disks since the machine started."""

@@ -25,8 +25,8 @@ from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
 from feedline.types import Told
 
-_APART_NS = 3_000_000
-"""Rows are at least so far apart, on average: what they cost, some 10 us, is then below 1 %."""
+_APART_NS = 5_000_000
+"""Rows are at least so far apart, on average: what they cost, 10 to 40 us, is then below 1 %."""
 _EXACT = 8
 """So many batches of an epoch have a row each, however short they are."""
 _MOST = 256

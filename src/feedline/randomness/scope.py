@@ -13,6 +13,7 @@ A scope also notes how long the task at hand is in each stage, for `feedline.obs
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import time
@@ -204,7 +205,7 @@ class Timed(Iterator[Any]):
         return self._item
 
     def __length_hint__(self) -> int:
-        return self._left.__length_hint__()
+        return operator.length_hint(self._left)
 
 
 def _references_of_our_own() -> int:

@@ -26,6 +26,7 @@ from feedline.types import TIMES, Draw, IndexBlock, Task
 _PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
 
+_NO_TIMES = bytes(TIMES.size)
 _HEAD = struct.Struct(f"<BBQQQ{TIMES.size}s")
 _LONGEST = _PACKET_BYTES + _HEAD.size
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
@@ -78,7 +79,7 @@ class Message:
     """DONE: memory that holds the batch instead of the slot."""
     bound: bool = False
     """Of a worker: what it makes may depend on which worker it is."""
-    times: bytes = b""
+    times: bytes = _NO_TIMES
     """DONE: as in `Result`."""
 
 
@@ -202,7 +203,7 @@ def joined(messages: list[Message]) -> Message | None:
     first = messages[0]
     parts = [first.body]
     for message in messages[1:]:
-        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, b""))
+        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns, _NO_TIMES))
         parts.append(message.body)
     body = b"".join(parts)
     return None if len(body) > _PACKET_BYTES else Message(Kind.TASK, first.task_id, body, first.used, first.busy_ns)
