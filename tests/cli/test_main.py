@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
+import feedline
 from feedline.cli.main import main
+from tests import program_server
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,3 +54,8 @@ def test_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr("feedline.cli.bench.run", interrupt)
     assert main(["bench"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_is_a_module_too() -> None:
+    done = program_server.run("import runpy\nrunpy.run_module('feedline', run_name='__main__')", "--version")
+    assert (done.returncode, done.stdout) == (0, f"feedline {feedline.__version__}\n")

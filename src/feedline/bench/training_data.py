@@ -31,7 +31,8 @@ class Row:
     """What feeds the network."""
 
     network: str
-    """Of torchvision; "compiled" behind it for one that `torch.compile` has been at."""
+    """Of torchvision. Behind it, "compiled" for one that `torch.compile` has been at; "first" if it trains on a stream
+    whose kernels go first."""
     source: str = "folder"
     """"folder" or "tar"."""
     decode: str = "gpu"

@@ -1,0 +1,8 @@
+"""`python -m feedline`: the command, where its script is not on the path."""
+
+import sys
+
+from feedline.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
