@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
 from multiprocessing.context import SpawnContext
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feedline.driver.settings import ENGINES, Settings, memory_limit
+from feedline.driver.settings import ENGINES, Settings
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
+from feedline.system.limits import memory_limit
 
 
 class Threads(SpawnContext):
@@ -78,32 +77,3 @@ def test_the_budget() -> None:
     assert Settings(memory_budget=0).budget_bytes() == 0
     assert Settings(memory_budget=5000).budget_bytes() == 5000
     assert Settings().budget_bytes() == memory_limit() // 4
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/\n", {"memory.max": "1048576\n"}, 1 << 20),
-        ("0::/\n", {"memory.max": "max\n"}, None),
-        ("0::/job/step\n", {"job/memory.max": "4096\n", "job/step/memory.max": "max\n"}, 4096),
-        ("7:cpu,memory:/a/b\n3:pids:/x\n", {"memory/a/b/memory.limit_in_bytes": "8192\n"}, 8192),
-        ("3:pids:/x\n", {"x/memory.max": "1\n"}, None),
-        (None, {}, None),
-    ],
-)
-def test_the_memory_of_the_control_groups_counts(
-    groups: str | None, files: dict[str, str], limit: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
-    if groups is not None:
-        texts["/proc/self/cgroup"] = groups
-
-    def read(path: Path) -> str:
-        if str(path) not in texts:
-            raise FileNotFoundError(path)
-        return texts[str(path)]
-
-    monkeypatch.setattr(Path, "read_text", read)
-    found = memory_limit()
-    monkeypatch.undo()
-    assert found == (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit)

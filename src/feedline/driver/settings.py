@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import get_args
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
+from feedline.system.limits import memory_limit
 from feedline.types import EngineName
 
 DEFAULT_DEPTH = 2
@@ -122,38 +121,3 @@ def local_rank_count() -> int:
     """Return how many training processes share this machine, as launchers say in LOCAL_WORLD_SIZE."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(text)) if text.isdigit() else 1
-
-
-def memory_limit() -> int:
-    """Return the memory this process may use: the machine's, or that of its control group or one above, if less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _limit_files():
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
-
-
-def _limit_files() -> Iterator[Path]:
-    """Yield the files that may hold a limit on this process's memory, of both versions of control groups."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in ["0::/", "1:memory:/", *lines]:
-        number, controllers, group = line.split(":", 2)
-        if number == "0" and not controllers:
-            top, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            top, name = root / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        own = top / group.lstrip("/")
-        for folder in (own, *own.parents):
-            if folder == root.parent:
-                break
-            yield folder / name

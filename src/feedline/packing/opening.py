@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.objects import open_object
 from feedline.datasets.opening import FACTS, Recognised, is_picture_name, recognise
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.datasets.tar import TarDataset, TarStream
@@ -19,7 +20,6 @@ from feedline.failures import words
 from feedline.packing.folders import Unused, first_row, names_files, open_folder, open_table, unused_in
 from feedline.packing.formats import FORMATS
 from feedline.packing.line import dataset_text, fields_for, unpacked_option
-from feedline.packing.objects import open_object
 from feedline.packing.options import Renamed
 from feedline.packing.schema import Schema, listed
 from feedline.packing.writers.npy import stored as stored_in_folder

@@ -1,1 +1,1 @@
-"""What Python and the operating system need from us: cores, core dumps, OpenMP, weak references."""
+"""What Python and the operating system need from us: cores, limits, core dumps, OpenMP, weak references."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from feedline.datasets.objects import open_object
 from feedline.errors import BadOption
-from feedline.packing.objects import open_object
 
 MODULE = """
 class Points:

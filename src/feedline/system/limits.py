@@ -1,0 +1,103 @@
+"""What the system grants this process: cores, memory, open files; by control groups of both versions, too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from feedline.system.process import core_count
+
+
+def usable_cores() -> int:
+    """Return how many cores' worth of time this process can have: those it may run on, or what its groups grant."""
+    quota = cpu_quota(own_groups())
+    return core_count() if quota is None else max(1, min(core_count(), int(quota)))
+
+
+def memory_limit() -> int:
+    """Return the memory this process may use: the machine's, or that of its control group or one above, if less."""
+    granted = [
+        count[0]
+        for folder in own_groups()
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (count := _numbers(folder / name))
+    ]
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *granted])
+
+
+def physical_bytes() -> tuple[int | None, int | None]:
+    """Return the machine's memory, and what of it can be had without swapping."""
+    if not hasattr(os, "sysconf"):
+        return None, None
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return total, None
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    free = facts.get("MemAvailable", "").split()[:1]
+    return total, int(free[0]) << 10 if free else None
+
+
+def shared_bytes() -> int | None:
+    """Return the size of /dev/shm; None if there is none."""
+    try:
+        facts = os.statvfs("/dev/shm")
+    except (AttributeError, OSError):
+        return None
+    return facts.f_blocks * facts.f_frsize
+
+
+def limits_of(name: str) -> tuple[int | None, int | None]:
+    """Return the soft and the hard limit of this process; None where there is none."""
+    if sys.platform == "win32":
+        return None, None
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(getattr(resource, name))
+    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
+
+
+def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        return []
+    folders: dict[Path, None] = {}
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        # Version 1 has a tree per controller, sometimes of several.
+        for top in (
+            [root] if not controllers else [root / controllers, *(root / name for name in controllers.split(","))]
+        ):
+            own = top / group.lstrip("/")
+            folders.update(dict.fromkeys(folder for folder in (own, *own.parents) if folder.is_relative_to(top)))
+    return list(folders)
+
+
+def cpu_quota(groups: list[Path]) -> float | None:
+    """Return how many cores' worth of time control groups grant; None for no limit."""
+    granted = []
+    for folder in groups:
+        quota, period = _numbers(folder / "cpu.max") or (-1, 0)  # version 2: both in one file
+        if quota <= 0:
+            quota, period = ((_numbers(folder / name) or [0])[0] for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        if quota > 0 and period > 0:
+            granted.append(quota / period)
+    return min(granted, default=None)
+
+
+def process_limit(groups: list[Path]) -> int | None:
+    """Return how many processes and threads control groups allow; None for no limit."""
+    return min((count[0] for folder in groups if (count := _numbers(folder / "pids.max"))), default=None)
+
+
+def _numbers(path: Path) -> list[int] | None:
+    """Return the numbers in a file; None if there is no such file, or it says "max" or the like."""
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return None
+    return [int(word) for word in words] if words and all(word.lstrip("-").isdecimal() for word in words) else None
