@@ -88,6 +88,7 @@ class Controller:
         count: how many workers there are.
         most: how many there may come to be.
         cores: how many can compute at the same time.
+        least: how few there may come to be.
         depth: how many batches each worker may be ahead.
         tunes_depth: True if that may change.
 
@@ -99,18 +100,20 @@ class Controller:
         (4, ['2 -> 4 workers: training waited 75 % of the time, and the workers were busy 100 % of theirs.'])
     """
 
-    def __init__(self, count: int, *, most: int, cores: float, depth: int = 2, tunes_depth: bool = False) -> None:
+    def __init__(
+        self, count: int, *, most: int, cores: float, least: int = 1, depth: int = 2, tunes_depth: bool = False
+    ) -> None:
         self.count = count
         self.depth = depth
         self.log: list[str] = []
         """A line for every decision."""
-        self._most = most
+        self._least, self._most = least, most
         self._cores = cores
         self._tunes_depth = tunes_depth
         self._forget()
 
     def _forget(self) -> None:
-        self._floor, self._ceiling = 1, self._most
+        self._floor, self._ceiling = self._least, self._most
         """Fewer are too few, more do not help."""
         self._before: tuple[int, float] | None = None
         """How many there were before some were added, and the rate then."""
@@ -185,7 +188,7 @@ class Controller:
             self._set(left, f"{waited}; fewer than {left} are too few")
             return
         by_cores = max(1, round(self._cores / max(seen.cpu_share, 0.01)))
-        most = min(self._ceiling, by_cores, seen.most)
+        most = max(self._least, min(self._ceiling, by_cores, seen.most))
         if busy < _BUSY:
             if self._tunes_depth and self.depth < _MOST_DEPTH:
                 self.depth *= 2

@@ -262,8 +262,8 @@ class Workers(Tasks):
 
     # -- workers that are added or retired ---------------------------------------------------------------------------
 
-    def resize(self, count: int) -> None:
-        """Have so many workers from now on, of those that there is room for.
+    def resize(self, count: int, depth: int | None = None) -> None:
+        """Have so many workers from now on, of those that there is room for; each may have `depth` tasks at once.
 
         New ones are started. Of those that are too many, the highest numbers get no more tasks, and are retired as soon
         as they have answered what they have: nothing is taken from them, so that this holds for streams, too. Told when
@@ -279,7 +279,13 @@ class Workers(Tasks):
             self._retire_if_idle(worker)
         epoch = self.epoch
         if epoch is not None:
-            epoch.limits = replace(epoch.limits, window=max(1, count * epoch.limits.depth))
+            depth = depth or epoch.limits.depth
+            epoch.limits = replace(epoch.limits, window=count * depth, depth=depth)
+            epoch.scheduler.depth = depth
+
+    def work(self) -> tuple[int, int]:
+        """Return how many tasks were answered with a batch, and how long all of them took, in nanoseconds."""
+        return self._pace.work()
 
     @property
     def is_settled(self) -> bool:

@@ -17,6 +17,21 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Return how long a process has computed so far; None if that cannot be had (not Linux, or it is gone).
+
+    Example:
+        >>> cpu_seconds(-1) is None
+        True
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:
     """Keep a mapping out of core dumps.
 
