@@ -40,7 +40,8 @@ _OTHER_LOAD = 1.5
 _OTHER_PERIODS = 3
 """Periods in a row after which it counts as another. One in eight that is an exception is none of that."""
 
-_MOST_DEPTH = 8
+MOST_DEPTH = 8
+"""Batches that each worker may come to be ahead."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class Controller:
         by_cores = max(1, round(self._cores / max(seen.cpu_share, 0.01)))
         most = max(self._least, min(self._ceiling, by_cores, seen.most))
         if busy < _BUSY:
-            if self._tunes_depth and self.depth < _MOST_DEPTH:
+            if self._tunes_depth and self.depth < MOST_DEPTH:
                 self.depth *= 2
                 reason = f"{waited}, and the workers were busy {_percent(busy)} of theirs"
                 self.log.append(f"{self.count} workers, each {self.depth} batches ahead: {reason}.")

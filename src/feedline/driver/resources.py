@@ -18,6 +18,7 @@ from feedline.driver.driver import Driver, Prepare
 from feedline.driver.memory_watch import MemoryWatch
 from feedline.driver.settings import Settings
 from feedline.driver.slots import Slots
+from feedline.driver.tuning import TunedDriver, Tuning
 from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
 from feedline.transport.arena import Arena
@@ -41,6 +42,7 @@ class Resources:
         self.framework = framework
         self.counters = Counters()
         self._arena: Arena | None = None
+        self._tuning: Tuning | None = None
 
     def __reduce__(self) -> Any:
         return Resources, (
@@ -77,8 +79,9 @@ class Resources:
                 self._arena = arena
         return arena
 
-    def driver(self, spec: WorkerSpec, prepare: Prepare | None) -> Driver:
-        """Start workers."""
+    def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
+        """Start workers; as many as `tuning` says, and then as it goes on, if there is one."""
+        self._tuning = tuning
         engine, arena = self._engine()
         settings, parts = self.settings, self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
@@ -107,9 +110,10 @@ class Resources:
             # With a seed everything random follows from keys; threads share their generators in any case.
             binds=not spec.seeded and settings.engine_name == "process",
             now_s=time.monotonic(),
+            most=settings.most_workers,
         )
         # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
-        driver = Driver(
+        driver = (Driver if tuning is None else TunedDriver)(
             engine,
             machine,
             slots,
@@ -118,6 +122,8 @@ class Resources:
             rest=None if self._arena is None else self._arena.rest,
             dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
         )
+        if isinstance(driver, TunedDriver) and tuning is not None:
+            driver.tuning = tuning
         try:
             engine.open(spec)
         except BaseException:  # Ctrl-C, too
@@ -131,14 +137,19 @@ class Resources:
         if settings.engine_name == "thread":
             from feedline.engines.threads import ThreadEngine
 
-            return ThreadEngine(settings.worker_count, arena), None
+            return ThreadEngine(self.worker_count, arena), None
         if arena is None:
             from feedline.engines.portable import PortableEngine
 
-            return PortableEngine(settings.worker_count, settings.context), None
+            return PortableEngine(self.worker_count, settings.context), None
         from feedline.engines.processes import ProcessEngine
 
-        return ProcessEngine(settings.worker_count, arena, settings.context), arena
+        return ProcessEngine(self.worker_count, arena, settings.context), arena
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are, or would be."""
+        return self.settings.worker_count if self._tuning is None else self._tuning.count
 
     def stats(self) -> dict[str, Any]:
         """Return what happened so far, as numbers."""
@@ -146,7 +157,7 @@ class Resources:
         arena = self._arena
         return {
             "engine": self.settings.engine_name,
-            "workers": self.settings.worker_count,
+            "workers": self.worker_count,
             "batches": counters.batches,
             "wait_s": counters.wait_ns / 1e9,
             "failures": counters.failures,

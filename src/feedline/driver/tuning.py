@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from feedline.core.controller import Controller, Period
+from feedline.core.controller import MOST_DEPTH, Controller, Period
 from feedline.core.epoch import Epoch
 from feedline.driver.driver import Driver
 from feedline.driver.memory_watch import own_bytes
-from feedline.driver.settings import local_rank_count
+from feedline.driver.settings import DEFAULT_DEPTH, Settings, local_rank_count
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
-from feedline.system.process import cpu_seconds
+from feedline.system.process import scheduled_s
 
 logger = logging.getLogger("feedline")
 
@@ -52,16 +52,45 @@ class Tuning:
     count: int
     most: int
     least: int = 1
-    depth: int = 2
+    depth: int = DEFAULT_DEPTH
     tunes_depth: bool = False
     log: list[str] = field(default_factory=list)
     """A line for every decision, with its reason."""
+    engine: str | None = None
+    """What was chosen to run the workers; None if that was left alone."""
+    is_begun: bool = False
+    """True once it was settled with what to begin."""
+    _start: int = 0
     _controller: Controller | None = None
+
+    def __post_init__(self) -> None:
+        self._start = self.count
 
     @classmethod
     def from_cores(cls, **options: Any) -> Tuning:
         """Return where to begin on this machine, of which every rank has a part."""
         return cls(START, max(_MOST, usable_cores()) // local_rank_count() or 1, **options)
+
+    def fix(self, count: int, line: str) -> None:
+        """Have so many workers for good, and say why."""
+        self.count = self.least = self.most = self._start = count
+        self.tunes_depth = False
+        self.say(line)
+
+    def applied_to(self, settings: Settings) -> Settings:
+        """Return the settings of a loader that goes by this. They are the same all the time."""
+        return replace(
+            settings,
+            worker_count=self._start,
+            depth=DEFAULT_DEPTH if self.tunes_depth else settings.depth,
+            most_workers=self.most,
+            most_depth=MOST_DEPTH if self.tunes_depth else 0,
+            engine=self.engine or settings.engine,
+        )
+
+    def copy(self) -> Tuning:
+        """Return the same for another loader, which finds out for itself."""
+        return replace(self, count=self._start, log=list(self.log), _controller=None)
 
     @property
     def controller(self) -> Controller:
@@ -118,6 +147,8 @@ class TunedDriver(Driver):
 
     def begin(self, epoch: Epoch) -> None:
         self._pause()
+        depth = self.tuning.depth
+        epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
         super().begin(epoch)
 
     def next(self) -> Any:
@@ -156,13 +187,14 @@ class TunedDriver(Driver):
         if batches < max(_LEAST_BATCHES, 2 * tuning.count) or seconds < _LEAST_S or answered == tasks:
             return
         busy_s = (worked_ns - busy_ns) / 1e9
-        share = (self._computed_s() - computed_s) / busy_s if busy_s > 0 else 1.0
+        computed_s = self._computed_s() - computed_s
+        share = computed_s / busy_s if computed_s > 0 and busy_s > 0 else 1.0  # if it is not known: all of it
         period = Period(
             batches,
             seconds,
             min(self._waited_s - waited_s, seconds),
             busy_s / (answered - tasks),
-            min(1.0, max(0.0, share)),
+            min(1.0, share),
             self._room(),
         )
         self._pause()
@@ -173,11 +205,14 @@ class TunedDriver(Driver):
             tuning.is_refused(len(machine.active))
 
     def _computed_s(self) -> float:
-        """Return how long the workers have computed so far: their processes, or the threads beside this one."""
+        """Return how long the workers have computed so far, or would have if they had been given a core.
+
+        If they are threads, it is what all threads beside this one have.
+        """
         pids = self.engine.pids
         if not pids:
             return time.process_time() - time.thread_time()
-        return sum(cpu_seconds(pid) or 0.0 for pid in pids)
+        return sum(sum(scheduled_s(pid)) for pid in pids)
 
     def _room(self) -> int:
         """Return for how many workers there is memory: more of them may take half of what is free."""

@@ -31,8 +31,10 @@ class Library:
     advice: str
 
 
-Kinds = dict[type, tuple[Library, str]]
-"""Classes of handles, with their library and the name that it has for them."""
+Known = tuple[Library, str]
+"""The library of a class of handles, and the name that it has for it."""
+
+Kinds = dict[type, Known]
 
 
 def kinds_of(libraries: Iterable[Library]) -> Kinds:
@@ -47,7 +49,7 @@ def kinds_of(libraries: Iterable[Library]) -> Kinds:
     return kinds
 
 
-def lookup(kind: type, kinds: Kinds) -> tuple[Library, str] | None:
+def lookup(kind: type, kinds: Kinds) -> Known | None:
     """Return what is known of a class, or of the nearest one that it is derived from."""
     return next((kinds[base] for base in kind.__mro__ if base in kinds), None)
 

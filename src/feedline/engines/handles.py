@@ -24,7 +24,17 @@ from typing import Any
 
 from feedline.datasets.handle import Handle
 from feedline.engines.calm import is_only_read, opened_again
-from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Library, kinds_of, lookup, raw_file
+from feedline.engines.handle_kinds import (
+    CUDA,
+    DATABASES,
+    FORKED,
+    THREADED,
+    Known,
+    Library,
+    kinds_of,
+    lookup,
+    raw_file,
+)
 from feedline.errors import SharedHandle, tell
 
 _DEPTH = 6
@@ -57,22 +67,34 @@ def warn_about(dataset: Any) -> None:
 
     Call this just before workers are forked. It looks at a bounded number of objects.
     """
+    found = [place for place in inherited(dataset) if not _gets_own_position(place[1])]
+    _warn(dataset, [(path, *known) for path, _, known in found], "workers that are forked inherit it")
+
+
+def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
+    """Return the open handles in the dataset that processes must not share by a fork: path, handle, what is known.
+
+    Files that are open for reading are among them; of these feedline's own workers take a position of their own.
+    """
     kinds = kinds_of(FORKED)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
         kinds |= kinds_of((CUDA,))
-    found: list[tuple[str, Library, str]] = []
+    found: list[tuple[str, Any, Known]] = []
     for path, value in objects_in(dataset, "dataset", tuple(kinds)):
         known = lookup(type(value), kinds)
-        if known is None or not _is_open(known[0], value) or _is_far(path, known[0]):
-            continue
-        if not _gets_own_position(value):
-            found.append((path, *known))
-    _warn(dataset, found, "workers that are forked inherit it")
+        if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
+            found.append((path, value, known))
+    return found
 
 
 def warn_about_threads(dataset: Any) -> None:
     """Warn of handles in the dataset that threads must not use at the same time, once for each place."""
+    _warn(dataset, used_by_threads(dataset), "worker threads share it")
+
+
+def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
+    """Return the open handles in the dataset that threads must not use at the same time: path, library, name."""
     kinds = kinds_of(THREADED)
     zipfile = sys.modules.get("zipfile")
     # Archives of zipfile have a lock for their file, and a local's attributes are of one thread.
@@ -85,8 +107,7 @@ def warn_about_threads(dataset: Any) -> None:
         known = lookup(type(value), kinds)
         if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
             found.append((path, *known))
-    bare = [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
-    _warn(dataset, bare, "worker threads share it")
+    return [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
 
 
 def _is_far(path: str, library: Library) -> bool:

@@ -38,7 +38,7 @@ _PATIENCE_S = 0.2
 """How long `close` waits for threads that are inside the user's code. They are daemons and end with their task."""
 
 _LAST_PATIENCE_S = 5.0
-"""How long the end of the program waits for them: one that is ended inside of a decoder takes the program down with it."""
+"""How long the end of the program waits for them: one that is ended inside of a decoder takes the program with it."""
 
 _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were at a task when their engine was closed."""

@@ -69,7 +69,10 @@ def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
     """
     count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
     if isinstance(count, (str, float)):
-        add_note(exc, f"num_workers={count!r} is a {type(count).__name__}. Give an integer, such as num_workers=4.")
+        add_note(
+            exc,
+            f'num_workers={count!r} is a {type(count).__name__}. Give an integer, such as num_workers=4, or "auto".',
+        )
     for name in ("sampler", "batch_sampler"):
         kind = arguments.get(name)
         if isinstance(kind, type):

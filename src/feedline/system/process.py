@@ -17,19 +17,21 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_seconds(pid: int) -> float | None:
-    """Return how long a process has computed so far; None if that cannot be had (not Linux, or it is gone).
+def scheduled_s(pid: int) -> tuple[float, float]:
+    """Return how long the main thread of a process has computed, and how long it could have and had no core.
+
+    The rest of the time it slept. Both are 0 where the system does not tell (not Linux), or the process is gone.
 
     Example:
-        >>> cpu_seconds(-1) is None
-        True
+        >>> scheduled_s(-1)
+        (0.0, 0.0)
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            computed_ns, queued_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return computed_ns / 1e9, queued_ns / 1e9
 
 
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:
