@@ -10,9 +10,13 @@ from feedline.types import Call, ResultKind
 from tests.core.world import World
 
 
+def is_settled(world: World) -> bool:
+    return world.machine.is_settled
+
+
 def go_on(world: World, order: list[int]) -> list[int]:
     """Answer and deliver everything that is left; `order` says which workers answer first."""
-    delivered = []
+    delivered: list[int] = []
     while True:
         try:
             ordinal = world.take()
@@ -39,7 +43,7 @@ def test_workers_that_are_too_many_end_what_they_have() -> None:
     world = World(12, workers=3, depth=2, most=3)
     assert world.given() == [[[0], [3]], [[1], [4]], [[2], [5]]]
     assert world.resize(1) == []
-    assert not world.machine.is_settled
+    assert not is_settled(world)
     world.answer(2)
     assert world.decided() == []
     world.answer(2)
@@ -48,7 +52,7 @@ def test_workers_that_are_too_many_end_what_they_have() -> None:
     world.answer(1)
     assert world.decided() == [(RETIRE, 1)]
     world.answer(0)
-    assert world.machine.is_settled
+    assert is_settled(world)
     assert go_on(world, [0]) == list(range(12))
     assert world.slots.taken == set()
 
@@ -122,16 +126,16 @@ def test_a_call_reaches_those_that_are_there() -> None:
 
 def test_it_is_settled_when_every_worker_has_answered() -> None:
     world = World(12, workers=1, depth=1, most=2)
-    assert not world.machine.is_settled
+    assert not is_settled(world)
     world.answer(0)
-    assert world.machine.is_settled
+    assert is_settled(world)
     world.resize(2)
-    assert not world.machine.is_settled
+    assert not is_settled(world)
     world.machine.fill()
     world.take()
     world.decided()
     world.answer(1, ResultKind.DONE)
-    assert world.machine.is_settled
+    assert is_settled(world)
 
 
 @pytest.mark.parametrize("count", [0, 3])

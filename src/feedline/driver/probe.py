@@ -98,9 +98,9 @@ class _Looking:
         make = self._maker(0)
         before = GlobalStates.now()
         make()  # what is done once is left out
-        batch_s, cpu_share, count = _timed(make, _LOOK_S)
+        batch_s, cpu_share, elapsed_s = _timed(make, _LOOK_S)
         draws = bool(GlobalStates.now().differing(before))
-        gain = self._thread_gain(batch_s, count) if batch_s >= _WORTH_THREADS_S else 0.0
+        gain = self._thread_gain(elapsed_s) if batch_s >= _WORTH_THREADS_S else 0.0
         is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
         return np.array([batch_s, cpu_share, gain, is_unsafe])
 
@@ -122,10 +122,12 @@ class _Looking:
 
         return make
 
-    def _thread_gain(self, batch_s: float, count: int) -> float:
-        """Return how many times as many batches two threads make as one."""
-        each = max(1, min(count, int(_LOOK_S / 2 / batch_s)))
+    def _thread_gain(self, batch_s: float) -> float:
+        """Return how many times as many batches two threads make as one, which needs so long for one."""
+        each = max(1, int(_LOOK_S / 2 / batch_s))
         makers = [self._maker(number) for number in (0, 1)]
+        for make in makers:
+            make()
         threads = [threading.Thread(target=_repeat, args=(make, each), daemon=True) for make in makers]
         begun_s = time.perf_counter()
         for thread in threads:
@@ -140,8 +142,11 @@ def _repeat(make: Callable[[], None], count: int) -> None:
         make()
 
 
-def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float, int]:
-    """Make batches for so long; returns how long one takes, which share of it is computing, and how many they were."""
+def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float, float]:
+    """Make batches for so long; returns how long one takes, which share of it is computing, and how long one took.
+
+    The last is more than the first if others computed on this machine meanwhile.
+    """
     count, elapsed_s, pid, begun_s = 0, 0.0, os.getpid(), time.perf_counter()
     computed_before_s, queued_before_s = scheduled_s(pid)
     while elapsed_s < seconds:
@@ -149,8 +154,8 @@ def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float, int]
         count += 1
         elapsed_s = time.perf_counter() - begun_s
     computed_s, queued_s = scheduled_s(pid)
-    own_s = max(elapsed_s - (queued_s - queued_before_s), 1e-9)  # what others do on this machine is left out
-    return own_s / count, min(1.0, (computed_s - computed_before_s or own_s) / own_s), count
+    own_s = max(elapsed_s - (queued_s - queued_before_s), 1e-9)
+    return own_s / count, min(1.0, (computed_s - computed_before_s or own_s) / own_s), elapsed_s / count
 
 
 def _indices(dataset: Any, number: int) -> Iterator[Any]:

@@ -69,14 +69,12 @@ def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
     """
     count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
     if isinstance(count, (str, float)):
-        add_note(
-            exc,
-            f'num_workers={count!r} is a {type(count).__name__}. Give an integer, such as num_workers=4, or "auto".',
-        )
+        kind = type(count).__name__
+        add_note(exc, f"num_workers={count!r} is a {kind}. Give an integer, such as num_workers=4, or 'auto'.")
     for name in ("sampler", "batch_sampler"):
-        kind = arguments.get(name)
-        if isinstance(kind, type):
-            add_note(exc, f"{name}={kind.__name__} is a class. Give an object of it: {name}={kind.__name__}(...).")
+        given = arguments.get(name)
+        if isinstance(given, type):
+            add_note(exc, f"{name}={given.__name__} is a class. Give an object of it: {name}={given.__name__}(...).")
     if isinstance(dataset, type):
         add_note(exc, f"dataset={dataset.__name__} is a class. Give an object of it: {dataset.__name__}(...).")
     if isinstance(dataset, os.PathLike):

@@ -16,8 +16,8 @@ from feedline.types import WorkerSpec
 AUTO = "auto"
 
 _INLINE_S = 5e-4
-"""A batch that takes no longer is made in the training loop itself. Taking it over from a worker costs about 0.1 ms, and
-the loop loses little. A guess between the two."""
+"""A batch that takes no longer is made in the training loop itself: taking it over from a worker costs about 0.1 ms,
+and the loop loses little. A guess."""
 
 _RELEASED = 1.6
 """How many times as many batches two threads must make as one, for the dataset to count as one that leaves the GIL."""
@@ -51,7 +51,6 @@ def tuning_of(name: str, workers: Any, prefetch: Any) -> Tuning | None:
     return Tuning(workers, workers, least=workers, tunes_depth=True)
 
 
-# Any: a dataset of whatever kind.
 def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
     """Settle with what a loader begins, before its first iteration.
 

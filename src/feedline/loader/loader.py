@@ -134,10 +134,10 @@ class Loader(LoaderBase):
             check_flag(name, value)
         check_count("batch_size", batch_size, least=1, optional=True)
         tuning = tuning_of("workers", workers, prefetch)
-        workers = tuning.count if tuning is not None and not isinstance(workers, int) else workers
-        prefetch = DEFAULT_DEPTH if isinstance(prefetch, str) else prefetch
-        check_count("workers", workers, least=0)
-        check_count("prefetch", prefetch, least=1)
+        count: Any = workers if tuning is None else tuning.count  # Any: what it is, is checked next
+        depth = DEFAULT_DEPTH if isinstance(prefetch, str) else prefetch
+        check_count("workers", count, least=0)
+        check_count("prefetch", depth, least=1)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
@@ -156,12 +156,12 @@ class Loader(LoaderBase):
                 "a copy of it, and a stream cannot move to another worker. Drop the scheduler."
             )
         self._fixed = {
-            "worker_count": workers,
-            "depth": prefetch,
+            "worker_count": count,
+            "depth": depth,
             "in_order": bool(in_order),
             "timeout_s": check_timeout(timeout_s),
-            "persistent": check_persistent(persistent, workers),
-            "context": context_of(start_method, workers, engine),
+            "persistent": check_persistent(persistent, count),
+            "context": context_of(start_method, count, engine),
         }
         shared_out = None if self._is_map else shard
         given = Options(

@@ -67,7 +67,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             as torch has it, unless the dataset is one of feedline's own sources.
         snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
         num_workers: a number, or "auto" to have as many as it takes that the training loop does not wait; they are
-            found while it runs, see `tuning`. `prefetch_factor="auto"` does the same for batches that workers are ahead.
+            found while it runs, see `tuning`. `prefetch_factor="auto"` does so for the batches that workers are ahead.
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes; with
             num_workers="auto" also threads, if the dataset is as fast with them.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
@@ -157,8 +157,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             device_transform,
         )
         tuning = tuning_of("num_workers", num_workers, prefetch_factor)
-        if tuning is not None:
-            num_workers = tuning.count
+        count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks what it is
         options: dict[str, Any] = {
             "prefetch_factor": None if isinstance(prefetch_factor, str) else prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -184,7 +183,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            num_workers,
+            count,
             collate_fn,
             pin_memory,
             drop_last,
@@ -194,7 +193,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             generator,
             **options,
         )
-        doubt(dataset, shuffle, timeout, num_workers)
+        doubt(dataset, shuffle, timeout, count)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
