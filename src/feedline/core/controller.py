@@ -197,7 +197,8 @@ class Controller:
                 self.log.append(f"{self.count} workers, each {self.depth} batches ahead: {reason}.")
             return
         if most <= self.count:
-            self._set(most, f"{waited}, and no more than {most} can compute at a time, or have the memory")
+            if most <= self.count // 2:  # less may be chance
+                self._set(most, f"{waited}, and no more than {most} can compute at a time, or have the memory")
             return
         wanted = math.ceil(self.count * seen.seconds / max(seen.seconds - seen.wait_s, seen.seconds / 2) * 1.1)
         self._before = self.count, seen.rate

@@ -11,6 +11,7 @@ from feedline.abc.framework import Framework
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import is_stateful
 from feedline.core.fault_budget import FaultBudget
+from feedline.driver import auto
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources
@@ -21,7 +22,6 @@ from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
-from feedline.loader import auto
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.order.order import Order

@@ -11,6 +11,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
@@ -30,7 +31,6 @@ from feedline.loader.arguments import (
     kind_of,
     named,
 )
-from feedline.loader.auto import tuning_of
 from feedline.loader.base import LoaderBase
 from feedline.loader.iteration import Iteration, Seeds
 from feedline.order.foreign_order import CutIndices, ForeignOrder
@@ -133,11 +133,12 @@ class Loader(LoaderBase):
         ):
             check_flag(name, value)
         check_count("batch_size", batch_size, least=1, optional=True)
-        tuning = tuning_of("workers", workers, prefetch)
+        tuning = tuning_of(workers, prefetch)
         count: Any = workers if tuning is None else tuning.count  # Any: what it is, is checked next
-        depth = DEFAULT_DEPTH if isinstance(prefetch, str) else prefetch
-        check_count("workers", count, least=0)
-        check_count("prefetch", depth, least=1)
+        given_depth = depth_of(prefetch)
+        depth = DEFAULT_DEPTH if given_depth is None else given_depth
+        check_count("workers", count, least=0, auto=True)
+        check_count("prefetch", depth, least=1, auto=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset

@@ -21,6 +21,7 @@ from feedline.abc.target import Target
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.passes import tell_torch
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
+from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
@@ -39,7 +40,6 @@ from feedline.loader.arguments import (
     name_options,
     named,
 )
-from feedline.loader.auto import tuning_of
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.order.order import Order
@@ -156,10 +156,10 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             None if device is None else device_of(device),
             device_transform,
         )
-        tuning = tuning_of("num_workers", num_workers, prefetch_factor)
+        tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks what it is
         options: dict[str, Any] = {
-            "prefetch_factor": None if isinstance(prefetch_factor, str) else prefetch_factor,
+            "prefetch_factor": depth_of(prefetch_factor),
             "persistent_workers": persistent_workers,
             "pin_memory_device": pin_memory_device,
         }

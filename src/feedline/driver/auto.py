@@ -6,10 +6,9 @@ from typing import Any
 
 from feedline.abc.stateful import is_stateful
 from feedline.driver.probe import Probe, probe
-from feedline.driver.settings import Settings
+from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.driver.tuning import START, Tuning
 from feedline.engines import lifetime
-from feedline.errors import BadOption
 from feedline.fetch.awaiting import is_awaited
 from feedline.types import WorkerSpec
 
@@ -26,29 +25,32 @@ _SOME = 16
 """Samples of a batch if nobody knows how many."""
 
 
-# Any: what users give, which is checked here.
-def tuning_of(name: str, workers: Any, prefetch: Any) -> Tuning | None:
+# Any: what users give, which others check.
+def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
     """Return what finds the number of workers, or how far they are ahead; None if both are given.
 
     Args:
-        name: what the loader calls the number of workers.
         workers: their number, or "auto".
         prefetch: batches per worker, or "auto".
-
-    Raises:
-        BadOption: it is another text.
     """
-    if isinstance(prefetch, str) and prefetch != AUTO:
-        raise BadOption(f"The prefetch is {prefetch!r}: give a number of batches per worker, or {AUTO!r}.")
-    tunes_depth = prefetch == AUTO
-    if workers == AUTO:
-        options = {} if tunes_depth or prefetch is None else {"depth": int(prefetch)}
-        return Tuning.from_cores(tunes_depth=tunes_depth, **options)
-    if isinstance(workers, str) and name == "workers":  # what torch says of its own argument stays
-        raise BadOption(f"{name}={workers!r} is not a number of workers: give an integer, such as {name}=4, or 'auto'.")
+    tunes_depth = _is_auto(prefetch)
+    if _is_auto(workers):
+        depth = prefetch if isinstance(prefetch, int) else DEFAULT_DEPTH
+        return Tuning.from_cores(depth=depth, tunes_depth=tunes_depth)
     if not tunes_depth or not isinstance(workers, int) or workers < 1:
         return None
     return Tuning(workers, workers, least=workers, tunes_depth=True)
+
+
+# Any: see above. An array is equal to a text in none or in all of its places.
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
+
+
+# Any: see above.
+def depth_of(prefetch: Any) -> Any:
+    """Return the depth that was given; None if it is to be found."""
+    return None if _is_auto(prefetch) else prefetch
 
 
 def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
