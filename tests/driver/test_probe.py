@@ -16,6 +16,7 @@ from feedline.collate import default
 from feedline.driver import probe as module
 from feedline.driver.probe import probe
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.global_states import GlobalStates
 from feedline.types import DatasetKind, WorkerSpec
 
 
@@ -100,10 +101,12 @@ def test_a_dataset_that_computes_in_python_gains_nothing_from_threads() -> None:
 
 def test_this_process_does_not_notice() -> None:
     dataset = Numbers()
-    before = random.getstate(), np.random.get_state()[1].tolist(), threading.active_count()
+    before = GlobalStates.now()
+    thread_count = threading.active_count()
     assert look(dataset) is not None
     assert dataset.seen == []
-    assert (random.getstate(), np.random.get_state()[1].tolist(), threading.active_count()) == before
+    assert GlobalStates.now().differing(before) == []
+    assert threading.active_count() == thread_count
 
 
 def test_what_threads_must_not_share_is_unsafe(tmp_path: Path) -> None:

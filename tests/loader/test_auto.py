@@ -143,7 +143,7 @@ def test_a_tiny_dataset_ends_inline() -> None:
 def test_a_tiny_dataset_has_workers_if_something_needs_them() -> None:
     dataset = TensorDataset(torch.arange(64))
     for options in ({"engine": "process"}, {"timeout": 60}, {"worker_init_fn": int}, {"max_memory_per_worker": "9GB"}):
-        loader: Any = DataLoader(dataset, batch_size=4, num_workers="auto", **options)  # type: ignore[arg-type]
+        loader: Any = DataLoader(dataset, batch_size=4, num_workers="auto", **options)
         assert len(list(loader)) == 16
         assert loader.num_workers > 0
 
@@ -225,7 +225,8 @@ def test_whoever_sets_the_number_has_that_number() -> None:
 def test_copies_and_pickles() -> None:
     loader = DataLoader(Slow(40), batch_size=4, num_workers="auto", engine="process")
     expected = batches_of(DataLoader(Slow(40, 0), batch_size=4, seed=0))
-    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+    others: list[Any] = [copy.copy(loader), pickle.loads(pickle.dumps(loader))]
+    for other in others:
         assert [batch[0].tolist() for batch in other] == [batch[0] for batch in expected]
         assert other.tuning is not loader.tuning
         assert other.tuning.log

@@ -61,7 +61,7 @@ class Resources:
         arena = self._arena
         if arena is None or arena.pid != os.getpid():
             settings = self.settings
-            count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
+            count = min(_MOST_SLOTS, settings.most_window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             workers = max(1, settings.worker_count)
             with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
                 arena = Arena(

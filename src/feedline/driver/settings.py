@@ -100,8 +100,13 @@ class Settings:
 
     @property
     def window(self) -> int:
-        """Batches in flight: under way or waiting for the training loop; the most there may come to be."""
-        return max(1, max(self.depth, self.most_depth) * max(1, self.room))
+        """Batches in flight: under way or waiting for the training loop."""
+        return max(1, self.depth * max(1, self.worker_count))
+
+    @property
+    def most_window(self) -> int:
+        """How many that may come to be."""
+        return max(self.window, max(self.depth, self.most_depth) * self.room)
 
     @property
     def room(self) -> int:
