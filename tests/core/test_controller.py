@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from feedline.core.controller import Controller, Period
+from feedline.core.controller import Controller, Measurement
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Plant:
     def best(self, most: int) -> float:
         return max(self.rate(count) for count in range(1, most + 1))
 
-    def period(self, count: int, dice: random.Random) -> Period:
+    def period(self, count: int, dice: random.Random) -> Measurement:
         rate = self.rate(count) * (1 + self.noise * dice.uniform(-1, 1))
         batches = 20
         seconds = batches / rate
         wait_s = max(0.0, seconds - batches * self.step_s)
-        return Period(batches, seconds, wait_s, self.per_batch_s(count), self.cpu_share, self.most)
+        return Measurement(batches, seconds, wait_s, self.per_batch_s(count), self.cpu_share, self.most)
 
 
 def run(controller: Controller, plant: Plant, periods: int = 40, seed: int = 0) -> list[int]:
@@ -139,7 +139,7 @@ def test_whatever_happens_the_number_stays_in_bounds(seed: int) -> None:
     controller = Controller(dice.randint(1, 8), most=8, cores=dice.randint(1, 8), tunes_depth=True)
     for _ in range(100):
         seconds = dice.expovariate(1)
-        period = Period(dice.randint(1, 50), seconds, seconds * dice.random(), dice.expovariate(2), dice.random())
+        period = Measurement(dice.randint(1, 50), seconds, seconds * dice.random(), dice.expovariate(2), dice.random())
         controller.decide(period)
         assert 1 <= controller.count <= 8
         assert 2 <= controller.depth <= 8
@@ -148,7 +148,7 @@ def test_whatever_happens_the_number_stays_in_bounds(seed: int) -> None:
 
 def test_workers_that_wait_get_more_to_do_ahead_not_more_of_them() -> None:
     controller = Controller(4, most=32, cores=16, depth=2, tunes_depth=True)
-    waiting = Period(batches=20, seconds=2.0, wait_s=0.5, busy_s=0.1)
+    waiting = Measurement(batches=20, seconds=2.0, wait_s=0.5, busy_s=0.1)
     assert controller.decide(waiting)
     assert (controller.count, controller.depth) == (4, 4)
     fixed = Controller(4, most=32, cores=16)

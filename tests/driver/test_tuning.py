@@ -7,11 +7,11 @@ import pickle
 
 import pytest
 
-from feedline.core.controller import Period
+from feedline.core.controller import Measurement
 from feedline.driver.settings import Settings
 from feedline.driver.tuning import START, Tuning
 
-SLOW = Period(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
+SLOW = Measurement(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
 
 
 def test_settings_stay_the_same_while_the_number_changes() -> None:

@@ -45,7 +45,7 @@ MOST_DEPTH = 8
 
 
 @dataclass(frozen=True)
-class Period:
+class Measurement:
     """How some batches were made and consumed, with a fixed number of workers."""
 
     batches: int
@@ -75,7 +75,7 @@ class Period:
         """How long the training loop worked on a batch."""
         return (self.seconds - self.wait_s) / self.batches
 
-    def is_like(self, other: Period) -> bool:
+    def is_like(self, other: Measurement) -> bool:
         """True if batches, and the training loop's work on them, take about as long as in another period."""
         least_s = 0.1 * min(self.busy_s, other.busy_s)  # what is less hardly counts, and varies a lot
         pairs = ((self.busy_s, other.busy_s), (max(self.body_s, least_s), max(other.body_s, least_s)))
@@ -95,7 +95,7 @@ class Controller:
 
     Example:
         >>> controller = Controller(2, most=16, cores=8)
-        >>> controller.decide(Period(batches=20, seconds=4.0, wait_s=3.0, busy_s=0.4))
+        >>> controller.decide(Measurement(batches=20, seconds=4.0, wait_s=3.0, busy_s=0.4))
         True
         >>> controller.count, controller.log
         (4, ['2 -> 4 workers: training waited 75 % of the time, and the workers were busy 100 % of theirs.'])
@@ -120,7 +120,7 @@ class Controller:
         """How many there were before some were added, and the rate then."""
         self._left: int | None = None
         """How many there were before some were retired."""
-        self._found: Period | None = None
+        self._found: Measurement | None = None
         """In which the number was found; None as long as it is not."""
         self._kept = self._waited = self._idled = self._unlike = 0
         """Periods in a row: without a change; in which the loop waited; in which fewer would have done; in which the
@@ -131,7 +131,7 @@ class Controller:
         """True if the number was found, for this load."""
         return self._found is not None
 
-    def decide(self, seen: Period) -> bool:
+    def decide(self, seen: Measurement) -> bool:
         """Take note of a period; returns True if there are to be other workers, or another depth, from now on."""
         self._note_load(seen)
         self._waited = self._waited + 1 if seen.stall > _WAITS else 0
@@ -163,7 +163,7 @@ class Controller:
             self._before = None
             self._set(count, "the system refused to start more")
 
-    def _note_load(self, seen: Period) -> None:
+    def _note_load(self, seen: Measurement) -> None:
         self._unlike = 0 if self._found is None or seen.is_like(self._found) else self._unlike + 1
         if self._unlike == _OTHER_PERIODS:
             self.log.append(
@@ -172,7 +172,7 @@ class Controller:
             )
             self._forget()
 
-    def _has_failed(self, seen: Period, count: int, rate: float) -> bool:
+    def _has_failed(self, seen: Measurement, count: int, rate: float) -> bool:
         """True if workers that were added did not help; no more are added if they helped little."""
         gain, hoped = seen.rate / rate - 1, self.count / count - 1
         has_failed = gain < _LEAST_GAIN and seen.stall > _WAITS
@@ -182,7 +182,7 @@ class Controller:
             self._ceiling = self.count
         return has_failed
 
-    def _add(self, seen: Period, busy: float) -> None:
+    def _add(self, seen: Measurement, busy: float) -> None:
         waited = f"training waited {_percent(seen.stall)} of the time"
         if self._left is not None:  # they were too few
             self._floor, left, self._left = min(self._left, self.count + 1), self._left, None
@@ -208,7 +208,7 @@ class Controller:
             f"{waited}, and the workers were busy {_percent(busy)} of theirs",
         )
 
-    def _settle(self, seen: Period) -> None:
+    def _settle(self, seen: Measurement) -> None:
         self._found = seen
         self._left = None
         why = "training hardly waits"

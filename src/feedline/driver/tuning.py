@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from feedline.core.controller import MOST_DEPTH, Controller, Period
+from feedline.core.controller import MOST_DEPTH, Controller, Measurement
 from feedline.core.epoch import Epoch
 from feedline.driver.driver import Driver
 from feedline.driver.memory_watch import own_bytes
@@ -107,7 +107,7 @@ class Tuning:
             )
         return self._controller
 
-    def decide(self, period: Period) -> bool:
+    def decide(self, period: Measurement) -> bool:
         """Take note of a period; returns True if `count` or `depth` are others from now on."""
         controller = self.controller
         said = len(controller.log)
@@ -189,7 +189,7 @@ class TunedDriver(Driver):
         busy_s = (worked_ns - busy_ns) / 1e9
         computed_s = self._computed_s() - computed_s
         share = computed_s / busy_s if computed_s > 0 and busy_s > 0 else 1.0  # if it is not known: all of it
-        period = Period(
+        period = Measurement(
             batches,
             seconds,
             min(self._waited_s - waited_s, seconds),
