@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def run(controller: Controller, plant: Plant, periods: int = 40, seed: int = 0) 
 
 
 def changes(counts: list[int]) -> int:
-    return sum(one != two for one, two in zip(counts, counts[1:], strict=False))
+    return sum(one != two for one, two in itertools.pairwise(counts))
 
 
 PLANTS = {
