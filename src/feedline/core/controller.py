@@ -141,7 +141,7 @@ class Controller:
         before, count, depth = self._before, self.count, self.depth
         self._before = None
         if before is not None and self._has_failed(seen, *before):
-            self._set(before[0], f"they made {_percent(seen.rate / before[1] - 1)} more batches than {before[0]} did")
+            self._set(before[0], f"{count} made {seen.rate:.3g} batches per second, {before[0]} made {before[1]:.3g}")
         elif self._waited >= (_OTHER_PERIODS if self.is_settled else 1):
             self._add(seen, busy)
         elif self._idled >= (_OTHER_PERIODS if self.is_settled else 2):
@@ -167,7 +167,7 @@ class Controller:
         self._unlike = 0 if self._found is None or seen.is_like(self._found) else self._unlike + 1
         if self._unlike == _OTHER_PERIODS:
             self.log.append(
-                f"{self.count} workers: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to make, and "
+                f"{_workers(self.count)}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to make, and "
                 f"training works {seen.body_s * 1e3:.3g} ms on it."
             )
             self._forget()
@@ -188,13 +188,12 @@ class Controller:
             self._floor, left, self._left = min(self._left, self.count + 1), self._left, None
             self._set(left, f"{waited}; fewer than {left} are too few")
             return
-        by_cores = max(1, round(self._cores / max(seen.cpu_share, 0.01)))
-        most = max(self._least, min(self._ceiling, by_cores, seen.most))
+        most = max(self._least, min(self._ceiling, self._by_cores(seen), seen.most))
         if busy < _BUSY:
             if self._tunes_depth and self.depth < MOST_DEPTH:
                 self.depth *= 2
                 reason = f"{waited}, and the workers were busy {_percent(busy)} of theirs"
-                self.log.append(f"{self.count} workers, each {self.depth} batches ahead: {reason}.")
+                self.log.append(f"{_workers(self.count)}, each {self.depth} batches ahead: {reason}.")
             return
         if most <= self.count:
             if most <= self.count // 2:  # less may be chance
@@ -213,22 +212,29 @@ class Controller:
         self._left = None
         why = "training hardly waits"
         if seen.stall > _WAITS:
-            by_cores = round(self._cores / max(seen.cpu_share, 0.01))
             why = f"training waits {_percent(seen.stall)} of the time, and "
             if self.count >= self._ceiling:
                 why += "more workers do not make it faster"
-            elif self.count >= by_cores:
+            elif self.count >= self._by_cores(seen):
                 why += f"{self._cores:g} cores compute all the time"
             elif self.count >= seen.most:
                 why += "there is no memory for more workers"
             else:
                 why += "the workers wait, too: for the training process to take batches over, or for their turn"
-        self.log.append(f"{self.count} workers, settled: {why}.")
+        self.log.append(f"{_workers(self.count)}, settled: {why}.")
+
+    def _by_cores(self, seen: Measurement) -> int:
+        """Return how many workers keep the cores busy."""
+        return max(1, round(self._cores / max(seen.cpu_share, 0.01)))
 
     def _set(self, count: int, reason: str) -> None:
         if count != self.count:
-            self.log.append(f"{self.count} -> {count} workers: {reason}.")
+            self.log.append(f"{self.count} -> {_workers(count)}: {reason}.")
             self.count = count
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _percent(share: float) -> str:

@@ -64,9 +64,11 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         has_indices: True for a map-style dataset.
     """
     tuning.is_begun = True
+    own_streams = not has_indices and spec.split is None
     if tuning.least == tuning.most:
+        tuning.tunes_depth = not own_streams  # each of which is asked for as many batches as at the start
         return
-    if not has_indices and spec.split is None:
+    if own_streams:
         tuning.fix(
             1,
             "1 worker: each would have a stream of its own, so that their number decides what is delivered. Give a "

@@ -113,7 +113,8 @@ class Resources:
             most=settings.most_workers,
         )
         # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
-        driver = (Driver if tuning is None else TunedDriver)(
+        is_tuned = tuning is not None and tuning.is_under_way
+        driver = (TunedDriver if is_tuned else Driver)(
             engine,
             machine,
             slots,

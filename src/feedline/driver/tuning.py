@@ -88,6 +88,11 @@ class Tuning:
             engine=self.engine or settings.engine,
         )
 
+    @property
+    def is_under_way(self) -> bool:
+        """True if something may still change."""
+        return self.most > self.least or self.tunes_depth
+
     def copy(self) -> Tuning:
         """Return the same for another loader, which finds out for itself."""
         return replace(self, count=self._start, log=list(self.log), _controller=None)
