@@ -84,6 +84,11 @@ def test_datasets_of_torch() -> None:
 def test_any_other_dataset() -> None:
     assert_type(DataLoader(Words(), batch_size=4), DataLoader[str])
     assert_type(DataLoader([1, 2, 3]), DataLoader[int])
+    tuned = DataLoader(Words(), num_workers="auto", prefetch_factor="auto")
+    assert tuned.tuning is not None
+    assert_type(tuned.tuning.log, list[str])
+    assert_type(tuned.num_workers, int)
+    assert Loader([1, 2], workers="auto", prefetch="auto").tuning is not None
     train, test = feedline.split(Words(), [0.5, 0.5])
     assert len(DataLoader(train)) == len(DataLoader(test)) == 6
 

@@ -81,13 +81,14 @@ class World:
         binds: bool = False,
         splitter: Any = None,
         resumes: dict[int, Resume] | None = None,
+        most: int | None = None,
     ) -> None:
         self.slots = Slots(slots)
         self.counters = Counters()
         recovery = Recovery(RecoveryOptions(restarts=restarts))
-        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, binds=binds)
+        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, binds=binds, most=most)
         self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
-        self.tasks: list[list[Task]] = [[] for _ in range(workers)]
+        self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""
         self.begin(batches, resumes)
 
@@ -154,3 +155,12 @@ class World:
 
     def outstanding(self) -> list[int]:
         return [view.outstanding for view in self.machine.workers]
+
+    def resize(self, count: int) -> list[Decision]:
+        """Have another number of workers; those that are to be started are. Returns what was decided."""
+        self.machine.resize(count)
+        decided = self.decided()
+        for decision in decided:
+            if decision[0] is START:
+                self.machine.started(decision[1])
+        return decided

@@ -46,6 +46,8 @@ class Plant:
         patches.setattr(self.owner, self.method, grown[self.method])
 
 
+RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
+
 PLANTS = [
     Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=38),
     Plant(
@@ -108,7 +110,7 @@ PLANTS = [
         "a new worker does not count as idle",
         Machine,
         "started",
-        "self._idle += view.outstanding > 0",
+        "self._idle += view.outstanding > 0 and worker < len(self.active)",
         "pass",
         seed=0,
     ),
@@ -248,4 +250,21 @@ PLANTS = [
         "pass",
         drawn={**STATEFUL, "batch_size": 2, "samples": 150, "accidents": Accidents(growth=0.3, not_sent=0.1)},
     ),
+    Plant(
+        "a worker is retired before it has done what it had",
+        Machine,
+        "_retire_if_idle",
+        "self.workers[worker].outstanding",
+        "False",
+        drawn=RESIZED,
+    ),
+    Plant(
+        "a worker that was retired gets tasks",
+        Machine,
+        "_send_one",
+        "epoch.assign(indices, self.active)",
+        "epoch.assign(indices, self.workers)",
+        drawn=RESIZED,
+    ),
+    Plant("idle workers are not counted anew", Machine, "resize", "self._idle = sum", "_ = sum", drawn=RESIZED),
 ]

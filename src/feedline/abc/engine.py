@@ -68,14 +68,19 @@ class Engine(ABC):
         """
 
     def replace(self, worker: int) -> None:
-        """Start another worker in the place of one that died, or that has nothing to do and is to go.
+        """Start another worker in the place of one that died, was retired, or that has nothing to do and is to go.
 
-        Nothing that was given to the old one is known to the new one, and nothing of it is reported any more.
+        Nothing that was given to the old one is known to the new one, and nothing of it is reported any more. A number
+        that is one more than there were so far adds a worker.
 
         Raises:
-            WorkerStartError: it cannot be started, or this engine never replaces workers.
+            WorkerStartError: it cannot be started, or this engine never replaces workers. If there was none of this
+                number, the others go on.
         """
         raise WorkerStartError(f"{type(self).__name__} cannot start another worker in the place of worker {worker}.")
+
+    def retire(self, worker: int) -> None:  # noqa: B027  an engine that never replaces workers is never asked to
+        """End a worker that has nothing to do, and give back what it had. The others do not notice."""
 
     def kill(self, worker: int) -> bool:
         """End a worker that does not answer, whatever it is doing; `collect` then reports its death.

@@ -24,6 +24,7 @@ class WorkerView:
 class Scheduler(ABC):
     """Decides; never waits, never touches a worker. Called from the consumer's thread only.
 
+    With `num_workers="auto"` the number of workers changes during an epoch: go by the list that each call gets.
     Subclass it and override what you need. The loader calls `open` at the start of every epoch, `assign` for
     every task, `take` for every batch, and `relieve` only while the training loop is waiting.
     """

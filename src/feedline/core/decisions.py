@@ -14,7 +14,10 @@ FORGET = "forget"
 """(FORGET, worker): nobody wants what it has been given so far; what it has read and not begun need not be done."""
 
 START = "start"
-"""(START, worker): start another worker in its place, and tell `started` or `not_started`."""
+"""(START, worker): start a worker, in the place of another if there was one; tell `started` or `not_started`."""
+
+RETIRE = "retire"
+"""(RETIRE, worker): end it; it has nothing to do, and nobody takes its place."""
 
 LOOK_AT = "look at"
 """(LOOK_AT, worker, kills): it does not answer; see what it is doing, end it if `kills`, and tell `seen`."""

@@ -42,7 +42,7 @@ class Machine(Workers):
         self.epoch = epoch
         self._begun_s = self.now_s
         self._recovery.begin_epoch()
-        epoch.open(len(self.workers), self.memory)
+        epoch.open(len(self.active), self.memory)
         self.fill()
 
     def ask(self) -> None:
@@ -125,6 +125,7 @@ class Machine(Workers):
         result = epoch.ready[ordinal]
         worker, notes = result.worker, result.notes
         if epoch.fault_budget is not None and epoch.fault_budget.keeps_steps:
+            worker = worker if worker not in self._absent else 0
             del epoch.ready[ordinal]
             try:
                 treated = epoch.instead_of(ordinal)
@@ -184,7 +185,7 @@ class Machine(Workers):
         indices = epoch.next()
         if indices is NOTHING:
             return False
-        worker = epoch.assign(indices, self.workers)
+        worker = epoch.assign(indices, self.active)
         if worker is None:
             return False
         ordinal = epoch.sent
@@ -240,7 +241,7 @@ class Machine(Workers):
 
     def _help_idle_workers(self, epoch: Epoch) -> float | None:
         """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
-        workers, scheduler = self.workers, epoch.scheduler
+        workers, scheduler = self.active, epoch.scheduler
         typical_s = self._pace.typical_s()
         if self._idle and epoch.can_move:
             views = [view for view in workers if view.id not in self._has_begun_all]
@@ -262,7 +263,7 @@ class Machine(Workers):
 
     def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
         """Refuse what would never end: work that goes to a worker who has work."""
-        workers = self.workers
+        workers = self.active
         if not 0 <= source < len(workers) or not 0 <= target < len(workers) or workers[target].outstanding:
             raise BadOption(
                 f"{epoch.scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "

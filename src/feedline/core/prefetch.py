@@ -53,12 +53,18 @@ class Pace:
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=32)
         self._answers = 0
+        self._busy_ns = 0
         self._typical_s: float | None = None
 
     def note(self, busy_ns: int) -> None:
         """Note how long a worker was busy with a task."""
         self._recent.append(busy_ns)
         self._answers += 1
+        self._busy_ns += busy_ns
+
+    def work(self) -> tuple[int, int]:
+        """Return how many tasks were noted, and how long all of them took, in nanoseconds."""
+        return self._answers, self._busy_ns
 
     def typical_s(self) -> float:
         """The median time of recent tasks."""

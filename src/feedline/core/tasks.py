@@ -50,6 +50,7 @@ class Tasks:
         splitter: cuts tasks into parts, if several workers share a batch.
         binds: True if what a worker makes may depend on which worker it is: see `_may_move`.
         now_s: the time.
+        most: how many workers there may come to be; None if their number stays.
     """
 
     _lacks_slots = False
@@ -67,12 +68,19 @@ class Tasks:
         splitter: Splitter | None = None,
         binds: bool = False,
         now_s: float = 0.0,
+        most: int | None = None,
     ) -> None:
         self.now_s = now_s
         """The time, on any clock that does not go back. Whoever tells the machine something sets it first."""
-        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(worker_count)]
+        room = max(worker_count, most or 0)
+        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(room)]
+        """By number: those that get tasks, and those that do not, or not any more."""
+        self.active = self.workers[:worker_count]
+        """Those that get tasks."""
+        self._absent = set(range(worker_count, room))
+        """Numbers of workers that were not started, or have been retired."""
         self._idle = worker_count
-        """Workers that have nothing to do."""
+        """Workers that get tasks and have nothing to do."""
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
         self.passes = 0
@@ -109,7 +117,7 @@ class Tasks:
         for number, (start, rows, part) in enumerate(parts):
             draw = Draw(task.draw.key, task.draw.first + task.draw.stride * start, task.draw.stride)
             piece = Task(0, rows, shared_seed=task.shared_seed, part=part, draw=draw)
-            flight = Flight(ordinal, (worker + number) % len(self.workers), piece, group=group)
+            flight = Flight(ordinal, (worker + number) % len(self.active), piece, group=group)
             epoch.in_flight[ordinal] = flight
             self._give(flight, slot)
 
@@ -134,7 +142,7 @@ class Tasks:
             flight.is_held_up = True
         view = self.workers[worker]
         if view.outstanding == 0:
-            self._idle -= 1
+            self._idle -= worker < len(self.active)
             if view.since_s < self.now_s:
                 view.since_s = self.now_s
         view.outstanding += 1
@@ -142,11 +150,13 @@ class Tasks:
     def _take_from(self, view: WorkerView) -> None:
         """A worker has a task less."""
         view.outstanding -= 1
-        self._idle += not view.outstanding
+        self._idle += not view.outstanding and view.id < len(self.active)
 
     def call(self, call: Call) -> None:
         """Have a method of the dataset called in every worker, after the tasks it was given already."""
         for view in self.workers:
+            if view.id in self._absent:
+                continue  # it is given the dataset as it is by then
             self._give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
 
     def _oldest_of(self, worker: int | None) -> Flight | None:

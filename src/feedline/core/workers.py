@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.core.counters import Counters
-from feedline.core.decisions import GIVE, START, TAKE_BACK
+from feedline.core.decisions import GIVE, RETIRE, START, TAKE_BACK
 from feedline.core.epoch import Memory
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Pace
@@ -26,6 +26,8 @@ class _Replacement:
     """None if it has merely grown."""
     begun: Flight | None
     waiting: list[Flight]
+    is_new: bool = False
+    """True if there was none, and there are to be more workers than before."""
 
 
 class Workers(Tasks):
@@ -39,6 +41,7 @@ class Workers(Tasks):
         splitter: cuts tasks into parts, if several workers share a batch.
         binds: True if what a worker makes may depend on which worker it is.
         now_s: the time.
+        most: how many workers there may come to be; None if their number stays.
     """
 
     def __init__(
@@ -51,8 +54,9 @@ class Workers(Tasks):
         splitter: Splitter | None = None,
         binds: bool = False,
         now_s: float = 0.0,
+        most: int | None = None,
     ) -> None:
-        super().__init__(worker_count, slots, counters, splitter=splitter, binds=binds, now_s=now_s)
+        super().__init__(worker_count, slots, counters, splitter=splitter, binds=binds, now_s=now_s, most=most)
         self.unsaid: list[tuple[str, type[FeedlineWarning]]] = []
         """What the user is to be told, when there is nothing that an exception could disturb."""
         self.fatal: BaseException | None = None
@@ -64,6 +68,8 @@ class Workers(Tasks):
         self._answers = 0
         self._leaving: dict[int, _Replacement] = {}
         """Workers in whose place another is being started."""
+        self._silent = set(range(worker_count))
+        """Workers that have not answered anything since they were started."""
         self._owed: dict[int, Resume] = {}
         """Where workers that are new go on, until they are told."""
         self._moving: tuple[int, int] | None = None
@@ -91,6 +97,8 @@ class Workers(Tasks):
         view.since_s = self.now_s
         if self._has_begun_all:
             self._has_begun_all.clear()
+        if self._silent:
+            self._silent.discard(worker)
         if self._binds and not self._bound:
             self._note_bonds(flight, result)
         if result.busy_ns:
@@ -110,6 +118,8 @@ class Workers(Tasks):
             self._answer(flight, result)
         if self._parked and worker in self._parked:
             self._replace_if_idle(worker)
+        elif worker >= len(self.active):
+            self._retire_if_idle(worker)
 
     def not_given(self, task_id: int, exc: Exception) -> None:
         """A task could not be sent, for what it consists of: that is raised when its batch would have come."""
@@ -119,12 +129,14 @@ class Workers(Tasks):
             self._tell_with_the_next(flight.worker, flight.task.resume)
         if flight.is_call:
             self._unsent_call = exc
+            self._retire_if_idle(flight.worker)
             return
         failed = Result(ResultKind.FAILED, flight.worker, task_id, exc)
         if flight.suspect is not None:
             self._settle(flight.suspect, failed)
         else:
             self._answer(flight, failed)
+        self._retire_if_idle(flight.worker)
 
     def check_call(self) -> None:
         """Raise what kept a call from being sent to workers, to whoever has it called."""
@@ -164,6 +176,8 @@ class Workers(Tasks):
             self._hand_over(flight)
         if worker in self._parked:
             self._replace_if_idle(worker)
+        else:
+            self._retire_if_idle(worker)
 
     def close(self) -> None:
         """Forget everything: the workers are gone."""
@@ -184,6 +198,8 @@ class Workers(Tasks):
 
     def died(self, worker: int, death: BaseException, unbegun: list[int]) -> None:
         """A worker has died; `unbegun` are the tasks that it had not begun."""
+        if worker in self._absent:
+            return  # after its last task, and nobody was to take its place
         death = self._stuck.pop(worker, death)
         waits = {*unbegun, *(flight.task.id for flight in self._parked.pop(worker, []))}
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
@@ -203,7 +219,7 @@ class Workers(Tasks):
 
     def grown(self, worker: int) -> None:
         """A worker has more memory than it may have: it ends what it has begun, and another takes its place."""
-        if worker not in self._parked and worker not in self._leaving:
+        if worker not in self._parked and worker not in self._leaving and worker < len(self.active):
             self._parked[worker] = []
             self.decisions.append((TAKE_BACK, worker, None))
 
@@ -224,8 +240,9 @@ class Workers(Tasks):
     def started(self, worker: int) -> None:
         """Another worker was started in the place of one that is gone: it gets what that one had."""
         left, epoch, view = self._leaving.pop(worker), self.epoch, self.workers[worker]
-        self._idle += view.outstanding > 0
+        self._idle += view.outstanding > 0 and worker < len(self.active)
         view.outstanding = 0
+        self._silent.add(worker)
         view.since_s = self.now_s + self.start_up_s
         self._unbound.discard(worker)
         resume = None if epoch is None else epoch.resume_for(worker)
@@ -241,10 +258,57 @@ class Workers(Tasks):
         self._give_again(worker, left.waiting)
         if worker in self._owed and epoch is not None and not view.outstanding:
             epoch.owe(worker, self._owed.pop(worker))
+        self._retire_if_idle(worker)
+
+    # -- workers that are added or retired ---------------------------------------------------------------------------
+
+    def resize(self, count: int, depth: int | None = None) -> None:
+        """Have so many workers from now on, of those that there is room for; each may have `depth` tasks at once.
+
+        New ones are started. Of those that are too many, the highest numbers get no more tasks, and are retired as soon
+        as they have answered what they have: nothing is taken from them, so that this holds for streams, too. Told when
+        nothing is left to be decided. Not for workers that have a state or a stream of their own.
+        """
+        assert 0 < count <= len(self.workers)
+        self.active = self.workers[:count]
+        self._idle = sum(not view.outstanding for view in self.active)
+        for worker in sorted(self._absent.intersection(range(count))):
+            self._absent.discard(worker)
+            self._replace(worker, _Replacement(None, None, [], is_new=True))
+        for worker in range(count, len(self.workers)):
+            self._retire_if_idle(worker)
+        epoch = self.epoch
+        if epoch is not None:
+            depth = depth or epoch.limits.depth
+            epoch.limits = replace(epoch.limits, window=count * depth, depth=depth)
+            epoch.scheduler.depth = depth
+
+    def work(self) -> tuple[int, int]:
+        """Return how many tasks were answered with a batch, and how long all of them took, in nanoseconds."""
+        return self._pace.work()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if every worker that gets tasks has answered one, and those that were too many are gone."""
+        return not self._silent and len(self.active) + len(self._absent) == len(self.workers)
+
+    def _retire_if_idle(self, worker: int) -> None:
+        """Retire a worker that is one too many, if it has done what it had."""
+        is_kept = worker < len(self.active) or worker in self._absent or worker in self._leaving
+        if is_kept or self.workers[worker].outstanding:
+            return
+        self._absent.add(worker)
+        for told in (self._silent, self._unbound, self._has_begun_all):
+            told.discard(worker)
+        self.decisions.append((RETIRE, worker))
 
     def not_started(self, worker: int, exc: Exception) -> None:
-        """No other worker could be started: there is no going on."""
+        """No other worker could be started: there is no going on, unless it is one more than there were."""
         left = self._leaving.pop(worker)
+        if left.is_new:
+            self._absent.add(worker)
+            self.resize(min(worker, len(self.active)))
+            return
         if left.death is not None:
             exc.__cause__ = left.death
         self._end(self._recovery.told_of_budget(exc), left)

@@ -48,9 +48,10 @@ def new_epoch(
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
     entry = checkpoint.entry
+    depth = max(1, settings.depth)
     limits = Limits(
-        settings.window,
-        max(1, settings.depth),
+        depth * len(machine.active),
+        depth,
         deepens=settings.deepens,
         timeout_s=settings.timeout_s,
         kills_stuck=bool(settings.restarts),

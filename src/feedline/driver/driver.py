@@ -14,7 +14,7 @@ from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.source import Acknowledged
-from feedline.core.decisions import FORGET, GIVE, LOOK_AT, START, TAKE_BACK
+from feedline.core.decisions import FORGET, GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
 from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
 from feedline.core.recovery import Seen
@@ -306,6 +306,9 @@ class Driver:
                 self.engine.forget(worker)
             elif what is START:
                 self._start_another(worker)
+            elif what is RETIRE:
+                self._watch.forget(worker)
+                self.engine.retire(worker)
             else:
                 assert what is LOOK_AT
                 self._look_at(worker, kills=decision[2])

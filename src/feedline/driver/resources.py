@@ -20,6 +20,7 @@ from feedline.driver.driver import Driver, Prepare
 from feedline.driver.memory_watch import MemoryWatch
 from feedline.driver.settings import Settings
 from feedline.driver.slots import Slots
+from feedline.driver.tuning import TunedDriver, Tuning
 from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
 from feedline.observe.observer import Observer
@@ -49,6 +50,7 @@ class Resources:
         self._arena: Arena | None = None
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
+        self._tuning: Tuning | None = None
 
     def __reduce__(self) -> Any:
         return Resources, (
@@ -67,7 +69,7 @@ class Resources:
         arena = self._arena
         if arena is None or arena.pid != os.getpid():
             settings = self.settings
-            count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
+            count = min(_MOST_SLOTS, settings.most_window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             workers = max(1, settings.worker_count)
             with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
                 arena = Arena(
@@ -85,8 +87,9 @@ class Resources:
                 self._arena = arena
         return arena
 
-    def driver(self, spec: WorkerSpec, prepare: Prepare | None) -> Driver:
-        """Start workers."""
+    def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
+        """Start workers; as many as `tuning` says, and then as it goes on, if there is one."""
+        self._tuning = tuning
         engine, arena = self._engine()
         settings, parts = self.settings, self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
@@ -115,11 +118,13 @@ class Resources:
             # With a seed everything random follows from keys; threads share their generators in any case.
             binds=not spec.seeded and settings.engine_name == "process",
             now_s=time.monotonic(),
+            most=settings.most_workers,
         )
         # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
         watch = MemoryWatch(engine, settings.worker_bytes)
         self.watch = weakref.ref(watch)
-        driver = Driver(
+        is_tuned = tuning is not None and tuning.is_under_way
+        driver = (TunedDriver if is_tuned else Driver)(
             engine,
             machine,
             slots,
@@ -128,6 +133,8 @@ class Resources:
             rest=None if self._arena is None else self._arena.rest,
             dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
         )
+        if isinstance(driver, TunedDriver) and tuning is not None:
+            driver.tuning = tuning
         try:
             engine.open(spec)
         except BaseException:  # Ctrl-C, too
@@ -141,14 +148,19 @@ class Resources:
         if settings.engine_name == "thread":
             from feedline.engines.threads import ThreadEngine
 
-            return ThreadEngine(settings.worker_count, arena), None
+            return ThreadEngine(self.worker_count, arena), None
         if arena is None:
             from feedline.engines.portable import PortableEngine
 
-            return PortableEngine(settings.worker_count, settings.context), None
+            return PortableEngine(self.worker_count, settings.context), None
         from feedline.engines.processes import ProcessEngine
 
-        return ProcessEngine(settings.worker_count, arena, settings.context), arena
+        return ProcessEngine(self.worker_count, arena, settings.context), arena
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are, or would be."""
+        return self.settings.worker_count if self._tuning is None else self._tuning.count
 
     def stats(self, faults: Mapping[str, int]) -> Stats:
         """Return what was measured so far.
@@ -156,7 +168,7 @@ class Resources:
         Args:
             faults: samples that failed, by what became of them.
         """
-        counters, workers = self.counters, self.settings.worker_count
+        counters, workers = self.counters, self.worker_count
         epoch, last, total = counters.observer.totals(counters.batches)
         everything = period_of(total, workers)
         watch = self.watch()
@@ -174,7 +186,7 @@ class Resources:
         counters, arena = self.counters, self._arena
         return {
             "engine": self.settings.engine_name,
-            "workers": self.settings.worker_count,
+            "workers": self.worker_count,
             **counters.as_dict(),
             "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
             "arena_bytes": 0 if arena is None else arena.resident_bytes,
@@ -185,7 +197,7 @@ class Resources:
         settings = self.settings
         return {
             "engine": settings.engine_name,
-            "workers": settings.worker_count,
+            "workers": self.worker_count,
             "prefetch": settings.depth,
             "in_order": settings.make_scheduler().in_order,
             "persistent": settings.persistent,

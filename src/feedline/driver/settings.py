@@ -47,6 +47,10 @@ class Settings:
     pin: bool = False
     restarts: int | None = None
     """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, and for a time-out to be an error."""
+    most_workers: int | None = None
+    """How many workers there may come to be, if their number changes; None if it does not."""
+    most_depth: int = 0
+    """The same of the depth; 0 if it does not change."""
     worker_bytes: int | None = None
     """Memory of its own that a worker may come to have before it is replaced."""
 
@@ -98,6 +102,16 @@ class Settings:
     def window(self) -> int:
         """Batches in flight: under way or waiting for the training loop."""
         return max(1, self.depth * max(1, self.worker_count))
+
+    @property
+    def most_window(self) -> int:
+        """How many that may come to be."""
+        return max(self.window, max(self.depth, self.most_depth) * self.room)
+
+    @property
+    def room(self) -> int:
+        """How many workers there are, or may come to be."""
+        return max(self.worker_count, self.most_workers or 0)
 
     @property
     def deepens(self) -> bool:

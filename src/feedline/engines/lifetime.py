@@ -70,12 +70,13 @@ def start_method(context: BaseContext | None) -> str:
 
 
 @contextmanager
-def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
-    """Close the engine if its workers cannot be started, and say what to do about it."""
+def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = True) -> Iterator[None]:
+    """Close the engine, if it is to be, when workers cannot be started, and say what to do about it."""
     try:
         yield
     except BaseException as exc:
-        engine.close()
+        if closes:
+            engine.close()
         code = exc.errno if isinstance(exc, OSError) else None
         if code in (errno.EMFILE, errno.ENFILE):
             raise TooManyOpenFiles(f"starting {engine.worker_count} workers") from exc

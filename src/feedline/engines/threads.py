@@ -68,7 +68,11 @@ class ThreadEngine(Engine):
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):
                 self._lanes.append(queue.SimpleQueue())
-                self._threads.append(self._start(number, dataset))
+                try:
+                    self._threads.append(self._start(number, dataset))
+                except WorkerStartError:
+                    self.close()
+                    raise
 
     # Any: a dataset is whatever its user makes of it.
     def _start(self, number: int, dataset: Any, generation: int = 0) -> threading.Thread:
@@ -83,7 +87,6 @@ class ThreadEngine(Engine):
         try:
             thread.start()
         except RuntimeError as exc:
-            self.close()
             raise WorkerStartError(
                 f"Worker {number} of {self.worker_count} could not be started: {words(exc)}. The limit on processes, "
                 "which counts threads (`ulimit -u`), or memory is reached; use fewer workers."
@@ -95,12 +98,22 @@ class ThreadEngine(Engine):
             self._replace(worker)
 
     def _replace(self, worker: int) -> None:
+        if worker < len(self._threads):
+            self._retire(worker)
+        elif worker == len(self._lanes):
+            self._lanes.append(queue.SimpleQueue())
+        self._generation += 1
+        assert self._spec is not None
+        self._threads[worker : worker + 1] = [self._start(worker, _copied(self._spec.dataset), self._generation)]
+
+    def retire(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._retire(worker)
+
+    def _retire(self, worker: int) -> None:
         self._lanes[worker].put(None)  # if the thread is still there: it has nothing to do
         self._lanes[worker] = queue.SimpleQueue()
         self._threads[worker].join(_PATIENCE_S)
-        self._generation += 1
-        assert self._spec is not None
-        self._threads[worker] = self._start(worker, _copied(self._spec.dataset), self._generation)
 
     def stack(self, worker: int) -> str | None:
         frame = sys._current_frames().get(self._threads[worker].ident or 0)

@@ -69,11 +69,14 @@ def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
     """
     count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
     if isinstance(count, (str, float)):
-        add_note(exc, f"num_workers={count!r} is a {type(count).__name__}. Give an integer, such as num_workers=4.")
+        kind = type(count).__name__
+        add_note(exc, f"num_workers={count!r} is a {kind}. Give an integer, such as num_workers=4, or 'auto'.")
+    if isinstance(arguments.get("prefetch_factor"), str):
+        add_note(exc, f"prefetch_factor={arguments['prefetch_factor']!r} is a text. Give an integer, or 'auto'.")
     for name in ("sampler", "batch_sampler"):
-        kind = arguments.get(name)
-        if isinstance(kind, type):
-            add_note(exc, f"{name}={kind.__name__} is a class. Give an object of it: {name}={kind.__name__}(...).")
+        given = arguments.get(name)
+        if isinstance(given, type):
+            add_note(exc, f"{name}={given.__name__} is a class. Give an object of it: {name}={given.__name__}(...).")
     if isinstance(dataset, type):
         add_note(exc, f"dataset={dataset.__name__} is a class. Give an object of it: {dataset.__name__}(...).")
     if isinstance(dataset, os.PathLike):
@@ -215,12 +218,13 @@ def check_flag(name: str, value: Any) -> None:
         raise BadOption(f"{name}={value!r} is not True or False.")
 
 
-def check_count(name: str, value: Any, *, least: int, optional: bool = False) -> None:
-    """Refuse what is not an integer of at least `least`; None passes if optional."""
+def check_count(name: str, value: Any, *, least: int, optional: bool = False, auto: bool = False) -> None:
+    """Refuse what is not an integer of at least `least`; None passes if optional. "auto" is told of, if it may be."""
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise BadOption(f"{name}={value!r} is not an integer{' or None' if optional else ''}.")
+        or_else = " or None" if optional else " or 'auto'" if auto else ""
+        raise BadOption(f"{name}={value!r} is not an integer{or_else}.")
     if value < least:
         raise BadOption(f"{name}={value} is less than {least}, the smallest that makes sense.")
 

@@ -13,10 +13,12 @@ from feedline.abc.framework import Framework
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import is_stateful
 from feedline.core.fault_budget import FaultBudget
+from feedline.driver import auto
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources
 from feedline.driver.settings import Settings
+from feedline.driver.tuning import Tuning
 from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
@@ -48,6 +50,8 @@ class LoaderBase:
     """How an iterable dataset is shared out; None if every worker has a stream of its own."""
     _iterator: Any
     """The iterator of persistent workers."""
+    _tuning: Tuning | None = None
+    """What finds the number of workers; None if it was given."""
 
     # -- what a loader says of its arguments -------------------------------------------------------------------------
 
@@ -64,6 +68,11 @@ class LoaderBase:
     @property
     def _collate(self) -> Callable[[Any], Any]:
         """What makes a batch of samples, or of each of them if they are not batched."""
+        raise NotImplementedError
+
+    @property
+    def _init(self) -> Callable[[int], None] | None:
+        """What is called when a worker starts."""
         raise NotImplementedError
 
     @property
@@ -117,16 +126,17 @@ class LoaderBase:
 
     # -- its parts ---------------------------------------------------------------------------------------------------
 
-    def _set_up(self, given: Options, on_error: OnError, framework: Framework) -> None:
+    def _set_up(self, given: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
         """Make the parts, once the arguments are known."""
         self._given = given
+        self._tuning = tuning
         policy = policy_of(on_error)
         check_policy(policy, is_map=self._is_map)
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
         self._fault_budget = FaultBudget(policy)
         self._stream_split = self._split_now()
-        self._resources = Resources(self._settings(), framework)
+        self._resources = Resources(self._settings_now(), framework)
         self._epochs = Epochs()
         self._rank_watch = RankWatch()
         self._broadcast = Broadcast(self.dataset, watches=self._worker_count > 0)
@@ -143,8 +153,21 @@ class LoaderBase:
             _broadcast=Broadcast(self.dataset, watches=self._worker_count > 0),
             _running=Running(),
             _iterator=None,
+            _tuning=None if self._tuning is None else self._tuning.copy(),
         )
         return twin
+
+    def _settings_now(self) -> Settings:
+        """Return how batches are to be made, by the arguments and what was found out since."""
+        return self._settings() if self._tuning is None else self._tuning.applied_to(self._settings())
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What `"auto"` has found out so far: `tuning.log` has a line for every decision, `tuning.count` workers.
+
+        None if the number of workers was given.
+        """
+        return self._tuning
 
     def _split_now(self) -> StreamSplit | None:
         """Return how an iterable dataset is shared out, over the ranks that there are now."""
@@ -165,12 +188,17 @@ class LoaderBase:
 
     def _take_up(self) -> None:
         """Go by what was reassigned; leave threads to datasets that are reproducible on them, once it is known."""
-        settings = self._settings()
+        if self._tuning is not None and not self._tuning.is_begun:
+            spec = self._spec_of(self.dataset, 0, self._init)
+            auto.begin(self._tuning, self._settings_now(), spec, self.batch_size, has_indices=self._is_map)
+        settings = self._settings_now()
         if self._given.seed is not None and settings.engine_name == "thread" and not self._probed:
             self._probed = True
             if must_leave_threads(self.dataset, self._collate, is_map=self._is_map, batched=self._batched):
                 self._given = replace(self._given, engine="process")
-                settings = self._settings()
+                if self._tuning is not None:
+                    self._tuning.engine = None
+                settings = self._settings_now()
         if settings != self._resources.settings:
             self._resources = Resources(settings, self._resources.framework)
 
@@ -184,7 +212,7 @@ class LoaderBase:
             kind=DatasetKind.MAP if self._is_map else DatasetKind.ITERABLE,
             collate=self._collate,
             framework=self._resources.framework,
-            worker_count=self._worker_count,
+            worker_count=self._resources.settings.room,
             base_seed=base_seed,
             batched=self._batched,
             drop_last=self.drop_last,

@@ -83,7 +83,7 @@ class Iteration(Iterator[Any]):
             )
             loader._epochs.begun(start, order, checkpoint)
         else:
-            driver = resources.driver(self.spec, prepare)
+            driver = resources.driver(self.spec, prepare, loader._tuning)
             loader._broadcast.join(driver)
             self._before_workers(loader, order, start)
             self._batches = WorkerBatches(
@@ -250,7 +250,7 @@ class Iteration(Iterator[Any]):
             order.unit,
             functools.cache(order.expected),
             seeds.draw,
-            settings.worker_count,
+            settings.room,
             loader.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=loader._broadcast.told_epoch,

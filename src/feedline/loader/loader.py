@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from feedline._optional import require
 from feedline.abc.sampler import draw_seed
@@ -11,6 +11,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
@@ -56,10 +57,12 @@ class Loader(LoaderBase):
         drop_last: True to leave out a last batch that is not full.
         collate: makes a batch of a list of samples; `feedline.collate.default` if not given. Without batches it is
             applied to each sample.
-        workers: how many; 0 to make batches in the training loop itself.
-        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
+        workers: how many; 0 to make batches in the training loop itself; "auto" to have as many as it takes that the
+            training loop does not wait. They are found while it runs; see `tuning`.
+        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes; with
+            workers="auto" also threads, if the dataset is as fast with them.
         prefetch: batches per worker that are under way or waiting; by default there are more while batches are small
-            and made in no time.
+            and made in no time. "auto" to have more while workers wait.
         in_order: False to get batches as they finish.
         timeout_s: the longest wait for a batch; 0 for no limit.
         seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers;
@@ -104,9 +107,9 @@ class Loader(LoaderBase):
         batch_sampler: Iterable[Iterable[Any]] | None = None,
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
-        workers: int = 0,
+        workers: int | Literal["auto"] = 0,
         engine: EngineName = "auto",
-        prefetch: int = DEFAULT_DEPTH,
+        prefetch: int | Literal["auto"] = DEFAULT_DEPTH,
         in_order: bool = True,
         timeout_s: float = 0,
         seed: int | None = None,
@@ -130,8 +133,12 @@ class Loader(LoaderBase):
         ):
             check_flag(name, value)
         check_count("batch_size", batch_size, least=1, optional=True)
-        check_count("workers", workers, least=0)
-        check_count("prefetch", prefetch, least=1)
+        tuning = tuning_of(workers, prefetch)
+        count: Any = workers if tuning is None else tuning.count  # Any: what it is, is checked next
+        given_depth = depth_of(prefetch)
+        depth = DEFAULT_DEPTH if given_depth is None else given_depth
+        check_count("workers", count, least=0, auto=True)
+        check_count("prefetch", depth, least=1, auto=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
@@ -150,12 +157,12 @@ class Loader(LoaderBase):
                 "a copy of it, and a stream cannot move to another worker. Drop the scheduler."
             )
         self._fixed = {
-            "worker_count": workers,
-            "depth": prefetch,
+            "worker_count": count,
+            "depth": depth,
             "in_order": bool(in_order),
             "timeout_s": check_timeout(timeout_s),
-            "persistent": check_persistent(persistent, workers),
-            "context": context_of(start_method, workers, engine),
+            "persistent": check_persistent(persistent, count),
+            "context": context_of(start_method, count, engine),
         }
         shared_out = None if self._is_map else shard
         given = Options(
@@ -171,7 +178,7 @@ class Loader(LoaderBase):
         )
         self.seed = given.seed
         self._own_sampler = self._make_sampler()
-        self._set_up(given, on_error, NumpyFramework())
+        self._set_up(given, on_error, NumpyFramework(), tuning)
         self._target()  # an error now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
@@ -283,7 +290,11 @@ class Loader(LoaderBase):
 
     @property
     def _worker_count(self) -> int:
-        return self._resources.settings.worker_count
+        return self._resources.worker_count
+
+    @property
+    def _init(self) -> Callable[[int], None] | None:
+        return self._worker_init
 
     @property
     def _is_map(self) -> bool:

@@ -80,7 +80,7 @@ class Rebuildable(LoaderBase):
     def _with(self: L, parts: dict[str, Any]) -> L:
         twin = copy.copy(self)
         # Not by setattr: torch forbids it for most of them, since its own loader could not cope.
-        twin.__dict__.update(parts, _iterator=None, _resources=Resources(self._settings(), TorchFramework()))
+        twin.__dict__.update(parts, _iterator=None, _resources=Resources(twin._settings_now(), TorchFramework()))
         twin._broadcast = Broadcast(twin.dataset, watches=twin.num_workers > 0)
         twin._stream_split = twin._split_now()
         twin._adopt_samplers()

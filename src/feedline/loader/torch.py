@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.utils.data
@@ -21,6 +21,7 @@ from feedline.abc.target import Target
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.passes import tell_torch
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
+from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
@@ -65,7 +66,10 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             or "exact" say what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own copy,
             as torch has it, unless the dataset is one of feedline's own sources.
         snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
-        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
+        num_workers: a number, or "auto" to have as many as it takes that the training loop does not wait; they are
+            found while it runs, see `tuning`. `prefetch_factor="auto"` does so for the batches that workers are ahead.
+        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes; with
+            num_workers="auto" also threads, if the dataset is as fast with them.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
             given.
@@ -113,7 +117,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -122,7 +126,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         multiprocessing_context: Any = None,
         generator: torch.Generator | None = None,
         *,
-        prefetch_factor: int | None = None,
+        prefetch_factor: int | Literal["auto"] | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
@@ -152,8 +156,10 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             None if device is None else device_of(device),
             device_transform,
         )
+        tuning = tuning_of(num_workers, prefetch_factor)
+        count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks what it is
         options: dict[str, Any] = {
-            "prefetch_factor": prefetch_factor,
+            "prefetch_factor": depth_of(prefetch_factor),
             "persistent_workers": persistent_workers,
             "pin_memory_device": pin_memory_device,
         }
@@ -177,7 +183,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            num_workers,
+            count,
             collate_fn,
             pin_memory,
             drop_last,
@@ -187,7 +193,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             generator,
             **options,
         )
-        doubt(dataset, shuffle, timeout, num_workers)
+        doubt(dataset, shuffle, timeout, count)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
@@ -200,7 +206,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
                 "collated apart from each other, and only the default is known to allow that."
             )
         self._seeds = SeedSource()
-        self._set_up(given, on_error, TorchFramework())
+        self._set_up(given, on_error, TorchFramework(), tuning)
         self._adopt_samplers()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -316,6 +322,21 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
     @property
     def _worker_count(self) -> int:
         return self.num_workers
+
+    @property
+    def _init(self) -> Callable[[int], None] | None:
+        return self.worker_init_fn
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are, or would be. Whoever sets it ends what "auto" does."""
+        number: int = vars(self)["num_workers"]
+        return number if self._tuning is None else self._tuning.count
+
+    @num_workers.setter
+    def num_workers(self, number: int) -> None:
+        vars(self)["num_workers"] = number
+        self._tuning = None
 
     @property
     def _is_map(self) -> bool:  # by the kind that torch noted: frameworks replace the dataset

@@ -81,7 +81,8 @@ class TorchBatches(Iteration):
 
     def _before_batches(self, loader: Any) -> None:
         if self._num_workers:
-            loader.check_worker_number_rationality()
+            if loader.tuning is None:  # else they are as many as it takes
+                loader.check_worker_number_rationality()
         elif isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             shard_pipe(self._dataset, *_distributed_settings())
 

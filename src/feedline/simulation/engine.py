@@ -26,9 +26,12 @@ class SimulatedEngine:
         spec: what all workers have to know.
         slots: to which they write.
         dice: from which everything is drawn.
+        count: how many workers there are at first, of those that there may come to be.
     """
 
-    def __init__(self, scenario: Scenario, spec: WorkerSpec, slots: CountedSlots, dice: random.Random) -> None:
+    def __init__(
+        self, scenario: Scenario, spec: WorkerSpec, slots: CountedSlots, dice: random.Random, count: int
+    ) -> None:
         self.now_s = 0.0
         self._scenario = scenario
         self._spec = spec
@@ -44,7 +47,9 @@ class SimulatedEngine:
         """Of each task, how many calls a worker must have heard before it begins it, and which batch it is about."""
         self.workers = [Worker(number, 0, spec, scenario, dice) for number in range(spec.worker_count)]
         for worker in self.workers:
-            self._get_ready(worker)
+            worker.is_absent = worker.number >= count
+            if not worker.is_absent:
+                self._get_ready(worker)
 
     def collect(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
         """Go to the next thing that happens, or to the end of the pause; return what was said, and by whom."""
@@ -78,7 +83,7 @@ class SimulatedEngine:
         now_s, events = self.now_s, self._events
         while events and events[0][0] <= now_s:
             self.now_s, _, what, worker, fact = heapq.heappop(events)
-            if self.workers[worker.number] is not worker or worker.is_dead:
+            if self.workers[worker.number] is not worker or worker.is_dead or worker.is_absent:
                 continue
             if what == "ready":
                 worker.is_ready = True
@@ -143,6 +148,8 @@ class SimulatedEngine:
         worker = self.workers[number]
         if worker.is_leaving and type(task.indices) is not Call:
             raise LawBroken(f"worker {number} is to be replaced, and gets task {task.id}")
+        if worker.is_absent:
+            raise LawBroken(f"worker {number} is not there, and gets task {task.id}")
         self._let_happen()
         self._known[task.id] = (len(self._calls), ordinal)
         worker.queue.append(task)
@@ -175,6 +182,14 @@ class SimulatedEngine:
             self._heard.append((None, late))
         worker = self.workers[number] = Worker(number, old.life + 1, self._spec, self._scenario, dice)
         self._get_ready(worker)
+
+    def retire(self, number: int) -> None:
+        """End a worker that nobody replaces; what it says from now on, such as its death, is not heard."""
+        worker = self.workers[number]
+        if worker.outstanding:
+            raise LawBroken(f"worker {number} is retired, and has {worker.outstanding} tasks")
+        worker.is_absent = True
+        self._heard = deque(one for one in self._heard if one[0] is not worker)
 
     def kill(self, number: int) -> None:
         """End a worker."""

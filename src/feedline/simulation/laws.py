@@ -43,7 +43,15 @@ class Books:
     ran_ahead: int = 0
     """Tasks that had been begun beyond the window when the epoch began."""
 
+    surplus: int = 0
+    """Batches that were under way when the window became smaller; there are no more until they are fewer."""
+
     _skipped: int = 0
+
+    def note_surplus(self) -> None:
+        """Take note of what is under way: the number of workers is about to change."""
+        epoch = self.machine.epoch
+        self.surplus = 0 if epoch is None else len(epoch.in_flight) + len(epoch.ready)
 
     def check(self) -> None:
         """Check what must hold whenever the machine was told something, and has nothing left to decide.
@@ -100,7 +108,7 @@ def _check_tasks(books: Books) -> None:
         known = worker.outstanding + len(parked)
         if view.outstanding != known:
             raise LawBroken(f"worker {view.id} has {known} tasks, and the machine believes {view.outstanding}")
-    idle = sum(not view.outstanding for view in machine.workers)
+    idle = sum(not view.outstanding for view in machine.active)
     if machine._idle != idle:
         raise LawBroken(f"{idle} workers have nothing to do, and the machine believes {machine._idle}")
     given = Counter(task.id for worker in books.workers for task in worker.queue)
@@ -117,6 +125,8 @@ def _check_window(books: Books) -> None:
     under_way = len(epoch.in_flight) + len(epoch.ready)
     usual = window * (8 if epoch.deepens else 1)
     ahead = books.counters.run_ahead - books.ran_ahead
+    books.surplus = min(books.surplus, under_way)
+    usual = max(usual, books.surplus)
     if under_way > min(usual + ahead, max(usual, window * RUN_AHEAD)):
         raise LawBroken(f"{under_way} batches are under way; the window is {window}, and {ahead} were begun beyond it")
 

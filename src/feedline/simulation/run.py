@@ -178,7 +178,7 @@ class _Training:
 
     def _expect(self, world: World, tally: Counter[int]) -> Expected:
         if self._scenario.kind == OWN:
-            expected: Expected = Rotation(self._scenario, len(world.workers))
+            expected: Expected = Rotation(self._scenario, len(world.machine.active))
         else:
             expected = Planned(self._scenario, tally)
         expected.follow(world)
@@ -237,7 +237,7 @@ class _Training:
             raise _Left
         for one in expected:
             one.left()
-        ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].workers))
+        ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].machine.active))
         self._trace.add(0.0, "move", ranks, workers)
         self._run.moves += 1
         may_change = scenario.order == IN_ORDER and not scenario.stateful and scenario.tail != "exact"
@@ -272,7 +272,7 @@ class _Training:
         self._run.looks += 1
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
         dice = random.Random(self._dice.random())
-        workers = self._workers_elsewhere(dice, len(world.workers))
+        workers = self._workers_elsewhere(dice, len(world.machine.active))
         other = World(calm, workers, world.share, self._trace, dice)
         _restore(other, number, state)
         self._trace.add(0.0, "look", workers)
@@ -341,6 +341,8 @@ class _Training:
         dice, habits = self._dice, self._scenario.habits
         if habits.call and dice.random() < habits.call:
             world.call(fails=dice.random() < 0.2)
+        if habits.resize and self._scenario.most_workers > self._scenario.workers and dice.random() < habits.resize:
+            world.resize()
         if habits.look and dice.random() < habits.look:
             self._look(world, expected)
 
@@ -365,7 +367,7 @@ class _Training:
             raise _Left
         old.close()
         self._part_from(old)
-        workers = self._workers_elsewhere(self._dice, len(old.workers))
+        workers = self._workers_elsewhere(self._dice, len(old.machine.active))
         world = self._worlds[rank] = self._world(rank, old.share.world_size, workers)
         self._trace.add(0.0, "revived", rank, workers)
         _restore(world, number, state)

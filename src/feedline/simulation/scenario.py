@@ -97,6 +97,8 @@ class Habits:
     """It has a method of the dataset called in all workers."""
     look: float = 0.0
     """It saves its state, somebody else goes on from it to the end of the epoch, and it goes on as well."""
+    resize: float = 0.0
+    """It has more or fewer workers from then on; not if each has a stream or a state of its own."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,12 @@ class Scenario:
             raise BadOption(f"ranks={self.ranks}: a world of own streams has one rank, whose workers have their own.")
 
     @property
+    def most_workers(self) -> int:
+        """How many workers there may come to be."""
+        is_bound = self.kind == OWN or (self.kind == MAP and self.stateful)
+        return self.workers if is_bound or not self.habits.resize else self.workers + 2
+
+    @property
     def window(self) -> int:
         """Batches in flight."""
         return max(1, self.depth * self.workers)
@@ -224,6 +232,7 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
         drawn |= draw(dice, drawn)
     if drawn["kind"] == MAP and dice.random() < 0.2:
         drawn |= {**STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
+    drawn["habits"] = replace(drawn["habits"], resize=dice.choice((0.0, 0.0, 0.1)))
     return Scenario(**{**drawn, **changes})
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
 from feedline.core.counters import Counters
-from feedline.core.decisions import FORGET, GIVE, START, TAKE_BACK
+from feedline.core.decisions import FORGET, GIVE, RETIRE, START, TAKE_BACK
 from feedline.core.epoch import Epoch
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
@@ -113,7 +113,8 @@ class World:
             restarts=scenario.restarts if scenario.kills_stuck else None,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
-        self._spec = spec_of(scenario, self.dataset, workers, share)
+        most = workers + scenario.most_workers - scenario.workers
+        self._spec = spec_of(scenario, self.dataset, most, share)
         options = RecoveryOptions(
             scenario.policy,
             self.dataset,
@@ -123,12 +124,12 @@ class World:
             wall_s=lambda: self.now_s,
             chance=dice.random,
         )
-        self.machine = Machine(workers, self.slots, Recovery(options), self.counters)
-        self._engine = SimulatedEngine(scenario, self._spec, self.slots, dice)
+        self.machine = Machine(workers, self.slots, Recovery(options), self.counters, most=most)
+        self._engine = SimulatedEngine(scenario, self._spec, self.slots, dice, workers)
         self.workers = self._engine.workers
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
-        most = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
-        self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts, most)
+        most_deaths = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
+        self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
         self.early: tuple[int, ...] = ()
         """Batches of the epoch that had been delivered before it was entered."""
 
@@ -258,6 +259,15 @@ class World:
         self.machine.call(Call("note", (number,), {"fails": fails}))
         self.perform()
 
+    def resize(self) -> None:
+        """Have more or fewer workers."""
+        count = self.dice.randint(1, len(self.workers))
+        self.trace.add(self.now_s, "resize", count)
+        self.machine.now_s = self.now_s
+        self.books.note_surplus()
+        self.machine.resize(count)
+        self.perform()
+
     def state(self) -> dict[str, Any] | None:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
@@ -319,8 +329,9 @@ class World:
             assert worker is not None
             unbegun = self._engine.revoke(worker.number, None)
             self.trace.add(self.now_s, "died", worker.number, unbegun)
-            self.books.deaths += 1
-            self.books.epoch_deaths += 1
+            is_missed = worker.number not in machine._absent
+            self.books.deaths += is_missed
+            self.books.epoch_deaths += is_missed
             machine.died(worker.number, result.payload, unbegun)
             return
         self.trace.add(self.now_s, "answered", result.worker, result.task_id, result.kind.name)
@@ -354,6 +365,9 @@ class World:
                 machine.taken_back(worker, taken)
             elif what is START:
                 self._start(worker)
+            elif what is RETIRE:
+                self.trace.add(self.now_s, "retire", worker)
+                self._engine.retire(worker)
             elif what is FORGET:
                 continue  # a simulated worker has read no more than the task that it is at
             else:

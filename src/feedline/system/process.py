@@ -17,6 +17,23 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def scheduled_s(pid: int) -> tuple[float, float]:
+    """Return how long the main thread of a process has computed, and how long it could have and had no core.
+
+    The rest of the time it slept. Both are 0 where the system does not tell (not Linux), or the process is gone.
+
+    Example:
+        >>> scheduled_s(-1)
+        (0.0, 0.0)
+    """
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            computed_ns, queued_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return computed_ns / 1e9, queued_ns / 1e9
+
+
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:
     """Keep a mapping out of core dumps.
 

@@ -84,7 +84,8 @@ class PortableEngine(Engine):
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
         self._leaving: list[BaseProcess] = []
-        """Workers that have been replaced, and may take a moment to end."""
+        """Workers that have been replaced or retired, and may take a moment to end."""
+        self._retired: set[int] = set()
         self._owner_pid = os.getpid()
         self._closed = False
 
@@ -132,6 +133,28 @@ class PortableEngine(Engine):
             self._replace(worker)
 
     def _replace(self, worker: int) -> None:
+        generation = 0
+        is_new = worker >= len(self._channels) or worker in self._retired
+        if worker < len(self._channels):
+            self._part_from(worker)
+            generation = self._channels[worker].generation + 1
+        elif worker == len(self._lanes):
+            self._lanes.append(queue.SimpleQueue())
+        with lifetime.explained_start(self, self._spec, closes=not is_new):
+            channel = self._launch(worker, generation)
+        self._channels[worker : worker + 1] = [channel]
+        self._retired.discard(worker)
+        self._look_after(channel)
+
+    def retire(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._part_from(worker)
+
+    def _part_from(self, worker: int) -> None:
+        """Hear no more of a worker, and let it end. May be called twice."""
+        if worker in self._retired:
+            return
+        self._retired.add(worker)
         old = self._channels[worker]
         while self.revoke(worker) is not None:
             continue
@@ -141,21 +164,21 @@ class PortableEngine(Engine):
         self._lanes[worker] = queue.SimpleQueue()
         self._leaving.append(old.process)
         self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
-        with lifetime.explained_start(self, self._spec):
-            channel = self._channels[worker] = self._launch(worker, old.generation + 1)
-        self._look_after(channel)
 
     def kill(self, worker: int) -> bool:
         self._channels[worker].process.kill()
         return True
 
     def pid(self, worker: int) -> int | None:
-        return self._channels[worker].process.pid if self._channels else None
+        return self._channels[worker].process.pid if self._channels and worker not in self._retired else None
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [channel.process.pid or 0 for channel in self._channels]
+        return [channel.process.pid or 0 for channel in self._present()]
+
+    def _present(self) -> list[_Channel]:
+        return [channel for channel in self._channels if channel.number not in self._retired]
 
     def submit(self, worker: int, task: Task) -> None:
         segment = f"{self._prefix}{task.id}"
@@ -210,7 +233,7 @@ class PortableEngine(Engine):
         for channel in self._channels:
             if channel.thread is None:
                 channel.pipe.close()
-        processes = [channel.process for channel in self._channels] + self._leaving
+        processes = [channel.process for channel in self._present()] + self._leaving
         lifetime.end(processes)
         for channel in self._channels:
             if channel.thread is not None and channel.thread is not threading.current_thread():

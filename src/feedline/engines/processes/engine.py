@@ -96,8 +96,7 @@ class ProcessEngine(Engine):
                 self._epoll = select.epoll()
                 self._stacks = Stacks()
                 for number in range(self.worker_count):
-                    self._channels.append(Channel(number))
-                    self._watch(self._channels[number], self._channels[number].near.fileno())
+                    self._add(Channel(number))
             if self._method == "forkserver":
                 lifetime.start_forkserver(spec, start.__name__)
             if self._method != "fork":
@@ -153,11 +152,34 @@ class ProcessEngine(Engine):
         self._by_fd[fd] = channel
 
     def replace(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
+        is_new = worker >= len(self._channels) or self._channels[worker].process is None
+        with interrupts.put_off(starts_process=False), lifetime.explained_start(self, self._spec, closes=not is_new):
             self._replace(worker)
 
     def _replace(self, worker: int) -> None:
+        channel = self._renew(worker) if worker < len(self._channels) else self._add(Channel(worker))
+        if self._payload is not None and self._told_workers:
+            assert self._spec is not None
+            self._told_workers = False  # the dataset of this process has heard it, too
+            self._payload.close()
+            self._payload = Payload(self._spec)
+        self._launch(channel, self._before_forks())
+
+    def retire(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._renew(worker)
+
+    def _add(self, channel: Channel) -> Channel:
+        """Have a channel for a worker that is not there yet."""
+        self._channels[channel.number : channel.number + 1] = [channel]
+        self._watch(channel, channel.near.fileno())
+        return channel
+
+    def _renew(self, worker: int) -> Channel:
+        """Part from a worker, if there is one; returns a channel for another one."""
         old = self._channels[worker]
+        if old.process is None:
+            return old
         self._ignore(old)
         while self.revoke(worker) is not None:
             continue
@@ -167,15 +189,7 @@ class ProcessEngine(Engine):
             self._leaving.append(old.process)
         old.close()
         self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
-        with lifetime.explained_start(self, self._spec):
-            if self._payload is not None and self._told_workers:
-                assert self._spec is not None
-                self._told_workers = False  # the dataset of this process has heard it, too
-                self._payload.close()
-                self._payload = Payload(self._spec)
-            channel = self._channels[worker] = Channel(worker, old.generation + 1)
-            self._watch(channel, channel.near.fileno())
-            self._launch(channel, self._before_forks())
+        return self._add(Channel(worker, old.generation + 1))
 
     def kill(self, worker: int) -> bool:
         process = self._channels[worker].process

@@ -60,6 +60,38 @@ class WorkerChapter(EngineBench):
                 assert (death.kind, death.worker) == (ResultKind.DIED, 0)
             assert self._numbers_of(self._ask(engine, 3, [3], worker=1)) == [3]
 
+    def test_a_worker_is_added_and_retired_without_the_others_noticing(self) -> None:
+        self._need_replacements()
+        with self._gate() as gate, self._folder() as folder:
+            journal = Journal(folder / "journal")
+            with self._at_work(Numbers(gate, held=(5,)), init=WriteNumber(journal)) as engine:
+                self._ask(engine, 1, [1], worker=1)
+                self._submit(engine, 0, 5, [5])
+                self._submit(engine, 0, 6, [6])
+                gate.wait_until_reached()
+                engine.replace(2)
+                assert self._numbers_of(self._ask(engine, 2, [2], worker=2)) == [2], "the new one works"
+                count = len(engine.pids)
+                engine.retire(2)
+                engine.retire(1)
+                assert len(engine.pids) == max(0, count - 2)
+                assert [engine.pid(worker) for worker in (1, 2)] == [None, None]
+                self._nothing_comes(engine)  # they were sent away: that is no death
+                engine.replace(1)
+                assert self._numbers_of(self._ask(engine, 3, [3], worker=1)) == [3], "it is there again"
+                gate.open()
+                assert [self._numbers_of(result) for result in self._collect(engine, 2)] == [[5], [6]]
+                assert sorted(journal.read()) == ["0", "1", "1", "2"], "nobody else was started again"
+
+    def test_an_engine_is_closed_while_workers_are_retired(self) -> None:
+        self._need_replacements()
+        with self._at_work(Numbers()) as engine:
+            self._ask(engine, 0, [0])
+            self._ask(engine, 1, [1], worker=1)
+            engine.retire(1)
+            engine.close()
+            assert engine.pids == []
+
     def test_a_new_worker_begins_its_stream_from_the_start(self) -> None:
         self._need_replacements()
         with self._at_work(Countdown(5), streams=True) as engine:

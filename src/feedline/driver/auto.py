@@ -1,0 +1,103 @@
+"""What "auto" stands for: who asked for it, and with what a loader begins that is to find its number of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.abc.stateful import is_stateful
+from feedline.driver.probe import Probe, probe
+from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.driver.tuning import START, Tuning
+from feedline.engines import lifetime
+from feedline.fetch.awaiting import is_awaited
+from feedline.types import WorkerSpec
+
+AUTO = "auto"
+
+_INLINE_S = 5e-4
+"""A batch that takes no longer is made in the training loop itself: taking it over from a worker costs about 0.1 ms,
+and the loop loses little. A guess."""
+
+_RELEASED = 1.6
+"""How many times as many batches two threads must make as one, for the dataset to count as one that leaves the GIL."""
+
+_SOME = 16
+"""Samples of a batch if nobody knows how many."""
+
+
+# Any: what users give, which others check.
+def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
+    """Return what finds the number of workers, or how far they are ahead; None if both are given.
+
+    Args:
+        workers: their number, or "auto".
+        prefetch: batches per worker, or "auto".
+    """
+    tunes_depth = _is_auto(prefetch)
+    if _is_auto(workers):
+        depth = prefetch if isinstance(prefetch, int) else DEFAULT_DEPTH
+        return Tuning.from_cores(depth=depth, tunes_depth=tunes_depth)
+    if not tunes_depth or not isinstance(workers, int) or workers < 1:
+        return None
+    return Tuning(workers, workers, least=workers, tunes_depth=True)
+
+
+# Any: see above. An array is equal to a text in none or in all of its places.
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == AUTO
+
+
+# Any: see above.
+def depth_of(prefetch: Any) -> Any:
+    """Return the depth that was given; None if it is to be found."""
+    return None if _is_auto(prefetch) else prefetch
+
+
+def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
+    """Settle with what a loader begins, before its first iteration.
+
+    Args:
+        tuning: what is to be settled.
+        settings: what the loader was asked to do.
+        spec: what workers are told.
+        batch_size: samples in a batch; None if that is not known, or there are no batches.
+        has_indices: True for a map-style dataset.
+    """
+    tuning.is_begun = True
+    own_streams = not has_indices and spec.split is None
+    if tuning.least == tuning.most:
+        tuning.tunes_depth = not own_streams  # each of which is asked for as many batches as at the start
+        return
+    if own_streams:
+        tuning.fix(
+            1,
+            "1 worker: each would have a stream of its own, so that their number decides what is delivered. Give a "
+            "number, or shard=True.",
+        )
+        return
+    if is_stateful(spec.dataset):
+        tuning.fix(START, f"{START} workers: the dataset has a state in each of them, so that their number stays.")
+        return
+    forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
+    if not has_indices or not forks or settings.split > 1 or is_awaited(spec.dataset):
+        tuning.say(f"{tuning.count} workers to begin with.")
+        return
+    found = probe(spec, batch_size or _SOME, settings.context)
+    if found is None:
+        tuning.say(f"{tuning.count} workers to begin with: a first batch fails, or takes longer than a second.")
+    else:
+        _choose(tuning, settings, spec, found)
+
+
+def _choose(tuning: Tuning, settings: Settings, spec: WorkerSpec, found: Probe) -> None:
+    may_choose = settings.engine == AUTO and settings.context is None and settings.worker_bytes is None
+    takes = f"a batch takes {found.batch_s * 1e3:.2g} ms"
+    if found.batch_s < _INLINE_S and may_choose and spec.init is None and not settings.timeout_s:
+        tuning.fix(0, f"0 workers: {takes}, which is about what taking it over from a worker would cost.")
+        return
+    computing = f"{takes}, and {found.cpu_share * 100:.0f} % of that is computing"
+    if may_choose and found.thread_gain >= _RELEASED and not found.is_unsafe:
+        tuning.engine = "thread"
+        computing += f"; two threads make {found.thread_gain:.1f} times as many batches as one"
+    kind = "threads" if tuning.engine == "thread" else "processes"
+    tuning.say(f"{tuning.count} {kind} to begin with: {computing}.")

@@ -1,0 +1,169 @@
+"""A short look at a dataset before its first epoch: how long a batch takes, and whether threads would do.
+
+It happens in a worker process, as the workers of the epoch will be: this process does not notice, whatever the dataset
+opens, draws or remembers. The dataset's own process has to be forked for that; starting one anew takes longer than
+finding out from the first batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.core.counters import Counters
+from feedline.driver.slots import Slots
+from feedline.engines.handles import used_by_threads
+from feedline.engines.portable import PortableEngine
+from feedline.engines.runner import Runner
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.global_states import GlobalStates
+from feedline.system.process import scheduled_s
+from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec
+
+_LOOK_S = 0.15
+"""How long batches are made, at least two; half as long again to see how threads do."""
+
+_PATIENCE_S = 1.0
+"""How long the answer is waited for. A dataset whose batches take longer wants workers, whatever the rest is."""
+
+_WORTH_THREADS_S = 1e-3
+"""How long a batch takes at least for threads to be tried: of a shorter one the GIL is most. A guess."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found out."""
+
+    batch_s: float
+    """How long a batch takes, the first one left out."""
+    cpu_share: float
+    """How much of that is computing."""
+    thread_gain: float
+    """How many times as many batches two threads make as one; 0 if it was not tried."""
+    is_unsafe: bool
+    """True if threads must not share the dataset: it has a handle open, or draws from generators of the process."""
+
+
+def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Probe | None:
+    """Have a worker process look at a map-style dataset; None if it did not succeed, or not in time.
+
+    Args:
+        spec: what workers are told.
+        batch_size: samples in a batch.
+        context: the multiprocessing context of workers; None for the default.
+    """
+    looked_at = WorkerSpec(
+        dataset=_Looking(spec, batch_size),
+        kind=DatasetKind.MAP,
+        collate=np.asarray,
+        framework=NumpyFramework(),
+        worker_count=1,
+        base_seed=spec.base_seed,
+        batched=False,
+    )
+    engine = PortableEngine(1, context)
+    try:
+        engine.open(looked_at)
+        engine.start()
+        engine.submit(0, Task(1, 0))
+        results = engine.collect(_PATIENCE_S)
+        if not results:
+            engine.kill(0)
+        if not results or results[0].kind is not ResultKind.DONE:
+            return None  # the workers of the epoch will say what is wrong
+        figures = Slots(None, looked_at.framework, Counters()).unpack(results[0].payload)
+        batch_s, cpu_share, thread_gain, is_unsafe = figures.tolist()
+        return Probe(batch_s, cpu_share, thread_gain, bool(is_unsafe))
+    finally:
+        engine.close()
+
+
+@dataclass(frozen=True)
+class _Looking:
+    """A dataset of one sample: what was found out about another dataset, when it is made in a worker."""
+
+    spec: WorkerSpec
+    batch_size: int
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        make = self._maker(0)
+        before = GlobalStates.now()
+        make()  # what is done once is left out
+        batch_s, cpu_share, elapsed_s = _timed(make, _LOOK_S)
+        draws = bool(GlobalStates.now().differing(before))
+        gain = self._thread_gain(elapsed_s) if batch_s >= _WORTH_THREADS_S else 0.0
+        is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
+        return np.array([batch_s, cpu_share, gain, is_unsafe])
+
+    def _maker(self, number: int) -> Callable[[], None]:
+        """Return what makes one batch after the other."""
+        spec = replace(self.spec, on_error=None)
+        identity = WorkerIdentity(number, spec.worker_count, spec.base_seed + number, spec.dataset, threaded=True)
+        runner = Runner(spec, identity)
+        indices = _indices(spec.dataset, number)
+
+        def make() -> None:
+            some = list(islice(indices, self.batch_size if spec.batched else 1))
+            asked: Any = some if spec.batched else some[0]
+            if spec.batched and all(type(index) is int for index in some):
+                asked = IndexBlock(np.array(some))
+            result = runner.attempt(Task(1, asked, draw=Draw(0)), number, None)
+            if result.kind is not ResultKind.DONE:
+                raise result.payload
+
+        return make
+
+    def _thread_gain(self, batch_s: float) -> float:
+        """Return how many times as many batches two threads make as one, which needs so long for one."""
+        each = max(1, int(_LOOK_S / 2 / batch_s))
+        makers = [self._maker(number) for number in (0, 1)]
+        for make in makers:
+            make()
+        threads = [threading.Thread(target=_repeat, args=(make, each), daemon=True) for make in makers]
+        begun_s = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return 2 * each * batch_s / (time.perf_counter() - begun_s)
+
+
+def _repeat(make: Callable[[], None], count: int) -> None:
+    for _ in range(count):
+        make()
+
+
+def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float, float]:
+    """Make batches for so long; returns how long one takes, which share of it is computing, and how long one took.
+
+    The last is more than the first if others computed on this machine meanwhile.
+    """
+    count, elapsed_s, pid, begun_s = 0, 0.0, os.getpid(), time.perf_counter()
+    computed_before_s, queued_before_s = scheduled_s(pid)
+    while elapsed_s < seconds:
+        make()
+        count += 1
+        elapsed_s = time.perf_counter() - begun_s
+    computed_s, queued_s = scheduled_s(pid)
+    own_s = max(elapsed_s - (queued_s - queued_before_s), 1e-9)
+    return own_s / count, min(1.0, (computed_s - computed_before_s or own_s) / own_s), elapsed_s / count
+
+
+def _indices(dataset: Any, number: int) -> Iterator[Any]:
+    """Yield indices from all over a dataset, without end, beginning at another place for each number."""
+    if isinstance(dataset, Mapping):  # whose indices are its keys
+        yield from cycle(islice(dataset, 4096))
+    count = len(dataset)
+    stride = max(1, int(count * 0.618034))
+    while True:
+        for place in range(count):
+            yield (place * stride + number * (count // 2)) % count

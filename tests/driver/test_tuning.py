@@ -1,0 +1,75 @@
+"""What is measured while batches come, and what follows from it, with an engine whose clock does not matter."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from feedline.core.controller import Measurement
+from feedline.driver.settings import Settings
+from feedline.driver.tuning import START, Tuning
+
+SLOW = Measurement(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
+
+
+def test_settings_stay_the_same_while_the_number_changes() -> None:
+    tuning = Tuning(2, 8)
+    settings = tuning.applied_to(Settings(2))
+    assert tuning.decide(SLOW)
+    assert tuning.count == 4
+    assert tuning.applied_to(Settings(2)) == settings
+    assert (settings.room, settings.window, settings.most_window) == (8, 4, 16)
+
+
+def test_a_number_that_is_fixed_says_why() -> None:
+    tuning = Tuning(2, 8)
+    tuning.fix(0, "0 workers: it is tiny.")
+    assert tuning.applied_to(Settings(2)).worker_count == 0
+    assert tuning.applied_to(Settings(2)).engine_name == "inline"
+    assert tuning.log == ["0 workers: it is tiny."]
+
+
+class Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append((record.levelno, record.getMessage()))
+
+
+def test_each_decision_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, logger = Listener(), logging.getLogger("feedline")
+    monkeypatch.setattr(logger, "handlers", [listener])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels, which were set behind its back
+    tuning = Tuning(2, 8)
+    tuning.say("2 workers to begin with.")
+    tuning.decide(SLOW)
+    tuning.is_refused(1)
+    assert len(tuning.log) == 3
+    assert listener.heard == [(logging.INFO, line) for line in tuning.log]
+
+
+def test_a_copy_finds_out_for_itself() -> None:
+    tuning = Tuning(2, 8)
+    tuning.is_begun = True
+    tuning.count = 6
+    twin = tuning.copy()
+    assert (twin.count, twin.is_begun) == (2, True)
+    twin.say("something")
+    assert tuning.log == []
+    assert pickle.loads(pickle.dumps(tuning)).count == 6
+
+
+def test_there_is_room_for_more_than_at_the_start() -> None:
+    tuning = Tuning.from_cores()
+    assert tuning.count == START < tuning.most
+
+
+def test_ranks_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Tuning.from_cores().most
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Tuning.from_cores().most == alone // 4
