@@ -43,6 +43,15 @@ def test_any_batch_can_be_touched(batch: Any) -> None:  # Any: whatever users ma
     grid.touch(batch)
 
 
+def test_nothing_that_could_be_measured() -> None:
+    failures = {"torch workers=1": grid.Failure("OSError: gone", "in open_it"), "b": grid.Failure("c", "d")}
+    raised, late = grid.nothing_measured(failures, 5.0), grid.nothing_measured({}, 0.5)
+    assert (raised.reason, raised.traceback) == ("raises", "in open_it")
+    assert "torch workers=1: OSError: gone" in str(raised)
+    assert late.reason == "hangs"
+    assert "within 0.5 s" in str(late)
+
+
 def test_only_whole_rounds_are_compared() -> None:
     rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, [{}], []]
     outcomes = [Outcome({"workers": n}, Side("torch"), own) for n, own in enumerate(rounds)]

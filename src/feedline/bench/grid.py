@@ -18,6 +18,7 @@ from feedline.bench import load
 from feedline.bench.harness import Case, Entry, Figures, Outcome, Settings, Side, run_rounds, sides, worker_arguments
 from feedline.bench.steady import Span, Steady
 from feedline.datasets.objects import users_traceback
+from feedline.errors import DatasetFailed
 from feedline.failures import words
 
 ENDLESS = 1 << 40
@@ -101,6 +102,13 @@ class Failure:
     def of(cls, exc: BaseException) -> Failure:
         """Return what can be told of an exception in another process, where it may not be known."""
         return cls(f"{type(exc).__name__}: {words(exc)}".partition("\n")[0], users_traceback(exc))
+
+
+def nothing_measured(failures: Mapping[Any, Failure], seconds: float) -> DatasetFailed:
+    """Say why there is nothing to show: what the first setting raised, or that there was no time."""
+    for setting, failure in failures.items():
+        return DatasetFailed(f"No setting could be measured. {setting}: {failure.text}", "raises", failure.traceback)
+    return DatasetFailed(f"Nothing could be measured within {seconds:g} s. Give it more with --seconds.", "hangs")
 
 
 @dataclass

@@ -18,7 +18,7 @@ from feedline.bench import chart, grid, harness, jpegs, rows, training, training
 from feedline.bench.workloads import ReadySamples, TinyMap
 from feedline.cli.doctor import check_linux
 from feedline.cli.pictures import PictureDataset, write_pictures
-from feedline.errors import DatasetFailed, InternalError
+from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
 from feedline.tune.probing.process import Tell
 from feedline.tune.target import make_some, open_target
@@ -102,8 +102,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         kept = watch(partial(_measure, arguments, asked), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
     outcomes, failures = kept.measured.complete(), kept.measured.failures
     if not outcomes:
-        title, failure = next(iter(failures.items()))
-        raise DatasetFailed(f"No setting could be measured. {title}: {failure.text}", "raises", failure.traceback)
+        raise grid.nothing_measured(failures, arguments.seconds)
     name = f"feedline bench {arguments.what}"
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
     for title, failure in failures.items():

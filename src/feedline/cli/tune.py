@@ -11,7 +11,6 @@ from functools import partial
 
 from feedline.bench import chart, grid, harness, rows
 from feedline.cli.doctor import check_linux
-from feedline.errors import DatasetFailed
 from feedline.tune.probing.process import Tell
 from feedline.tune.search import DEPTH, Choice, Limits, Rate, Setting, search
 from feedline.tune.target import Target, make_some, open_target
@@ -53,9 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     assert kept.limits is not None  # told before anything was tried
     choice = search(kept.tried.get, kept.limits, step_s=step_s)
     if choice is None:
-        setting, failure = next(iter(kept.failures.items()))
-        text = f"No setting could be measured. With {setting}: {failure.text}"
-        raise DatasetFailed(text, "raises", failure.traceback)
+        raise grid.nothing_measured(kept.failures, arguments.seconds)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:

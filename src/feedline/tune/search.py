@@ -220,9 +220,10 @@ class _Search:
         elif chosen.workers == self._limits.workers and not rate.keeps_up:
             reasons.append(f"More have no room: {self._limits.reason}.")
         others = [s for s in self._tried if s.engine not in (chosen.engine, "inline")]
-        if others and chosen.workers:
+        if others:
             best = max(others, key=lambda setting: self._tried[setting].samples_per_s)
-            reasons.append(f"The other engine at its best: {self._said(best, rate)}.")
+            which = "The other engine at its best" if chosen.workers else "Workers at their best"
+            reasons.append(f"{which}: {self._said(best, rate)}.")
         return reasons
 
     def _busy(self) -> list[str]:
