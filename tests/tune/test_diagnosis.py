@@ -17,7 +17,8 @@ from tests.tune import sick  # with torch: a process that is forked has both imp
 
 def tried(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> Measured:
     monkeypatch.chdir(folder)  # where some of them write files
-    measured = probe(f"{sick.__name__}:{name}", seconds=seconds)
+    # Of a loader, in lower case, workers are started: on a busy machine that may take seconds.
+    measured = probe(f"{sick.__name__}:{name}", seconds=8.0 if name.islower() else seconds)
     assert measured.ended is None
     return measured
 

@@ -314,6 +314,7 @@ class Runner:
             raise
         finally:
             randomness.enter(before)
+            self._scope.end()
             place(finished_by)
             memory.set_current(None)
 

@@ -87,7 +87,7 @@ class Observer:
     """
 
     is_off = False
-    """Measure nothing; for `benchmarks/accounting_cost.py`."""
+    """Measure nothing; for whoever asks what measuring costs."""
 
     def __init__(self, *, in_order: bool = True) -> None:
         self._in_order = in_order

@@ -34,6 +34,9 @@ _OPEN = 1 << 63
 """Stands in for a batch: what is drawn when a stream is opened."""
 
 
+_NO_DRAW = Draw(0)
+
+
 class Scope:
     """Where one worker is: which batch, which sample of it."""
 
@@ -61,7 +64,7 @@ class Scope:
         self.seeds_globals = seeds_globals
         self.keeps_globals = keeps_globals
         """True if the generators of the process are the training loop's own, and given back as they were."""
-        self._draw: Draw | Callable[[], Draw] = Draw(0)
+        self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
         self.is_timed = False
@@ -79,6 +82,10 @@ class Scope:
         self._place = 0
         self._items = None
         self._drawn_for = None
+
+    def end(self) -> None:
+        """End the task: what would return its draw is let go of, and with it the order and the dataset behind that."""
+        self._draw = _NO_DRAW
 
     @property
     def place(self) -> int:
@@ -110,6 +117,8 @@ class Scope:
     def apart(self, place: int) -> Scope:
         """Return a scope for one sample of the task alone, which is made at the same time as others."""
         scope = Scope()
+        if not isinstance(self._draw, Draw):
+            self._draw = self._draw()  # coroutines may outlive the task, and are to keep no order alive
         scope.begin(self._draw)
         scope.place = place
         scope.stages = self.stages
