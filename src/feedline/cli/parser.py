@@ -1,0 +1,358 @@
+"""Every command and its options, described for argparse."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from feedline import __version__
+
+_DATASET = (
+    "a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments that "
+    "returns one"
+)
+_FAILED_TEXT = (
+    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
+    "memory; 8 it is empty; 1 any other error."
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe every command and its options."""
+    parser = argparse.ArgumentParser(prog="feedline", description="A data loader that feeds accelerators.")
+    parser.add_argument("--version", action="version", version=f"feedline {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+
+    demo = commands.add_parser("demo", help="train a small network, then compare with torch's loader (about a minute)")
+    demo.add_argument("--images", type=_at_least(40), default=480, help="number of pictures to make (%(default)s)")
+    demo.add_argument("--epochs", type=_at_least(1), default=8, help="epochs to train (%(default)s)")
+    demo.add_argument("--folder", type=Path, help="keep the pictures here instead of in a temporary folder")
+    _add_round_options(demo)
+    demo.set_defaults(json=None)
+
+    _add_bench(commands)
+    _add_tune(commands)
+    _add_doctor(commands)
+    run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
+    _add_program(run)
+    _add_profile(commands)
+    report = commands.add_parser("report", help="draw a recording as one page of HTML")
+    report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
+    _add_what_if(commands)
+    _add_pack(commands)
+    _add_inspect(commands)
+    return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="a program and its arguments, as behind `python`",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module instead")
+
+
+# Any: argparse's own class for this is not public.
+def _add_profile(commands: Any) -> None:
+    profile = commands.add_parser(
+        "profile",
+        help="run a program with feedline's loader, and say what its training waited for",
+        epilog="The exit code is the program's if it fails (1 after an exception, 130 after Ctrl-C); 4 if it has "
+        "iterated over no loader; 1 for an error of feedline's; else 0.",
+    )
+    profile.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR/NAME",
+        help="write NAME.json.gz (the recording) and NAME.html (its page); by default the program's name and -profile",
+    )
+    profile.add_argument(
+        "--compare", action="store_true", help="run it with torch's loader first, and show both side by side"
+    )
+    # How --compare calls this command.
+    profile.add_argument("--loader", choices=("feedline", "torch"), default="feedline", help=argparse.SUPPRESS)
+    profile.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    _add_program(profile)
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="compare with torch's loader on this machine (about half a minute), or on a dataset of yours (a minute)",
+        epilog=f"Exit codes with a dataset: {_FAILED_TEXT}",
+    )
+    bench.add_argument(
+        "what",
+        nargs="?",
+        type=_benchmark,
+        default="quick",
+        metavar="WHAT",
+        help="quick: overhead, transport, pictures; images: JPEG files to float32, beside torch's loader with usual "
+        "decoders; gpu: training as a share of its rate on synthetic data, on a GPU, with torchvision, in ten minutes; "
+        f"or {_DATASET}",
+    )
+    bench.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write JSON lines to FILE, or to standard output, instead of a table",
+    )
+    _add_round_options(bench)
+    bench.set_defaults(seconds=None)
+    own = bench.add_argument_group("with a dataset or loader of yours (--seconds is all it may take then: 60)")
+    _add_batch_size(own)
+    own.add_argument(
+        "--workers", type=_at_least(0), nargs="+", metavar="N", help="numbers of workers (0 1 2 4, up to the cores)"
+    )
+    own.add_argument("--prefetch", type=_at_least(1), nargs="+", metavar="N", help="prefetch factors (the default)")
+    own.add_argument(
+        "--engine",
+        choices=("process", "thread"),
+        nargs="+",
+        default=["process", "thread"],
+        help="feedline's engines; 0 workers are always inline (process thread)",
+    )
+    _add_plot(own)
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="search the number of workers, engine and prefetch for a dataset, and print them as code",
+        epilog=f"Exit codes: {_FAILED_TEXT}",
+    )
+    tune.add_argument("what", metavar="WHAT", help=_DATASET)
+    tune.add_argument(
+        "--step-ms",
+        type=_step,
+        default=0.0,
+        metavar="MS",
+        help="how long your training step takes for a batch: the fewest workers that keep up with it are searched "
+        "(0: the most samples a second)",
+    )
+    tune.add_argument("--seconds", type=_positive, default=60.0, help="how long it may take, at most (%(default)s)")
+    _add_batch_size(tune)
+    _add_plot(tune)
+    tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
+def _add_batch_size(parser: Any) -> None:
+    parser.add_argument(
+        "--batch-size", type=_at_least(1), metavar="N", help="samples in a batch (the loader's, or 32 of a dataset)"
+    )
+
+
+def _add_plot(parser: Any) -> None:
+    parser.add_argument("--plot", type=_svg, metavar="FILE.svg", help="draw it, too")
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at this machine, at a dataset or at saved faults, and say what to change",
+        epilog=f"Exit codes: 0 nothing serious was found; 3 something serious was; {_FAILED_TEXT}",
+    )
+    doctor.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help=f"{_DATASET}; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
+        "the machine is looked at",
+    )
+    doctor.add_argument(
+        "--seconds", type=_positive, default=20.0, help="how long a dataset may be tried, at most (%(default)s)"
+    )
+    doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
+def _add_what_if(commands: Any) -> None:
+    what_if = commands.add_parser(
+        "what-if",
+        help="predict a recorded run with other settings",
+        description="Predicts a recorded run with other settings, or with stages that are faster or slower. Without "
+        "any change: with several numbers of workers and of batches that they prefetch.",
+    )
+    what_if.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    what_if.add_argument("--workers", type=_at_least(0), metavar="N", help="workers; 0 for none")
+    what_if.add_argument("--prefetch", type=_at_least(1), metavar="N", help="batches that each worker prefetches")
+    order = what_if.add_mutually_exclusive_group()
+    order.add_argument("--ordered", dest="in_order", action="store_const", const=True, help="batches in order")
+    order.add_argument("--unordered", dest="in_order", action="store_const", const=False, help="batches as they come")
+    what_if.add_argument("--step", type=_step_change, metavar="2x|50ms", help="time of a training step")
+    for stage in ("fetch", "transform", "collate", "decode"):
+        named = ", if the dataset has named it" if stage == "decode" else ""
+        what_if.add_argument(f"--{stage}", type=_factor, metavar="0.5x", help=f"time of the stage {stage}{named}")
+    what_if.add_argument(
+        "--stage",
+        type=_stage,
+        action="append",
+        default=[],
+        metavar="NAME=0.5x",
+        help="time of another stage that the dataset has named (feedline.stage)",
+    )
+    what_if.add_argument(
+        "--computing",
+        type=_share,
+        default=1.0,
+        metavar="SHARE",
+        help="how much of a batch's time its worker computes, from 0 to 1 (%(default)s); the rest it waits, and needs "
+        "no core; matters where there are more workers than cores",
+    )
+    what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
+def _add_pack(commands: Any) -> None:
+    pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a folder of pictures or files, a CSV file that names files, a store of any of the formats, or "
+        "module:object for a dataset in Python or a function that returns one",
+    )
+    pack.add_argument(
+        "out", metavar="OUT", help="a file whose suffix says the format, or a folder (of shards, of arrays)"
+    )
+    pack.add_argument(
+        "--format", choices=("lmdb", "hdf5", "tar", "parquet", "npy"), help="if OUT's suffix does not say it"
+    )
+    pack.add_argument(
+        "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
+    )
+    pack.add_argument(
+        "--fields",
+        type=_fields,
+        metavar="A,B=C",
+        help="fields to keep (B is the new name of C), or names for the elements of tuples",
+    )
+    pack.add_argument(
+        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
+    )
+    pack.add_argument("--resize", metavar="N|WxH", help="shorter side, or exact width and height, of pictures")
+    pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
+    pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
+    pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
+    pack.add_argument("--shard-size", metavar="SIZE", help="bytes in a shard, about, such as 500M (1GiB)")
+    pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
+    pack.add_argument(
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="for samples that cannot be read, or do not fit the others or the format (%(default)s)",
+    )
+    pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    pack.add_argument("--restart", action="store_true", help="begin again instead of going on after complete shards")
+    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to compare")
+    pack.add_argument(
+        "--root", type=Path, help="the folder that the files of a CSV table are relative to (the table's)"
+    )
+    pack.add_argument("--path-column", metavar="NAME", help="the column of a CSV table that names files")
+    pack.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_inspect(commands: Any) -> None:
+    inspect = commands.add_parser("inspect", help="show what is in a store or folder of samples")
+    inspect.add_argument(
+        "path",
+        metavar="PATH",
+        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
+    )
+    inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
+    inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
+    inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
+    inspect.add_argument(
+        "--verify",
+        action="store_true",
+        help="read all samples, and compare with the digest that feedline pack stored",
+    )
+    inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
+
+
+def _add_round_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=_at_least(1), default=5, help="rounds per loader and case (%(default)s)")
+    parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (%(default)s)")
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the rest of what a benchmark asks for
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    return count
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def _step(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time: give milliseconds, 0 or more")
+    return value
+
+
+def _benchmark(text: str) -> str:
+    if text not in ("quick", "images", "gpu") and ":" not in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither quick, images or gpu, nor a dataset such as module:dataset or path/to/file.py:dataset"
+        )
+    return text
+
+
+def _svg(text: str) -> Path:
+    if not text.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r}: pictures are drawn as SVG, so name a file that ends in .svg")
+    return Path(text)
+
+
+def _factor(text: str) -> float:
+    try:
+        return _positive(text.removesuffix("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no factor such as 0.5x") from None
+
+
+def _step_change(text: str) -> tuple[float, float | None]:
+    """Return by what the time of a step is multiplied, and how many seconds it is instead, if it is a time."""
+    for unit, seconds in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
+        if text.endswith(unit):
+            return 1.0, _factor(text.removesuffix(unit)) * seconds
+    return _factor(text), None
+
+
+def _stage(text: str) -> tuple[str, float]:
+    name, _, factor = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=0.5x")
+    return name, _factor(factor)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = [(new.strip(), old.strip() or new.strip()) for new, _, old in (one.partition("=") for one in _names(text))]
+    if len({new for new, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} names a field twice")
+    return dict(pairs)
