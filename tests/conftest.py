@@ -79,7 +79,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-hypothesis.settings.register_profile(THOROUGH)
+# Nothing of a test depends on how fast its machine is.
+for _profile in ("unhurried", THOROUGH):
+    hypothesis.settings.register_profile(
+        _profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+hypothesis.settings.load_profile("unhurried")
 
 gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
 

@@ -69,8 +69,7 @@ def test_the_batches_are_those_of_any_number(engine: Any) -> None:
     loader = DataLoader(Slow(), num_workers="auto", engine=engine, **options)
     assert batches_of(loader) == fixed
     assert loader.tuning is not None
-    assert loader.num_workers > 2, loader.tuning.log
-    assert any(line.startswith("2 -> ") for line in loader.tuning.log)
+    assert any(line.startswith("2 -> ") for line in loader.tuning.log), loader.tuning.log  # on a busy machine, and back
 
 
 @pytest.mark.usefixtures("quick")
@@ -78,7 +77,8 @@ def test_the_other_loader_too() -> None:
     fixed = batches_of(Loader(Slow(seconds=0), 4, shuffle=True, seed=3))
     loader = Loader(Slow(), 4, shuffle=True, seed=3, workers="auto", persistent=True)
     assert batches_of(loader) == fixed
-    assert loader.stats()["workers"] > 2
+    assert loader.tuning is not None
+    assert any(line.startswith("2 -> ") for line in loader.tuning.log), loader.tuning.log
     assert batches_of(loader) != fixed, "it is another epoch"
     assert f"workers={loader.stats()['workers']}" in repr(loader)
 
