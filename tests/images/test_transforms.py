@@ -1,0 +1,265 @@
+"""Each transform: what it draws, and what comes of it."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption
+from feedline.images import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    CenterCrop,
+    ColorJitter,
+    HorizontalFlip,
+    Normalize,
+    RandomResizedCrop,
+    Resize,
+    ToChannelsFirst,
+)
+from feedline.images.geometry import View
+from feedline.images.rendering import colored
+from tests.images.pictures import photo
+
+
+@pytest.mark.parametrize(
+    ("size", "image", "result"),
+    [
+        (256, (500, 375), (341, 256)),
+        (256, (375, 500), (256, 341)),
+        (10, (7, 7), (10, 10)),
+        ((30, 20), (500, 375), (20, 30)),
+    ],
+)
+def test_the_shorter_side_or_both_are_as_asked(
+    size: int | tuple[int, int], image: tuple[int, int], result: tuple[int, int]
+) -> None:
+    view = View(*image)
+    Resize(size).draw(view)
+    assert (view.width, view.height) == result
+    assert view.box == (0, 0, *image)
+
+
+@pytest.mark.parametrize("size", [0, True, (1, 2, 3), "a"])
+def test_no_size_is_refused(size: int) -> None:
+    with pytest.raises(BadOption, match="size="):
+        Resize(size)
+
+
+def test_the_middle_is_where_torchvision_has_it() -> None:
+    view = View(341, 256)
+    CenterCrop(224).draw(view)
+    assert view.box == (58, 16, 224, 224)  # round(58.5) is 58
+
+
+def test_a_smaller_image_is_refused_with_advice() -> None:
+    with pytest.raises(BadOption, match=r"Put Resize\(224\)"):
+        CenterCrop(224).draw(View(341, 223))
+
+
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
+
+def boxes(crop: RandomResizedCrop, width: int, height: int, count: int = 4000) -> NDArray[np.float64]:
+    found = []
+    for _ in range(count):
+        view = View(width, height)
+        crop.draw(view)
+        assert (view.height, view.width) == crop.size
+        found.append(view.box)
+    return np.array(found)
+
+
+def test_area_and_shape_are_distributed_as_defined() -> None:
+    # So small a part that every try fits, and nothing is drawn again.
+    left, top, width, height = boxes(RandomResizedCrop(8, scale=(0.1, 0.3)), 2000, 2000).T
+    share = width * height / 2000**2
+    shape = np.log(width / height)
+    for values, low, high in ((share, 0.1, 0.3), (shape, math.log(3 / 4), math.log(4 / 3))):
+        assert low - 5e-3 <= values.min() <= values.max() <= high + 5e-3  # sides are whole pixels
+        for part in (0.25, 0.5, 0.75):  # quantiles of a uniform distribution, within five standard errors
+            error = 5 * math.sqrt(part * (1 - part) / len(values))
+            assert abs(np.mean(values < low + part * (high - low)) - part) < error
+    for place, room in ((left, 2000 - width), (top, 2000 - height)):
+        assert abs(np.mean(place / room) - 0.5) < 5 * math.sqrt(1 / 12 / len(left))
+        assert (place >= 0).all()
+        assert (place <= room).all()
+        assert (place == np.rint(place)).all()
+
+
+def test_every_place_of_a_small_image_comes_up_to_the_last() -> None:
+    left = boxes(RandomResizedCrop(2, scale=(0.24, 0.26), ratio=(1, 1)), 4, 4, 500)[:, 0]
+    assert set(left) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "box"),
+    [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13)), (40, 40, (0, 0, 40, 40))],
+)
+def test_what_never_fits_becomes_the_middle(width: int, height: int, box: tuple[int, ...]) -> None:
+    crop = RandomResizedCrop(8, scale=(5, 6))
+    assert (boxes(crop, width, height, 3) == box).all()
+
+
+@pytest.mark.parametrize("options", [{"scale": (0, 1)}, {"scale": (0.5, 0.1)}, {"ratio": (-1, 1)}, {"scale": 0.5}])
+def test_ranges_that_are_none_are_refused(options: dict[str, tuple[float, float]]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        RandomResizedCrop(8, **options)
+
+
+def test_torchvision_draws_from_the_same_distribution() -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    image = torch.empty(3, 375, 500)
+    theirs = np.array([transforms.RandomResizedCrop.get_params(image, (0.08, 1), (3 / 4, 4 / 3)) for _ in range(4000)])
+    ours = boxes(RandomResizedCrop(8), 500, 375)[:, [1, 0, 3, 2]]
+    for mine, other in zip(ours.T, theirs.T, strict=True):
+        assert abs(mine.mean() - other.mean()) < 5 * math.hypot(mine.std(), other.std()) / math.sqrt(4000)
+        assert abs(mine.std() - other.std()) < 0.06 * other.std()
+
+
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 1.0])
+def test_so_many_images_are_flipped(p: float) -> None:
+    flipped = 0
+    for _ in range(2000):
+        view = View(4, 4)
+        HorizontalFlip(p).draw(view)
+        flipped += view.flip
+    assert abs(flipped / 2000 - p) <= 5 * (p * (1 - p) / 2000) ** 0.5
+
+
+def test_two_flips_are_none() -> None:
+    view = View(4, 4)
+    HorizontalFlip(1).draw(view)
+    HorizontalFlip(1).draw(view)
+    assert not view.flip
+
+
+def test_no_probability_is_refused() -> None:
+    with pytest.raises(BadOption, match="p=2"):
+        HorizontalFlip(2)
+
+
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
+
+def drawn(jitter: ColorJitter, count: int) -> list[list[float]]:
+    rows = []
+    for _ in range(count):
+        view = View(4, 4)
+        jitter.draw(view)
+        assert view.jitter is not None
+        rows.append(view.jitter.tolist())
+    return rows
+
+
+def test_factors_are_uniform_in_their_ranges() -> None:
+    rows = np.array(drawn(ColorJitter(0.4, 0.3, (0.5, 2.0), 0.1), 4000))
+    for values, (low, high) in zip(rows.T, [(0.6, 1.4), (0.7, 1.3), (0.5, 2.0), (-0.1, 0.1)], strict=False):
+        assert low - 1e-6 <= values.min() <= values.max() <= high + 1e-6
+        assert abs(values.mean() - (low + high) / 2) < 5 * (high - low) / math.sqrt(12 * len(values))
+        assert abs(values.std() - (high - low) / math.sqrt(12)) < 0.05 * (high - low)
+
+
+def test_all_orders_are_equally_likely() -> None:
+    orders = Counter(tuple(row[4:]) for row in drawn(ColorJitter(0.4, 0.4, 0.4, 0.1), 4800))
+    assert len(orders) == 24
+    assert sum((count - 200) ** 2 / 200 for count in orders.values()) < 60  # chi-square of 23 degrees: 1 in 30,000
+
+
+def test_a_large_number_does_not_make_factors_negative() -> None:
+    assert ColorJitter(brightness=3).brightness == (0, 4)
+
+
+def test_nothing_to_change_is_nothing_drawn() -> None:
+    view = View(4, 4)
+    ColorJitter().draw(view)
+    assert view.jitter is None
+
+
+@pytest.mark.parametrize("options", [{"brightness": -1}, {"hue": 0.6}, {"hue": (-0.6, 0)}, {"contrast": (2, 1)}])
+def test_ranges_that_cannot_be_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        ColorJitter(**options)
+
+
+def changed(pixels: list[list[int]], *factors: float, order: tuple[int, ...] = (0, 1, 2, 3)) -> list[list[float]]:
+    planes = np.array([pixels], np.float32).transpose(2, 0, 1).copy()
+    result = colored(planes, np.array([*factors, *order], np.float32))
+    return np.round(result.transpose(1, 2, 0)[0], 2).tolist()  # type: ignore[no-any-return]
+
+
+def test_each_change_is_as_torchvision_defines_it() -> None:
+    two = [[100, 50, 200], [20, 30, 40]]
+    assert changed(two, 1.5, 1, 1, 0) == [[150, 75, 255], [30, 45, 60]]
+    grey = [0.2989 * red + 0.587 * green + 0.114 * blue for red, green, blue in two]
+    mean = sum(grey) / 2
+    assert np.allclose(changed(two, 1, 0.5, 1, 0), (np.array(two) + mean) / 2, atol=0.01)
+    assert np.allclose(changed(two, 1, 1, 0.5, 0), (np.array(two) + np.array(grey)[:, None]) / 2, atol=0.01)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.1, 0.05, 0.3, 0.5])
+def test_the_hue_is_turned_as_the_standard_library_does(turn: float) -> None:
+    pixels = [[100, 50, 200], [20, 30, 40], [255, 0, 0], [0, 255, 10], [3, 3, 3], [0, 0, 0], [90, 200, 200]]
+    expected = []
+    for red, green, blue in pixels:
+        hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
+        expected.append([255 * one for one in colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)])
+    assert np.allclose(changed(pixels, 1, 1, 1, turn), expected, atol=0.05)
+
+
+def test_the_order_matters_where_values_are_cut_off() -> None:
+    two = [[200, 200, 200], [100, 100, 100]]
+    assert changed(two, 2, 0.5, 1, 0, order=(0, 1, 2, 3)) != changed(two, 2, 0.5, 1, 0, order=(1, 0, 2, 3))
+
+
+def test_torchvision_makes_the_same_pixels() -> None:
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    pixels = photo()
+    image = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float() / 255
+    image = functional.adjust_brightness(image, 1.3)
+    image = functional.adjust_contrast(image, 0.7)
+    image = functional.adjust_saturation(image, 1.4)
+    image = functional.adjust_hue(image, 0.1)
+    ours = colored(pixels.transpose(2, 0, 1).astype(np.float32), np.array([1.3, 0.7, 1.4, 0.1, 0, 1, 2, 3], np.float32))
+    assert np.abs(ours - 255 * image.numpy()).max() < 0.5
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_values_are_scaled_by_mean_and_standard_deviation(dtype: str, channels_first: bool) -> None:
+    pixels = photo()
+    result = Normalize(dtype=dtype, channels_first=channels_first)(pixels)
+    expected = (pixels / 255 - IMAGENET_MEAN) / IMAGENET_STD
+    if channels_first:
+        expected = expected.transpose(2, 0, 1)
+    assert result.dtype == dtype
+    assert np.allclose(result, expected, atol=1e-5 if dtype == "float32" else 3e-3)
+
+
+def test_bfloat16_is_a_tensor() -> None:
+    result = Normalize(dtype="bfloat16")(photo())
+    assert result.dtype is torch.bfloat16
+    assert torch.allclose(result.float(), torch.from_numpy(Normalize()(photo())), atol=0.02)
+
+
+def test_channels_first_keeps_values() -> None:
+    pixels = photo()
+    assert (ToChannelsFirst()(pixels) == pixels.transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"mean": (0.5,)}, {"std": (0, 1, 1)}, {"dtype": "float64"}, {"std": 1.0}, {"mean": ("a", "b", "c")}]
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        Normalize(**options)
