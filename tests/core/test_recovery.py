@@ -21,7 +21,7 @@ from feedline.core.recovery import _MOST_STARTS, Doubts, Recovery, RecoveryOptio
 from feedline.engines import runner
 from feedline.errors import WorkerDied, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
-from feedline.faults.function_policy import FunctionPolicy
+from feedline.faults.policy import FunctionPolicy
 from feedline.types import Share, Task
 from tests.loader.dice import Case, Run
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from feedline.faults.quarantine import Quarantine
+from feedline.faults.log import Quarantine
 from feedline.indices import index_key
 from feedline.verdicts import Failure, Fault
 

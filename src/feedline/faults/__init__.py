@@ -2,9 +2,8 @@
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.faults.actions import Action, Raise, Replace, Retry, Skip
-from feedline.faults.log import FaultLog
+from feedline.faults.log import FaultLog, Quarantine
 from feedline.faults.policy import Policy
-from feedline.faults.quarantine import Quarantine
 from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 __all__ = [

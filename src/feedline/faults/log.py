@@ -1,20 +1,20 @@
-"""The log of faults."""
+"""The log of faults, and the samples that are not tried again."""
 
 from __future__ import annotations
 
 import csv
 import os
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any, overload
 
 from feedline.errors import BadState
-from feedline.faults.quarantine import Quarantine
 from feedline.indices import index_key
 from feedline.values.shown import csv_cell
 from feedline.verdicts import ACTIONS, Fault
+
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""
@@ -196,6 +196,49 @@ class FaultLog(Sequence[Fault]):
         head = f"FaultLog of {_number(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
         more = ["  ..."] if total > _SHOWN else []
         return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
+
+
+class Quarantine(Set[Any]):  # Any: indices, whatever the sampler yields
+    """A view of the samples in quarantine: `in`, `len`, iteration and comparison with sets.
+
+    It follows the log that it is of. An index is recognised in any form: as a number of NumPy's or Python's, as a list
+    or array, and after a state was saved and loaded.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline.faults import Failure, Fault, FaultLog
+        >>> log = FaultLog()
+        >>> for index in (3, [1, 2]):
+        ...     log.append(Fault.of(Failure(index, OSError("disk"), "fetch", 1, worker=0), "skip", time=1.7e9))
+        >>> quarantine = log.quarantined
+        >>> 3 in quarantine, np.int64(3) in quarantine, np.array([1, 2]) in quarantine, 4 in quarantine
+        (True, True, True, False)
+    """
+
+    __slots__ = ("_faults",)
+
+    def __init__(self, faults: Mapping[Hashable, Fault]) -> None:
+        self._faults = faults
+        """By the keys of their indices."""
+
+    def __contains__(self, index: object) -> bool:
+        return bool(self._faults) and index_key(index) in self._faults
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([fault.index for fault in self._faults.values()])
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def __eq__(self, other: object) -> bool:  # declared, so that type checkers allow a set on the other side
+        return super().__eq__(other)
+
+    @classmethod
+    def _from_iterable(cls, it: Iterable[Any]) -> frozenset[Any]:  # what `&` and `|` return
+        return frozenset(it)
+
+    def __repr__(self) -> str:
+        return f"Quarantine({list(self)!r:.400})"
 
 
 # Any: what a state holds of a sample in quarantine.
