@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.fetch.asking import Asking
+from feedline.fetch.guard import Asking
 from feedline.fetch.seeded import _LOOKS, SeededFetcher
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix

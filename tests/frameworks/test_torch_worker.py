@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import get_worker_info  # a reference from before feedline changed anything
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline.frameworks.torch_worker import forget_asking, has_asked, set_thread_worker, worker_info
+from feedline.frameworks.torch import forget_asking, has_asked, set_thread_worker, worker_info
 from feedline.types import WorkerIdentity
 
 

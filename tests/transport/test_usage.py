@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feedline.transport.usage import Usage
+from feedline.transport.residency import Usage
 
 
 def deliver(usage: Usage, *sizes: int) -> None:

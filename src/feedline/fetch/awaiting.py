@@ -18,8 +18,7 @@ from typing import Any
 
 from feedline.abc.selection import Selection
 from feedline.errors import BadOption, SharedGenerators, tell
-from feedline.fetch.asking import Asking
-from feedline.fetch.guard import Guard
+from feedline.fetch.guard import Asking, Guard
 from feedline.fetch.loop import loop_of
 from feedline.randomness.global_states import GlobalStates
 from feedline.randomness.scope import Scope, enter_task

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
-from feedline.fetch.asking import Asking
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
-from feedline.fetch.guard import Guard
+from feedline.fetch.guard import Asking, Guard
 from feedline.fetch.seeded import SeededFetcher
 from feedline.fetch.spans import SpanFetcher
 from feedline.fetch.streams import Stream, StreamFetcher

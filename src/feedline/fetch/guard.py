@@ -10,14 +10,28 @@ import operator
 import random
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.failures import add_note, stage_of
-from feedline.fetch.asking import Asking
 from feedline.randomness.scope import Scope
 from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One question per sample, or one for all of them."""
+
+    ask: Callable[[Any], Any]
+    """Returns what the dataset has for an item."""
+    items: Callable[[Any], list[Any]]
+    """Returns what to ask for, given what the plan says: its indices, or all of them as one item."""
+    join: Callable[[list[Any]], Any]
+    """Makes the batch of the answers."""
+    join_draws: bool = True
+    """False if making the batch is known to draw no random numbers."""
+
 
 _MOST_REPLACEMENTS = 16
 """Samples that are tried in place of one. More failures in a row mean that something else is wrong."""

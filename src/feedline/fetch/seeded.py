@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from feedline.fetch.asking import Asking
+from feedline.fetch.guard import Asking
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
 
