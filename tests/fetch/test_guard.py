@@ -22,8 +22,8 @@ from feedline.errors import BadOption
 from feedline.faults import Fault, Policy, Replace, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.fetch import fetcher_for
+from feedline.fetch.fetcher import _LOOKS
 from feedline.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft
-from feedline.fetch.seeded import _LOOKS
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix

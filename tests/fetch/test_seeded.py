@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.fetch.fetcher import _LOOKS, SeededFetcher
 from feedline.fetch.guard import Asking
-from feedline.fetch.seeded import _LOOKS, SeededFetcher
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
@@ -136,7 +136,7 @@ def test_seeding_ends_when_nobody_draws_and_costs_one_batch_when_somebody_does(m
         seeded += 1
         seed_globals(key)
 
-    monkeypatch.setattr("feedline.fetch.seeded.seed_globals", count)
+    monkeypatch.setattr("feedline.fetch.fetcher.seed_globals", count)
     dataset = Sometimes({61})
     bench = Bench(dataset)
     for number in range(30):

@@ -22,7 +22,7 @@ from feedline.fetch.guard import Asking, Guard
 from feedline.fetch.loop import loop_of
 from feedline.randomness.global_states import GlobalStates
 from feedline.randomness.scope import Scope, enter_task
-from feedline.types import IndexBlock, WorkerSpec
+from feedline.types import WorkerSpec
 
 _LOOKS = 4
 """Batches during which the generators of the process are watched."""
@@ -85,11 +85,7 @@ class _Awaiting:
         self._guard = guard
         # Apart from this object, so that it and `_how` are no cycle: the loop ends as soon as the dataset does.
         self._reader = _Reader(dataset, scope, waits_for_all=guard is not None, is_together=is_together)
-        how = Asking(
-            self._reader.ask,
-            _items_of(spec, is_together=is_together),
-            _join_of(collate, spec, is_together=is_together),
-        )
+        how = Asking.of(self._reader.ask, collate, spec, is_together)
         self._how = how if guard is None else guard.guarded(how, together=is_together)
         self._is_together = is_together
         self._looks = 0 if scope.seeds_globals else _LOOKS
@@ -104,19 +100,15 @@ class _Awaiting:
                 self._look(before)
 
     def _make(self, indices: Any) -> Any:
-        scope, how = self._scope, self._how
+        scope, how, guard = self._scope, self._how, self._guard
         items = how.items(indices)
         if not self._is_together:
-            self._reader.read_ahead(self._wanted(items))
+            self._reader.read_ahead({n: item for n, item in enumerate(items) if guard is None or not guard.knows(n)})
         samples = []
         for scope.place, item in enumerate(items):
             samples.append(how.ask(item))
         scope.collate()
         return how.join(samples)
-
-    def _wanted(self, items: list[Any]) -> dict[int, Any]:
-        guard = self._guard
-        return {place: item for place, item in enumerate(items) if guard is None or not guard.knows(place)}
 
     def _look(self, before: GlobalStates) -> None:
         used = GlobalStates.now().differing(before)
@@ -217,24 +209,6 @@ class _Answer:
             raise self.error
         finally:
             self.error = None  # its traceback refers to this frame: no cycle for the garbage collector
-
-
-def _items_of(spec: WorkerSpec, *, is_together: bool) -> Callable[[Any], list[Any]]:
-    if not spec.batched:
-        return lambda index: [_plain(index)]
-    if is_together:
-        return lambda indices: [_plain(indices)]
-    return lambda indices: list(_plain(indices))
-
-
-def _join_of(collate: Callable[[Any], Any], spec: WorkerSpec, *, is_together: bool) -> Callable[[list[Any]], Any]:
-    if is_together or not spec.batched:
-        return lambda samples: collate(samples[0])
-    return collate
-
-
-def _plain(indices: Any) -> Any:
-    return indices.array.tolist() if type(indices) is IndexBlock else indices
 
 
 def _limit_of(dataset: Any) -> int | None:

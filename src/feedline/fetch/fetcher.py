@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from feedline.abc.framework import Gather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
-from feedline.fetch.guard import Asking, Guard
-from feedline.fetch.seeded import SeededFetcher
+from feedline.fetch.guard import Asking, Guard, listed, plain
 from feedline.fetch.spans import SpanFetcher
 from feedline.fetch.streams import Stream, StreamFetcher
-from feedline.randomness.scope import Scope
+from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
+from feedline.randomness.scope import Scope, Timed
 from feedline.types import DatasetKind, IndexBlock, Resume, WorkerSpec
 
 Fetcher = Callable[[Any], Any]
@@ -94,7 +94,7 @@ def _guarded(
 
 def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     def fetch(index: Any) -> Any:
-        sample = dataset[_plain(index)]
+        sample = dataset[plain(index)]
         scope.collate()
         return collate(sample)
 
@@ -103,7 +103,7 @@ def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetche
 
 def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     def fetch(indices: Any) -> Any:
-        samples = dataset.__getitems__(_plain(indices))
+        samples = dataset.__getitems__(plain(indices))
         scope.collate()
         return collate(samples)
 
@@ -112,39 +112,21 @@ def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetc
 
 def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     def fetch(indices: Any) -> Any:
-        samples = [dataset[index] for index in scope.following(_listed(indices))]
+        samples = [dataset[index] for index in scope.following(listed(indices))]
         scope.collate()
         return collate(samples)
 
     return fetch
 
 
-def _listed(indices: Any) -> Any:
-    """Return indices that are asked for one by one."""
-    if type(indices) is IndexBlock:
-        return indices.array.tolist()
-    return indices if type(indices) in (list, tuple) else list(indices)
-
-
 def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
-    ask = functools.partial(operator.getitem, dataset)
-    draws = not spec.framework.is_default_collate(spec.collate)
-    if not spec.batched:
-        return Asking(ask, lambda index: [_plain(index)], lambda samples: collate(samples[0]), draws)
-    together = getattr(dataset, "__getitems__", None)
-    if together:
-        return Asking(together, lambda indices: [_plain(indices)], lambda samples: collate(samples[0]), draws)
-    return Asking(ask, _listed, collate, draws)
+    together = getattr(dataset, "__getitems__", None) if spec.batched else None
+    return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
 
 
 def draws_apart(dataset: Any) -> bool:
     """True if samples are asked for one by one, so that a batch can be split and still draw the same numbers."""
     return not getattr(dataset, "__getitems__", None)
-
-
-def _plain(indices: Any) -> Any:
-    """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
-    return indices.array.tolist() if type(indices) is IndexBlock else indices
 
 
 def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
@@ -160,8 +142,8 @@ def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any], scop
             if batch is not None:
                 return batch
         if several is not None:
-            return collate(several(_plain(indices)))
-        samples = [dataset[index] for index in scope.following(_listed(indices))]
+            return collate(several(plain(indices)))
+        samples = [dataset[index] for index in scope.following(listed(indices))]
         scope.collate()
         return collate(samples)
 
@@ -175,3 +157,82 @@ def _as_index_array(indices: Any) -> NDArray[np.int64] | None:
     except ValueError:  # lists of lists of different lengths, for one
         return None
     return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" and array.ndim == 1 else None
+
+
+_LOOKS = 4
+"""Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""
+
+
+class SeededFetcher:
+    """Makes batches whose samples draw from seeded generators.
+
+    Args:
+        how: how the samples are asked for.
+        scope: told about each sample.
+    """
+
+    def __init__(self, how: Asking, scope: Scope) -> None:
+        self._how = how
+        self._scope = scope
+        self._looks: int | None = 0
+        """Tasks that drew nothing so far; None once something was drawn."""
+        self._states: GlobalStates | None = None
+        """What the generators were before the last batch that was expected to draw nothing."""
+
+    def __call__(self, indices: Any) -> Any:
+        if self._looks is not None and self._looks >= _LOOKS:
+            batch = self._make_if_nothing_is_drawn(indices)
+            if batch is not _DRAWN:
+                return batch
+        if not self._scope.keeps_globals:
+            return self._make_seeded(indices)
+        with globals_kept():
+            return self._make_seeded(indices)
+
+    def _make_if_nothing_is_drawn(self, indices: Any) -> Any:
+        """Make a batch without seeding; if it turns out to draw something, take it back and return `_DRAWN`."""
+        before = self._states = GlobalStates.now(self._states)
+        failure: Exception | None = None
+        try:
+            batch = self._make(indices)
+        except Exception as exc:
+            failure = exc
+        if before.have_moved():
+            before.restore()
+            self._looks = None
+            return _DRAWN
+        if failure is None:
+            return batch
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame: no cycle for the garbage collector
+
+    def _make(self, indices: Any) -> Any:
+        scope, ask = self._scope, self._how.ask
+        samples = [ask(item) for item in scope.following(self._how.items(indices))]
+        scope.collate()
+        return self._how.join(samples)
+
+    def _make_seeded(self, indices: Any) -> Any:
+        scope, ask = self._scope, self._how.ask
+        scope.begin_again()
+        samples = []
+        wanted = self._how.items(indices)
+        items: Iterable[Any] = wanted if scope.slow is None else Timed(wanted, scope.slow)
+        for scope.place, item in enumerate(items):
+            seed_globals(scope.key())
+            samples.append(ask(item))
+        drew = bool(samples) and self._looks is not None and not GlobalStates.now().is_seeded_with(scope.key())
+        scope.collate()
+        if self._how.join_draws:
+            seed_globals(scope.key())
+        batch = self._how.join(samples)
+        if self._looks is not None:
+            if self._how.join_draws:
+                drew = drew or not GlobalStates.now().is_seeded_with(scope.key())
+            self._looks = None if drew else self._looks + 1
+        return batch
+
+
+_DRAWN = object()

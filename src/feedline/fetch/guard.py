@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.failures import add_note, stage_of
 from feedline.randomness.scope import Scope
+from feedline.types import IndexBlock, WorkerSpec
 from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 
@@ -31,6 +32,26 @@ class Asking:
     """Makes the batch of the answers."""
     join_draws: bool = True
     """False if making the batch is known to draw no random numbers."""
+
+    @classmethod
+    def of(cls, ask: Callable[[Any], Any], collate: Callable[[Any], Any], spec: WorkerSpec, together: bool) -> Asking:
+        """Return how to ask, with one question for all samples of a batch if `together`."""
+        draws = not spec.framework.is_default_collate(spec.collate)
+        if spec.batched and not together:
+            return cls(ask, listed, collate, draws)
+        return cls(ask, lambda indices: [plain(indices)], lambda samples: collate(samples[0]), draws)
+
+
+def plain(indices: Any) -> Any:
+    """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
+    return indices.array.tolist() if type(indices) is IndexBlock else indices
+
+
+def listed(indices: Any) -> Any:
+    """Return indices that are asked for one by one."""
+    if type(indices) is IndexBlock:
+        return indices.array.tolist()
+    return indices if type(indices) in (list, tuple) else list(indices)
 
 
 _MOST_REPLACEMENTS = 16

@@ -7,7 +7,6 @@ does much work per sample does it in every worker. Such datasets had better spli
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,33 +14,20 @@ import numpy as np
 
 from feedline.errors import BadState, InternalError
 from feedline.failures import twin_of, without_frames
-from feedline.fetch.guard import Guard, NothingLeft
-from feedline.fetch.streams import Stream
-from feedline.randomness.scope import Scope
+from feedline.fetch.guard import NothingLeft
+from feedline.fetch.streams import FetcherOfStream
 from feedline.steps import Steps
 from feedline.types import Span, WorkerSpec
 
 
-class SpanFetcher:
+class SpanFetcher(FetcherOfStream):
     """Makes the batch of a step, of the samples that belong to this rank."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        collate: Callable[[Any], Any],
-        spec: WorkerSpec,
-        scope: Scope,
-        guard: Guard | None = None,
-    ) -> None:
+    def _begin(self, spec: WorkerSpec) -> None:
         assert spec.split is not None
-        self.stream = stream
-        self._collate = collate
-        self._batched = spec.batched
-        self._guard = guard
         self.failed_place = 0
         """The place of the last sample that was raised: others after it have been read since."""
         self._split = spec.split
-        self._scope = scope
         self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
         """True if the last two steps depend on where the stream ends, which is then looked for one round ahead."""
         self._held: dict[int, Any] = {}
@@ -52,16 +38,6 @@ class SpanFetcher:
         self._has_failed = False
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
-
-        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
-        self._seeds = self._collate_draws or stream.seeds_each
-        """True if the generators of the process are seeded for what is made here."""
-
-    def __call__(self, span: Span) -> Any:
-        if not self._seeds:
-            return self._make(span)
-        with self._scope.kept():
-            return self._make(span)
 
     def _make(self, span: Span) -> Any:
         split, share = self._split, self._split.share
@@ -89,8 +65,7 @@ class SpanFetcher:
         if not samples:
             raise NothingLeft
         self._scope.collate(begin + share.rank, draws=self._collate_draws)
-        batch = samples if self._batched else samples[0]
-        return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
+        return self._collated(samples if self._batched else samples[0], own)
 
     def _without_failed(self, samples: list[Any], places: list[int]) -> list[Any]:
         made = []

@@ -7,7 +7,8 @@ import inspect
 import itertools
 import pickle
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
@@ -235,8 +236,8 @@ def _as_bytes(sample: Any) -> bytes:
         return pickle.dumps(sample, 5)  # not for tensors: where one lies in memory is part of its pickle
 
 
-class StreamFetcher:
-    """Cuts a worker's own stream into batches."""
+class FetcherOfStream(ABC):
+    """Makes batches of a stream, with the generators of the process seeded for what draws from them."""
 
     def __init__(
         self,
@@ -248,28 +249,44 @@ class StreamFetcher:
     ) -> None:
         self.stream = stream
         self._guard = guard
-        if guard is not None:
-            stream.is_retried = guard.tries_again
         self._collate = collate
         self._batched = spec.batched
-        self._drop_last = spec.drop_last
         self._scope = scope
+        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
+        self._seeds = self._collate_draws or stream.seeds_each
+        self._begin(spec)
+
+    @abstractmethod
+    def _begin(self, spec: WorkerSpec) -> None:
+        """Get ready for the first batch."""
+
+    def __call__(self, asked: Any) -> Any:
+        if not self._seeds:
+            return self._make(asked)
+        with self._scope.kept():
+            return self._make(asked)
+
+    @abstractmethod
+    def _make(self, asked: Any) -> Any:
+        """Make the batch for what the plan asks."""
+
+    def _collated(self, samples: Any, places: Iterable[int]) -> Any:
+        return self._collate(samples) if self._guard is None else self._guard.collate(self._collate, samples, places)
+
+
+class StreamFetcher(FetcherOfStream):
+    """Cuts a worker's own stream into batches."""
+
+    def _begin(self, spec: WorkerSpec) -> None:
+        if self._guard is not None:
+            self.stream.is_retried = self._guard.tries_again
+        self._drop_last = spec.drop_last
         self._ended = False
         self._keeps = not isinstance(spec.dataset, Acknowledged)  # which puts back what was not delivered
         self._samples: list[Any] = []
         """What was read of a batch that was interrupted, and is now made to its end."""
         self._first = 0
         """Where that batch begins."""
-
-        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
-        self._seeds = self._collate_draws or stream.seeds_each
-        """True if the generators of the process are seeded for what is made here."""
-
-    def __call__(self, count: int) -> Any:
-        if not self._seeds:
-            return self._make(count)
-        with self._scope.kept():
-            return self._make(count)
 
     def _make(self, count: int) -> Any:
         if not self._samples:
@@ -296,12 +313,7 @@ class StreamFetcher:
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
         self._scope.collate(self._first, draws=self._collate_draws)
-        return self._join(self._first, samples if self._batched else samples[0])
-
-    def _join(self, first: int, samples: Any) -> Any:
-        if self._guard is None:
-            return self._collate(samples)
-        return self._guard.collate(self._collate, samples, range(first, self.stream.place))
+        return self._collated(samples if self._batched else samples[0], range(self._first, self.stream.place))
 
     def _fill(self, samples: list[Any], count: int) -> None:
         if self._guard is None or self.stream.goes_in_one:
