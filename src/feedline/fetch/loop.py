@@ -17,6 +17,8 @@ from collections.abc import Coroutine
 from multiprocessing import util
 from typing import Any, TypeVar
 
+from feedline.system.process import lock_of_process
+
 T = TypeVar("T")
 
 _PATIENCE_S = 5.0
@@ -89,17 +91,9 @@ async def _ended(last: tuple[Coroutine[Any, Any, Any], ...]) -> None:
 
 _loops: dict[int, Loop] = {}
 """By the id of the dataset, while it lives."""
-_one_thread = threading.Lock()
-
-
-def _begin_child() -> None:
-    global _one_thread
-    _one_thread = threading.Lock()
-    _loops.clear()
-
-
+_one_thread = lock_of_process()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_child)
+    os.register_at_fork(after_in_child=_loops.clear)
 
 
 # Any: a dataset is any object.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
+from feedline.system.process import lock_of_process
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 
@@ -67,9 +67,7 @@ def _install() -> None:
             torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
 
 
-_installing = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a thread worker may hold it while another loader forks
-    os.register_at_fork(after_in_child=_installing._at_fork_reinit)  # type: ignore[attr-defined]
+_installing = lock_of_process()
 
 
 class _ThreadInfo(threading.local):

@@ -1,10 +1,12 @@
-"""This process in the eyes of the system: the cores it may run on, the memory that goes into its core dumps."""
+"""This process in the eyes of the system: the cores it may run on, its locks, what goes into its core dumps."""
 
 from __future__ import annotations
 
 import errno
 import mmap
 import os
+import threading
+from typing import Any
 
 
 def core_count() -> int:
@@ -32,6 +34,15 @@ def scheduled_s(pid: int) -> tuple[float, float]:
     except (OSError, ValueError):
         return 0.0, 0.0
     return computed_ns / 1e9, queued_ns / 1e9
+
+
+# Any: threading.RLock is a function, and its type has no name.
+def lock_of_process() -> Any:
+    """Return a reentrant lock that nobody has in a forked process, whichever thread of the parent had it."""
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # stubs forget it
+    return lock
 
 
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:

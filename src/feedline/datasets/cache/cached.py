@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
+from feedline.system.process import lock_of_process
 from feedline.values.sizes import byte_count
 
-_one_thread = threading.RLock()
+_one_thread = lock_of_process()
 """Threads of a loader have copies of a dataset, and only the first to begin an epoch is to drop anything."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_one_thread._at_fork_reinit)  # type: ignore[attr-defined]  # stubs forget it
 
 _MISSING = object()
 """Stands in for a sample that is not kept."""

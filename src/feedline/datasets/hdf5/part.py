@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, names_in
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
+from feedline.system.process import lock_of_process
 from feedline.values.sizes import SampleSize
 
 NUMBERS, TEXT, BYTES, RAGGED = "numbers", "text", "bytes", "ragged"
@@ -149,26 +149,13 @@ class Parts:
         self.parts, self.ends = parts, Parts(parts).ends
 
 
-_turn = threading.RLock()
+_turn = lock_of_process()
 """Whose turn it is to read files that are being written: HDF5 must not read while it looks what was added."""
 
 
-def _renew_turn() -> None:
-    global _turn
-    _turn = threading.RLock()  # of a fork: whoever had it is not here
-
-
-os.register_at_fork(after_in_child=_renew_turn)
-
-
-@contextmanager
-def reading(*, swmr: bool) -> Iterator[None]:
+def reading(*, swmr: bool) -> AbstractContextManager[Any]:
     """Keep other threads from reading meanwhile, if files are being written."""
-    if not swmr:
-        yield
-        return
-    with _turn:
-        yield
+    return _turn if swmr else nullcontext()
 
 
 def stamp_of(status: os.stat_result) -> Stamp:

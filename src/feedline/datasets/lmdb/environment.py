@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from feedline._optional import require
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
+from feedline.system.process import lock_of_process
 
 MOST_PAGES = 4096
 """Pages that are looked at, 3 to 10 microseconds each. A guess: enough for the keys of half a million large values."""
@@ -269,15 +269,11 @@ class Environment:
 
 
 _open: dict[FileId, Environment] = {}
-_lock = threading.Lock()
-
-
 _inherited: list[Environment] = []
+_lock = lock_of_process()
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
     _inherited.extend(_open.values())
     _open.clear()
 
