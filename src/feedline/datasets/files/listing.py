@@ -17,11 +17,11 @@ import re
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,11 @@ def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
         found.append(_read(root, choice, left.popleft()))
         left.extend(found[-1].below)
     if left:
-        _scan_together(root, choice, left, found)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
+            while left:  # a level at a time; the first error ends it, and what was not begun is left
+                answers = list(threads.map(partial(_read, root, choice), left))
+                found += answers
+                left = deque(path for answer in answers for path in answer.below)
     return found
 
 
@@ -154,34 +158,6 @@ class _Answer:
     directory: Directory
     below: list[str]
     links: list[str]
-
-
-def _scan_together(root: str, choice: Choice, left: Iterable[str], found: list[_Answer]) -> None:
-    """Read what is left with several threads."""
-    done: SimpleQueue[_Answer | BaseException] = SimpleQueue()
-
-    def read(path: str) -> None:
-        try:
-            done.put(_read(root, choice, path))
-        except BaseException as exc:
-            done.put(exc)
-
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
-        waiting = _ask(threads, read, left)
-        try:
-            while waiting:
-                answer = done.get()
-                waiting -= 1
-                if isinstance(answer, BaseException):
-                    raise answer
-                found.append(answer)
-                waiting += _ask(threads, read, answer.below)
-        finally:
-            threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _ask(threads: Executor, read: Callable[[str], None], paths: Iterable[str]) -> int:
-    return len([threads.submit(read, path) for path in paths])
 
 
 def _read(root: str, choice: Choice, path: str) -> _Answer:
