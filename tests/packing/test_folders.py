@@ -10,9 +10,9 @@ from feedline.datasets import ImageFolder
 from feedline.datasets.files.labels import numbers_in
 from feedline.datasets.opening import is_picture_name, recognise
 from feedline.errors import BadOption, SourceError
-from feedline.packing import folders
-from feedline.packing.folders import TableFiles, called, open_table, unused_in
+from feedline.packing import opening as folders
 from feedline.packing.inspection import inspect
+from feedline.packing.opening import TableFiles, called, open_table, unused_in
 
 
 def open_folder(root: Path) -> tuple[Any, tuple[str, ...], dict[str, Any]]:

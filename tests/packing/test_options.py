@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import BadOption
-from feedline.packing.formats import FORMATS
 from feedline.packing.options import Options, as_fields, as_names, as_path, check_apart, check_place, is_name
+from feedline.packing.writers.contract import FORMATS
 
 
 @pytest.mark.parametrize(

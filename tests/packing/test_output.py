@@ -9,9 +9,9 @@ import pytest
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
-from feedline.packing.formats import FORMATS as TABLE
 from feedline.packing.output import Output, WorkFolder, write_durably
 from feedline.packing.schema import Sample, Schema
+from feedline.packing.writers.contract import FORMATS as TABLE
 from feedline.packing.writers.contract import Summary
 from tests.packing.stores import SHARDED, content, in_child, mixed, read_files
 

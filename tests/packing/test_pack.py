@@ -14,7 +14,7 @@ import torch  # it keeps files open from its import on, which a test would seem 
 import feedline
 from feedline.errors import BadOption, PackError, SourceError
 from feedline.packing import Stage
-from feedline.packing.formats import FORMATS as WRITERS
+from feedline.packing.writers.contract import FORMATS as WRITERS
 from tests.packing.stores import (
     FORMATS,
     SHARDED,

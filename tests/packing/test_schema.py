@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from feedline.errors import PackError
-from feedline.packing.formats import FORMATS
 from feedline.packing.schema import Agreement, Column, Schema, Unfit
+from feedline.packing.writers.contract import FORMATS
 
 
 @pytest.mark.parametrize(

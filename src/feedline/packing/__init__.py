@@ -1,6 +1,6 @@
 """Datasets into formats that read fast, and what is in such a store."""
 
-from feedline.packing.folders import Unused
+from feedline.packing.opening import Unused
 from feedline.packing.pack import pack
 from feedline.packing.run import Packed, Stage
 

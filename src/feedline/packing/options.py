@@ -10,8 +10,8 @@ from typing import Any
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
-from feedline.packing.formats import Format
 from feedline.packing.pictures import Pictures
+from feedline.packing.writers.contract import Format
 
 Renamed = tuple[tuple[str, str], ...]
 """Pairs: what a field is called in the output, and in the dataset."""

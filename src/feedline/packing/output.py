@@ -17,9 +17,8 @@ from typing import Any
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
-from feedline.packing.formats import Format
 from feedline.packing.schema import Schema
-from feedline.packing.writers.contract import Summary, Writer
+from feedline.packing.writers.contract import Format, Summary, Writer
 
 ENDING = ".packing"
 _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"

@@ -17,14 +17,13 @@ from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
-from feedline.packing.folders import called
-from feedline.packing.formats import format_of
-from feedline.packing.opening import Opened, dataset_fingerprint, open_source
+from feedline.packing.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
 from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import Pictures, pixels_of
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Job, Packed, Run, Stage
+from feedline.packing.writers.contract import format_of
 from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
 from feedline.values.sizes import byte_count
@@ -157,7 +156,7 @@ def pack(
             with _explained(path, work):
                 packed = run.run(path, str(out), verify=verify)
         finally:
-            run.close()
+            output.close()
             loader.close()
             work.close()
     return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)

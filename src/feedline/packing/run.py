@@ -19,15 +19,14 @@ from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
 from feedline.packing.digest import START, chained, digest_of, digest_of_all, packed_samples, size_on_disk
-from feedline.packing.folders import Unused
-from feedline.packing.formats import Format
 from feedline.packing.line import loader_line
+from feedline.packing.opening import Unused
 from feedline.packing.options import Options
 from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.prepare import Item
 from feedline.packing.schema import Agreement, Sample, Schema, Unfit
-from feedline.packing.writers.contract import Summary
+from feedline.packing.writers.contract import Format, Summary
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
 """How many are written together, and how many decide what the fields hold."""
@@ -351,10 +350,6 @@ class Run:
             f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
             f"The output did not get its name. Run again{restart if self._output.is_sharded else ''}."
         )
-
-    def close(self) -> None:
-        """Let go of the output."""
-        self._output.close()
 
 
 # Any: the value of a field.

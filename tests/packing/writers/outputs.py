@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from feedline.packing.formats import FORMATS
 from feedline.packing.schema import Sample, Schema
-from feedline.packing.writers.contract import Summary, Writer
+from feedline.packing.writers.contract import FORMATS, Summary, Writer
 from tests.packing.stores import read_files
 
 

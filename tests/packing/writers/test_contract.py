@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from feedline.packing.digest import digest_of
-from feedline.packing.formats import FORMATS as TABLE
 from feedline.packing.schema import Schema
+from feedline.packing.writers.contract import FORMATS as TABLE
 from feedline.packing.writers.contract import Summary
 from tests.packing.stores import FORMATS, content, mixed
 from tests.packing.writers.outputs import put, samples_in, writer_of, written

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from feedline.errors import BadOption, MissingExtra
-from feedline.packing.formats import FORMATS, format_of
+from feedline.packing.writers.contract import FORMATS, format_of
 
 
 @pytest.mark.parametrize(
