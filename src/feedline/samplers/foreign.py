@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
+from feedline.abc.sampler import BatchSampler, IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
 from feedline.indices import taken_each
 from feedline.randomness.global_states import globals_kept, seed_globals
@@ -22,7 +22,25 @@ from feedline.randomness.keys import epoch_key
 from feedline.types import Key
 
 
-class ForeignSampler(Sampler):
+class _Foreign(Ordered):
+    """What can be iterated over and has a length. Any: whatever it is."""
+
+    seed: int | None = 0
+
+    def __init__(self, foreign: Any) -> None:
+        self.foreign = foreign
+
+    def size(self) -> int:
+        return len(self.foreign)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "foreign": type(self.foreign).__name__}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_name(self.foreign)})"
+
+
+class ForeignSampler(_Foreign, Sampler):
     """The order of any iterable of indices that has a length, one epoch at a time. An epoch takes 8 bytes an index.
 
     Args:
@@ -30,15 +48,7 @@ class ForeignSampler(Sampler):
             `generator`, that is seeded like the others while an epoch is made.
     """
 
-    seed: int | None = 0
-
-    # Any: a sampler is whatever can be iterated over.
-    def __init__(self, foreign: Any) -> None:
-        self.foreign = foreign
-        self._last: tuple[Key, IndexArray] | None = None
-
-    def size(self) -> int:
-        return len(self.foreign)
+    _last: tuple[Key, IndexArray] | None = None
 
     def at(self, places: IndexArray, key: Key) -> IndexArray:
         last = self._last
@@ -46,25 +56,11 @@ class ForeignSampler(Sampler):
             last = self._last = (key, _as_indices(_one_epoch(self.foreign, key), self.foreign))
         return last[1][places]
 
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "foreign": type(self.foreign).__name__}
 
-    def __repr__(self) -> str:
-        return f"ForeignSampler({_name(self.foreign)})"
-
-
-class ForeignBatchSampler(BatchSampler):
+class ForeignBatchSampler(_Foreign, BatchSampler):
     """The batches of any iterable of lists of indices that has a length, one epoch at a time, as `ForeignSampler`."""
 
-    seed: int | None = 0
-
-    # Any: a batch sampler is whatever can be iterated over.
-    def __init__(self, foreign: Any) -> None:
-        self.foreign = foreign
-        self._last: tuple[Key, list[IndexArray]] | None = None
-
-    def size(self) -> int:
-        return len(self.foreign)
+    _last: tuple[Key, list[IndexArray]] | None = None
 
     def batch(self, number: int, key: Key) -> IndexArray:
         last = self._last
@@ -72,12 +68,6 @@ class ForeignBatchSampler(BatchSampler):
             batches = [_as_indices(batch, self.foreign) for batch in _one_epoch(self.foreign, key)]
             last = self._last = (key, batches)
         return last[1][number]
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "foreign": type(self.foreign).__name__}
-
-    def __repr__(self) -> str:
-        return f"ForeignBatchSampler({_name(self.foreign)})"
 
 
 # Any: a sampler is whatever can be iterated over, here and below.
