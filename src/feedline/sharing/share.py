@@ -20,55 +20,40 @@ from feedline.values.records import NotARecord
 
 # Any, throughout: values of any kind.
 @dataclass(eq=False)
-class Numbers(Column):
-    """Numbers of Python, all of one type, as an array."""
-
-    _array: NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def get(self, place: int) -> Any:
-        return self._array.item(place)
-
-    @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
-
-
-@dataclass(eq=False)
 class Rows(Column):
     """Arrays of one shape and type, stacked; numbers of NumPy are arrays without axes."""
 
-    _stacked: NDArray[Any]
+    _held: Any
+    """An array, or another column; it has a length and bytes."""
 
     def __len__(self) -> int:
-        return len(self._stacked)
+        return len(self._held)
 
     def get(self, place: int) -> Any:
-        row = self._stacked[place]
+        row = self._held[place]
         return row.copy() if isinstance(row, np.ndarray) else row
 
     @property
     def nbytes(self) -> int:
-        return self._stacked.nbytes
+        size: int = self._held.nbytes
+        return size
 
 
-class Records(Column):
+class Numbers(Rows):
+    """Numbers of Python, all of one type, as an array."""
+
+    def get(self, place: int) -> Any:
+        return self._held.item(place)
+
+
+class Records(Rows):
     """Values that differ in kind, each as a record."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._packed = Packed(map(records.encode, values), is_text=False)
-
-    def __len__(self) -> int:
-        return len(self._packed)
+        super().__init__(Packed(map(records.encode, values), is_text=False))
 
     def get(self, place: int) -> Any:
-        return records.decode(self._packed.get_bytes(place), copy=True)
-
-    @property
-    def nbytes(self) -> int:
-        return self._packed.nbytes
+        return records.decode(self._held.get_bytes(place), copy=True)
 
 
 @dataclass(eq=False)
