@@ -8,7 +8,7 @@ worked on as tensors; the same code fits both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,39 +21,25 @@ from feedline.errors import BadOption, CollateError
 from feedline.failures import words
 
 
-class Arrays(Protocol):
-    """The arrays of one framework. `Any` stands for an array of whatever library."""
-
-    name: str
-
-    def adopt(self, array: Any) -> Any:
-        """Return an array or tensor as an array of this framework, without a copy where possible."""
-
-    def workable(self, values: Sequence[Any]) -> list[Any]:
-        """Return arrays, tensors or lists of numbers as what `empty` and slicing work on."""
-
-    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
-        """Make an array that can hold values of `like`, in the slot of the current task if there is one."""
-
-    def holds(self, array: Any, value: float) -> bool:
-        """True if a number can be stored in `array` without becoming another."""
-
-
-class NumpyArrays:
-    """Arrays of NumPy."""
+class Arrays:
+    """The arrays of one framework: NumPy, unless a subclass says otherwise. `Any`: an array of whatever library."""
 
     name = "numpy"
 
     def adopt(self, array: Any) -> Any:
+        """Return an array or tensor as an array of this framework, without a copy where possible."""
         return np.asarray(array)
 
     def workable(self, values: Sequence[Any]) -> list[Any]:
+        """Return arrays, tensors or lists of numbers as what `empty` and slicing work on."""
         return [np.asarray(value) for value in values]
 
     def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+        """Make an array that can hold values of `like`, in the slot of the current task if there is one."""
         return memory.empty(shape, np.result_type(*dtypes_of(like)))
 
     def holds(self, array: Any, value: float) -> bool:
+        """True if a number can be stored in `array` without becoming another."""
         kind = array.dtype.kind
         if kind == "b":
             return value in (0, 1)
@@ -63,7 +49,7 @@ class NumpyArrays:
         return value == value // 1 and limits.min <= value <= limits.max
 
 
-class TorchArrays:
+class TorchArrays(Arrays):
     """Tensors of torch."""
 
     name = "torch"
@@ -91,10 +77,7 @@ class TorchArrays:
         arrays = [value if type(value) in kinds else self._read(value) for value in values]
         try:
             plain = [array if type(array) is np.ndarray else array.numpy() for array in arrays]
-        except (
-            TypeError,
-            RuntimeError,
-        ):  # NumPy lacks the type, or the tensor is on a device, sparse, or has a gradient
+        except (TypeError, RuntimeError):  # NumPy lacks the type; it is on a device, sparse, or has a gradient
             plain = []
         if plain and len(dtypes_of(plain)) == 1:
             return plain
@@ -118,7 +101,7 @@ class TorchArrays:
 
     def holds(self, array: Any, value: float) -> bool:
         if isinstance(array, np.ndarray):
-            return NumpyArrays.holds(self, array, value)  # type: ignore[arg-type]  # has no state
+            return super().holds(array, value)
         if array.dtype.is_floating_point or array.dtype.is_complex:
             return True
         return bool(array.new_full((), value) == value)
@@ -138,7 +121,7 @@ def arrays_named(name: str) -> Arrays:
         MissingExtra: it is not installed.
     """
     if name == "numpy":
-        return NumpyArrays()
+        return Arrays()
     if name == "torch":
         return TorchArrays()
     raise BadOption(f"{name!r} is not a framework that feedline.collate knows: bind to 'numpy' or 'torch'.")
