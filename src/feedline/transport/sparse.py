@@ -18,6 +18,7 @@ import platform
 import numpy as np
 
 from feedline.errors import TooManyOpenFiles, TransportError
+from feedline.system.limits import limits_of
 from feedline.system.process import leave_out_of_dumps
 
 _PAGE = mmap.PAGESIZE
@@ -170,28 +171,20 @@ def _usual_cause(refusal: Exception) -> str:
 
 def _longest_file() -> int:
     """Return how many bytes a file may have that this process makes, also one in memory."""
-    return _limit("RLIMIT_FSIZE")
+    limit = limits_of("RLIMIT_FSIZE")[0]
+    return _NO_LIMIT if limit is None else limit
 
 
 def _addresses_left() -> int:
     """Return how many addresses this process may still map: others need some as well."""
-    limit = _limit("RLIMIT_AS")
-    if limit == _NO_LIMIT:
-        return limit
+    limit = limits_of("RLIMIT_AS")[0]
+    if limit is None:
+        return _NO_LIMIT
     try:
         with open("/proc/self/statm") as file:
             return max(0, limit - int(file.read().split()[0]) * _PAGE)
     except OSError:
         return limit
-
-
-def _limit(name: str) -> int:
-    if os.name != "posix":
-        return _NO_LIMIT
-    import resource  # not on Windows
-
-    limit = resource.getrlimit(getattr(resource, name))[0]
-    return _NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, _NO_LIMIT)
 
 
 HUGE_PAGES_FROM = 8 << 20
