@@ -14,6 +14,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+_LAZILY = (
+    "Keep the path instead, and open it in __getitem__ when it is first used, so that each worker has its own; or "
+    "close it before the loader is iterated."
+)
+_CONNECT_LAZILY = (
+    "Keep the address instead, and connect in __getitem__ when the connection is first used, so that each worker has "
+    "its own; or close it before the loader is iterated."
+)
+_ONE_STREAM = "All processes would speak over one connection, and each would hear a part of the answers."
+
 
 @dataclass(frozen=True)
 class Library:
@@ -22,13 +32,13 @@ class Library:
     module: str
     names: tuple[str, ...]
     """Its classes of handles, by the names that the module has for them; their own `__name__` may be another."""
-    called: str
-    """How a handle is called; {} stands for the class."""
     # Any: a handle of whatever library.
     is_open: Callable[[Any], bool]
     """False, or an exception, for one that is closed, or that may be shared."""
-    trouble: str
-    advice: str
+    trouble: str = _ONE_STREAM
+    advice: str = _CONNECT_LAZILY
+    called: str = "an open {}"
+    """How a handle is called; {} stands for the class."""
 
 
 Known = tuple[Library, str]
@@ -106,20 +116,10 @@ def _always(handle: Any) -> bool:
     return True
 
 
-_LAZILY = (
-    "Keep the path instead, and open it in __getitem__ when it is first used, so that each worker has its own; or "
-    "close it before the loader is iterated."
-)
-_CONNECT_LAZILY = (
-    "Keep the address instead, and connect in __getitem__ when the connection is first used, so that each worker has "
-    "its own; or close it before the loader is iterated."
-)
-_ONE_STREAM = "All processes would speak over one connection, and each would hear a part of the answers."
 DATABASES = (
     Library(
         "h5py",
         ("File", "Group", "Dataset"),
-        "an open {}",
         bool,
         "All processes would share one file position, and each a copy of the HDF5 library's cache, which gives wrong "
         "data or errors.",
@@ -128,7 +128,6 @@ DATABASES = (
     Library(
         "lmdb",
         ("Environment",),
-        "an open {}",
         _lmdb_is_open,
         "LMDB must not be used after a fork by other processes than the one that opened it: its locks and its table of "
         "readers go wrong, and it may crash.",
@@ -137,7 +136,6 @@ DATABASES = (
     Library(
         "sqlite3",
         ("Connection", "Cursor"),
-        "an open {}",
         _sqlite_is_open,
         "SQLite must not be carried over a fork: its locks do not hold any more, which gives wrong data and may damage "
         "the database.",
@@ -146,43 +144,41 @@ DATABASES = (
     Library(
         "duckdb",
         ("DuckDBPyConnection",),
-        "an open {}",
         _duckdb_is_open,
         "DuckDB must not be carried over a fork: its threads do not exist in the worker, which hangs or gives wrong "
         "data.",
         _LAZILY,
     ),
-    Library("psycopg", ("Connection", "Cursor"), "an open {}", _not_closed, _ONE_STREAM, _CONNECT_LAZILY),
-    Library("psycopg2.extensions", ("connection", "cursor"), "an open {}", _not_closed, _ONE_STREAM, _CONNECT_LAZILY),
-    Library(
-        "pymysql.connections", ("Connection",), "an open {}", lambda handle: handle.open, _ONE_STREAM, _CONNECT_LAZILY
-    ),
-    Library("pymongo", ("MongoClient",), "a {}", _always, _ONE_STREAM, _CONNECT_LAZILY),
+    Library("psycopg", ("Connection", "Cursor"), _not_closed),
+    Library("psycopg2.extensions", ("connection", "cursor"), _not_closed),
+    Library("pymysql.connections", ("Connection",), lambda handle: handle.open),
+    Library("pymongo", ("MongoClient",), _always, called="a {}"),
 )
+_FILE = "an open file ({})"
 _FILES = ("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper")
 FORKED = (
     *DATABASES,
     Library(
         "io",
         _FILES,
-        "an open file ({})",
         is_read,
         "All processes would share one position in it: where one of them reads, the others read on, which gives wrong "
         "samples.",
         _LAZILY,
+        _FILE,
     ),
-    Library("socket", ("socket",), "an open {}", _is_connected, _ONE_STREAM, _CONNECT_LAZILY),
+    Library("socket", ("socket",), _is_connected),
 )
 """What must not be inherited by a fork."""
 
 CUDA = Library(
     "torch",
     ("Tensor",),
-    "a {} on a CUDA device",
     lambda tensor: bool(tensor.is_cuda),
     "CUDA cannot be initialised again in a forked process, so that the worker fails when it uses it.",
     "Keep it on the CPU, and move the batches to the device in the training loop; or start the workers with "
     'multiprocessing_context="spawn".',
+    "a {} on a CUDA device",
 )
 
 _PER_THREAD = (
@@ -193,22 +189,21 @@ _ONE_POSITION = (
     "All threads share its position: where one of them reads, the others read on, which gives wrong samples."
 )
 THREADED = (
-    Library("io", _FILES, "an open file ({})", is_read, _ONE_POSITION, _PER_THREAD),
+    Library("io", _FILES, is_read, _ONE_POSITION, _PER_THREAD, _FILE),
     # Whoever takes slices of a map never moves its position.
     Library(
-        "mmap", ("mmap",), "a {} that is read by seek and read", lambda m: m.tell() > 0, _ONE_POSITION, _PER_THREAD
+        "mmap", ("mmap",), lambda m: m.tell() > 0, _ONE_POSITION, _PER_THREAD, "a {} that is read by seek and read"
     ),
-    Library("tarfile", ("TarFile",), "an open {}", _not_closed, _ONE_POSITION, _PER_THREAD),
+    Library("tarfile", ("TarFile",), _not_closed, _ONE_POSITION, _PER_THREAD),
     Library(
         "socket",
         ("socket",),
-        "an open {}",
         _is_connected,
         "All threads speak over one connection, and each hears a part of the answers.",
         _PER_THREAD,
     ),
     *(
-        Library(module, names, "an open {}", is_open, "One thread's query takes the place of another's.", _PER_THREAD)
+        Library(module, names, is_open, "One thread's query takes the place of another's.", _PER_THREAD)
         for module, names, is_open in (
             ("duckdb", ("DuckDBPyConnection",), _duckdb_is_open),
             ("psycopg", ("Cursor",), _not_closed),

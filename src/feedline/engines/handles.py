@@ -24,17 +24,7 @@ from typing import Any
 
 from feedline.datasets.handle import Handle
 from feedline.engines.calm import is_only_read, opened_again
-from feedline.engines.handle_kinds import (
-    CUDA,
-    DATABASES,
-    FORKED,
-    THREADED,
-    Known,
-    Library,
-    kinds_of,
-    lookup,
-    raw_file,
-)
+from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 from feedline.errors import SharedHandle, tell
 
 _DEPTH = 6
