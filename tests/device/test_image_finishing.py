@@ -14,8 +14,7 @@ from PIL import Image
 from feedline import DataLoader, images
 from feedline.datasets import ImageFolder
 from feedline.device import image_finishing
-from feedline.device.image_finishing import finish_on
-from feedline.device.image_finishing import jittered
+from feedline.device.image_finishing import finish_on, jittered
 from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images.rendering import colored

@@ -1,5 +1,4 @@
-"""Images that are finished on the GPU: decoded by nvJPEG, then cropped, resized, flipped and normalised by one kernel;
-colours are changed before they are normalised.
+"""Images that are finished on the GPU: decoded by nvJPEG, then cropped, resized, flipped and normalised by one kernel.
 
 nvJPEG works on a stream of torchvision's own, which does not wait for ours. So what it writes to is kept until our
 kernels have read it: memory that is free again for our stream could otherwise be overwritten while they read.
@@ -147,9 +146,8 @@ def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     is_green = ~is_red & (most == green)
     hue = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
     hue = torch.where(spread > 0, hue / spread, 0.0)
-    hue += torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)) + 6 * turn.view(
-        -1, 1, 1
-    )  # in sixths of the circle
+    # In sixths of the circle.
+    hue += torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)) + 6 * turn.view(-1, 1, 1)
     planes = []
     for offset in (5, 3, 1):
         sixth = torch.remainder(hue + offset, 6)

@@ -76,25 +76,20 @@ class CudaTarget(Target):
     Args:
         device: which.
         transform: called with each batch on the side stream, where the batch is.
-        threads: how many threads get batches ready; 0 to decide by what comes: decoding keeps a processor busy, copies
-            and kernels do not.
         finish: makes tensors of images that are not finished, if they come so.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        transform: Callable[[Any], Any] | None = None,
-        *,
-        threads: int = 0,
-        finish: Any = None,
+        self, device: torch.device, transform: Callable[[Any], Any] | None = None, *, finish: Any = None
     ) -> None:
         self._device = device
         self._transform = transform
         self._finish = finish
-        self.threads = threads
-        self.ahead = max(2, threads + 1)
-        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(_THREADS, threads)))
+        self.threads = 0
+        """Threads that get batches ready, once images come to be decoded, which keeps a processor busy; copies and
+        kernels do not."""
+        self.ahead = 2
+        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(_THREADS))
         self._kept: deque[tuple[Any, Sources]] = deque()
         """What copies read from, and kernels of the side stream, with the event that says that they are through."""
 
