@@ -13,8 +13,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from feedline.engines.bonds import Bonds, holds_generator
-from feedline.frameworks.torch import TorchFramework
-from feedline.frameworks.torch import set_thread_worker
+from feedline.frameworks.torch import TorchFramework, set_thread_worker
 from feedline.randomness.global_states import globals_kept, seed_globals
 from feedline.types import DatasetKind, WorkerSpec
 

@@ -220,17 +220,11 @@ def publish(
 
 
 def _write_rows(
-    file: TextIO,
-    name: str,
-    outcomes: Sequence[Outcome],
-    ratios: Sequence[Ratios],
-    arguments: argparse.Namespace,
+    file: TextIO, name: str, outcomes: Sequence[Outcome], ratios: Sequence[Ratios], arguments: argparse.Namespace
 ) -> None:
     # Where the rows go is not part of the question, and a path may name a person.
     asked = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command", "plot")}
-    rows: list[dict[str, object]] = [
-        {"kind": "machine", "benchmark": name, "flags": asked, **asdict(machine.look())},
-    ]
+    rows: list[dict[str, object]] = [{"kind": "machine", "benchmark": name, "flags": asked, **asdict(machine.look())}]
     for outcome, found in zip(outcomes, ratios, strict=True):
         known = {"benchmark": name, "case": outcome.case, "side": outcome.side.name}
         rows += [{"kind": "round", **known, "round": n, **figures} for n, figures in enumerate(outcome.rounds)]

@@ -138,10 +138,7 @@ def _measure(network: str, fed: Callable[[int], tuple[Iterable[Any], Any]], batc
 
 
 def _trained(
-    train: Callable[[Any, Any], None],
-    fed: Callable[[int], tuple[Iterable[Any], Any]],
-    batch_size: int,
-    seconds: float,
+    train: Callable[[Any, Any], None], fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
 ) -> Figures:
     gc.collect()
     torch.cuda.empty_cache()

@@ -68,12 +68,7 @@ class Subset(Selection):
 
 # Any: a dataset is any object that fits; labels come as lists, arrays and tensors.
 def split(
-    dataset: Any,
-    parts: Sequence[float],
-    *,
-    stratify: Any = None,
-    groups: Any = None,
-    seed: int = 0,
+    dataset: Any, parts: Sequence[float], *, stratify: Any = None, groups: Any = None, seed: int = 0
 ) -> list[Subset]:
     """Divide a map-style dataset into parts at random, such as one to train on and one to test with.
 

@@ -15,7 +15,6 @@ from feedline.indices import index_key
 from feedline.values.shown import csv_cell
 from feedline.verdicts import ACTIONS, Fault
 
-
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""
 

@@ -14,7 +14,6 @@ from feedline.errors import BadOption
 from feedline.faults.actions import ALLOWED, Action, ActionObject, Raise, action_of, find_action
 from feedline.verdicts import Failure, Verdict, error_name
 
-
 Rule: TypeAlias = type[BaseException] | str
 """Which exceptions a rule is about: a class, or the name of one."""
 

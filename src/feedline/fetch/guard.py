@@ -80,13 +80,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        policy: ErrorPolicy,
-        scope: Scope,
-        dataset: Any,
-        *,
-        worker: int | None,
-        pause: Pause = time.sleep,
+        self, policy: ErrorPolicy, scope: Scope, dataset: Any, *, worker: int | None, pause: Pause = time.sleep
     ) -> None:
         self._policy = policy
         self._scope = scope

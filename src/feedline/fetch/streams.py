@@ -240,12 +240,7 @@ class FetcherOfStream(ABC):
     """Makes batches of a stream, with the generators of the process seeded for what draws from them."""
 
     def __init__(
-        self,
-        stream: Stream,
-        collate: Callable[[Any], Any],
-        spec: WorkerSpec,
-        scope: Scope,
-        guard: Guard | None = None,
+        self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None = None
     ) -> None:
         self.stream = stream
         self._guard = guard

@@ -18,17 +18,8 @@ from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of, tensor_over
 
-_OTHER_DTYPES = [
-    "bfloat16",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-]
-_DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHER_DTYPES if hasattr(torch, name))]
+_OTHERS = "bfloat16 uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+_DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHERS.split() if hasattr(torch, name))]
 _NUMPY_BY_CODE = list(AS_NUMPY.values())
 _NUMPY_COUNT = len(_NUMPY_BY_CODE)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}

@@ -166,13 +166,8 @@ def _by_simplejpeg(data: bytes, width: int, height: int, factor: int) -> Pixels:
 def _opencv(data: bytes, header: Header, factor: int) -> Pixels:
     cv2 = require("cv2", extra="images", purpose="Decoding images")
     rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # since 4.11
-    reduced = {
-        1: 0,
-        2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
-        4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
-        8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
-    }
-    flags = (rgb or cv2.IMREAD_COLOR) | reduced[factor] | cv2.IMREAD_IGNORE_ORIENTATION
+    reduced = 0 if factor == 1 else getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{factor}")
+    flags = (rgb or cv2.IMREAD_COLOR) | reduced | cv2.IMREAD_IGNORE_ORIENTATION
     pixels: Pixels | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
         raise ValueError("OpenCV cannot read it")

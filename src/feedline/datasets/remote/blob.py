@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
@@ -46,9 +47,6 @@ class Blob(ABC):
         return f"<{self.name}, {self.size} bytes>"
 
 
-_TOO_MANY = 24  # EMFILE
-
-
 class LocalBlob(Blob):
     """A file. Reads leave no position behind, so that threads do not get in each other's way."""
 
@@ -59,7 +57,7 @@ class LocalBlob(Blob):
         try:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as exc:
-            if exc.errno == _TOO_MANY:
+            if exc.errno == errno.EMFILE:
                 raise TooManyOpenFiles(f"opening {path}") from exc
             raise SourceError(
                 f"{shown_address(path)} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"

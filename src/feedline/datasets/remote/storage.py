@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.datasets.remote.blob import Blob, LocalBlob, Patience
-from feedline.errors import BadOption, MissingExtra
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Transient, read_range
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.failures import words
+from feedline.values.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from feedline.datasets.remote.blob import Transient, read_range
-from feedline.errors import SourceChanged, SourceError
-from feedline.values.shown import shown_url, without_secrets
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
 _PLAIN = ("endpoint_url", "region_name")
