@@ -43,7 +43,8 @@ class Collate(ABC):
         bound = copy.copy(self)
         if isinstance(framework, str):
             bound._arrays = arrays_named(framework)
-            bound._inner = bind_to_name(self.inner, framework)
+            bind = getattr(self.inner, "bound_to", None)  # a user's own function has none, and stays as it is
+            bound._inner = self.inner if bind is None else bind(framework)
         else:
             bound._arrays = arrays_named(framework.name)
             bound._inner = framework.bind_collate(self.inner)
@@ -60,15 +61,6 @@ class Collate(ABC):
     @abstractmethod
     def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
         """Make the batch of these samples."""
-
-
-def bind_to_name(collate: CollateFunction, name: str) -> CollateFunction:
-    """Bind what can be bound; a user's own function stays as it is."""
-    bind = getattr(collate, "bound_to", None)
-    if bind is None:
-        return collate
-    bound: CollateFunction = bind(name)
-    return bound
 
 
 def no_samples() -> EmptyBatch:
