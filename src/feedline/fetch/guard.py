@@ -1,7 +1,7 @@
-"""What a worker does about samples that fail: leave them out, try again, take others, as the policy says.
+"""How samples are asked for, and what a worker does about those that fail: leave out, try again, take others.
 
-A guard stands between a fetcher and the dataset. It hands the fetcher a mark in place of a sample that is left out, and
-takes the marks away before the batch is made.
+The policy says which. A guard stands between a fetcher and the dataset. It hands the fetcher a mark in place of a
+sample that is left out, and takes the marks away before the batch is made.
 """
 
 from __future__ import annotations
