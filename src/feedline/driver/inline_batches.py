@@ -114,10 +114,11 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         observer = self._observer
-        began = finished = asked = time.monotonic_ns() if observer.got else 0
+        is_seen, asked = observer.got, time.monotonic_ns()
+        began = finished = asked
         while True:
             ordinal, indices = self._begun or self._take()
-            if asked:
+            if is_seen:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
             if self._made is _NOTHING:
@@ -126,7 +127,7 @@ class InlineBatches(ExclusiveBatches):
                 except BaseException as exc:
                     self._fail(exc, ordinal, indices)
                     raise
-            if asked:
+            if is_seen:
                 finished = time.monotonic_ns()
             batch = self._made
             if batch is _VOID:
@@ -136,10 +137,13 @@ class InlineBatches(ExclusiveBatches):
             if self._prepare is not None:
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
-            if asked:
+            if is_seen:
                 self._write(ordinal, indices, asked, began, finished)
-            elif self.counters.batches >= observer.due:
-                observer.got = time.monotonic_ns()
+            else:
+                now = time.monotonic_ns()
+                observer.waited_s += (now - asked) / 1e9
+                if self.counters.batches >= observer.due:
+                    observer.got = now
             self._note(ordinal)
             return batch
 

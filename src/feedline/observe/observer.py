@@ -1,11 +1,12 @@
 """What a loader measures while it runs: every batch, or some of them where batches are very short.
 
-Writing a row takes some microseconds, with its share of the adding up. So rows are written about every `_APART_NS`: of
-batches that come faster, one in so many, which then stands for those before it; `weight` says for how many, and no row
-stands for more time than has passed. The first batches of an epoch, and all that are recorded, have a row each.
+Writing a row takes some microseconds, with its share of the adding up. So of batches that take less than `_SHORT_NS` a
+row is written about every `_APART_NS`: one in so many, which then stands for those before it; `weight` says for how
+many, and no row stands for more time than has passed. The first batches of an epoch, and all that are recorded, have a
+row each. How long training waited is known exactly all the same: of batches without a row it is summed up. What it
+waited for, the rows say.
 
-Whoever delivers batches looks at `due` and `got` only, which costs nothing, and calls `write` before it notes that the
-batch is delivered: nothing may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any
+Whoever delivers batches looks at `due` and `got`, and calls `write` before it notes that the batch is delivered: nothing may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any
 thread meanwhile.
 """
 
@@ -25,8 +26,11 @@ from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
 from feedline.types import Told
 
-_APART_NS = 5_000_000
-"""Rows are at least so far apart, on average: what they cost, 10 to 40 us, is then below 1 %."""
+_SHORT_NS = 5_000_000
+"""Batches that take so long, or longer, have a row each."""
+_APART_NS = 20_000_000
+"""Rows of shorter ones are so far apart. One costs 15 to 30 us, and a training process that waits for workers computes
+for some 4 ms of these 20: that is below 1 %."""
 _EXACT = 8
 """So many batches of an epoch have a row each, however short they are."""
 _MOST = 256
@@ -66,8 +70,11 @@ class _Epoch:
     """Stages that users have named: the number of the row, the stage, its time."""
     batches: int = 0
     """Of an epoch that is over, or was left: how many there were."""
+    waited_s: float = 0.0
+    """Of one that was left: as in the observer, and"""
+    late_s: float = 0.0
 
-    def so_far(self, batches: int, *, in_order: bool) -> Totals:
+    def so_far(self, batches: int, waited_s: float, late_s: float, *, in_order: bool) -> Totals:
         """Return what all rows add up to, and forget none."""
         totals = copy.deepcopy(self.totals)
         columns = columns_of(self.rows[:])
@@ -75,7 +82,7 @@ class _Epoch:
         totals.fold(columns, in_order=in_order)
         for _, name, spent in self.named:
             totals.add_stage(name, spent)
-        totals.count(batches)
+        totals.rest(batches, int(waited_s * 1e9), int(late_s * 1e9))
         return totals
 
 
@@ -95,6 +102,10 @@ class Observer:
         """After how many batches to set `got` to the time, so that the next one has a row."""
         self.got = 0
         """When the last batch was delivered, if the next one is to have a row, else 0; -1 if there was none."""
+        self.waited_s = 0.0
+        """How long the training loop waited in this epoch for batches that have no row, and"""
+        self.late_s = 0.0
+        """how much of that until they had come; 0 without workers."""
         self.is_under_way = False
         """True from the beginning of an epoch to its end."""
         self._lock = threading.Lock()
@@ -130,6 +141,7 @@ class Observer:
             self._leave(batches)
             self._epoch = _Epoch(epoch, batches, Totals(begun))
             self._epoch.totals.open(now - begun)
+            self.waited_s = self.late_s = 0.0
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
@@ -172,7 +184,7 @@ class Observer:
             if count > 1 and self._kept is None:
                 weight = max(1, min(count, passed // max(1, got - asked + max(body, 0))))
             self._seen, self._seen_at, self.got = batches, got, got
-            if passed < _APART_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
+            if passed < _SHORT_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
         epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
@@ -203,12 +215,12 @@ class Observer:
         """
         with self._lock:
             now = self._epoch
-            epoch = now.so_far(batches - now.before, in_order=self._in_order)
+            epoch = now.so_far(batches - now.before, self.waited_s, self.late_s, in_order=self._in_order)
             self._settle_earlier()
             last = None
             total = copy.deepcopy(self._past)
             for earlier in self._earlier:
-                last = earlier.so_far(earlier.batches, in_order=self._in_order)
+                last = earlier.so_far(earlier.batches, earlier.waited_s, earlier.late_s, in_order=self._in_order)
                 total.merge(last)
         total.merge(epoch)
         return epoch, last, total
@@ -257,6 +269,7 @@ class Observer:
         """Leave the epoch for another. Its rows are added up later, with those of others: it takes its time."""
         epoch = self._epoch
         epoch.batches = epoch.batches or batches - epoch.before
+        epoch.waited_s, epoch.late_s = self.waited_s, self.late_s
         if not epoch.batches:
             return
         if self._kept is not None:
@@ -280,7 +293,9 @@ class Observer:
                 together.add_stage(name, spent)
             if epoch.rows:
                 epoch.totals.span(epoch.rows[0][_GOT], epoch.rows[-1][_GOT])
-        together.count(sum(epoch.batches - epoch.totals.batches for epoch in done))
+        waited_s, late_s = (sum(figures) for figures in zip(*((one.waited_s, one.late_s) for one in done), strict=True))
+        batches = sum(epoch.batches - epoch.totals.batches for epoch in done)
+        together.rest(batches, int(waited_s * 1e9), int(late_s * 1e9))
         for totals in (together, *(epoch.totals for epoch in done)):
             self._past.merge(totals)
 
