@@ -28,7 +28,7 @@ def totals(batches: int, seconds: float, waited: float, busy: dict[int, float] |
     found = Totals()
     found.batches, found.samples, found.ready = batches, 4 * batches, 2 * batches
     found.elapsed = int(seconds * S)
-    found.waits["fetch"] = int(waited * S)
+    found.waited = int(waited * S)
     found.busy = {worker: int(spent * S) for worker, spent in (busy or {}).items()}
     return found
 

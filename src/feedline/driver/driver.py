@@ -35,7 +35,7 @@ _LOOK_UP_S = 0.05
 _TOGETHER = 8
 """The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
 
-_LONG_S = 0.005
+_LONG_S = 0.01
 """A wait that is so long has a row of its own; see `feedline.observe.observer`."""
 
 Facts = tuple[Row, Row]

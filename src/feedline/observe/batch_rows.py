@@ -147,7 +147,9 @@ class Totals:
     def add(self, columns: Columns, *, in_order: bool = True) -> None:
         """Add rows up, which may be of several epochs; when they were delivered does not count."""
         got, weight = columns["got"], columns["weight"]
-        self.batches += int(weight.sum())
+        count = int(weight.sum())
+        self.batches += count
+        self.is_sampled |= count > len(got)
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
         made = columns["finished"] != 0  # which may lie before a recording began
