@@ -141,6 +141,7 @@ class InlineBatches(ExclusiveBatches):
                 self._write(ordinal, indices, asked, began, finished)
             else:
                 now = time.monotonic_ns()
+                observer.last_s = now / 1e9
                 observer.waited_s += (now - asked) / 1e9
                 if self.counters.batches >= observer.due:
                     observer.got = now

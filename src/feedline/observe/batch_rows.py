@@ -186,14 +186,16 @@ class Totals:
         if len(durations):
             self.stages.setdefault(name, Histogram()).add(durations, weights)
 
-    def rest(self, batches: int, waited: int, late: int) -> None:
+    def rest(self, batches: int, waited: int, late: int, last: int = 0) -> None:
         """Say how many batches there were in truth, if rows stand for several, and how long the others were waited for.
 
         Args:
             batches: all of them.
             waited: how long `next()` took of those that have no row, and
             late: how much of that until they had come; is not known without workers.
+            last: when the last of them was delivered.
         """
+        self.last = max(self.last, last)
         if -1 in self.busy:
             told = sum(self._waits.values())
             late = waited * (told - sum(self._waits[cause] for cause in _AFTERWARDS)) // max(told, 1)

@@ -28,12 +28,13 @@ from feedline.types import Told
 
 _SHORT_NS = 5_000_000
 """Batches that take so long, or longer, have a row each."""
-_APART_NS = 20_000_000
-"""Rows of shorter ones are so far apart. One costs 15 to 30 us, and a training process that waits for workers computes
-for some 4 ms of these 20: that is below 1 %."""
+_APART_NS = 40_000_000
+"""Rows of shorter ones are so far apart. One costs 15 to 30 us, and a training process that waits for workers on a busy
+machine computes for some 4 ms of these 40: that is below 1 %."""
 _EXACT = 8
 """So many batches of an epoch have a row each, however short they are."""
-_MOST = 256
+_MOST = 1024
+"""No row stands for more."""
 _BLOCK = 1000
 """Rows that are added up at once."""
 _SLOWEST = 10
@@ -70,11 +71,10 @@ class _Epoch:
     """Stages that users have named: the number of the row, the stage, its time."""
     batches: int = 0
     """Of an epoch that is over, or was left: how many there were."""
-    waited_s: float = 0.0
-    """Of one that was left: as in the observer, and"""
-    late_s: float = 0.0
+    rest: tuple[int, int, int] = (0, 0, 0)
+    """Of one that was left: what is known of its batches without a row; see `Totals.rest`."""
 
-    def so_far(self, batches: int, waited_s: float, late_s: float, *, in_order: bool) -> Totals:
+    def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
         """Return what all rows add up to, and forget none."""
         totals = copy.deepcopy(self.totals)
         columns = columns_of(self.rows[:])
@@ -82,7 +82,7 @@ class _Epoch:
         totals.fold(columns, in_order=in_order)
         for _, name, spent in self.named:
             totals.add_stage(name, spent)
-        totals.rest(batches, int(waited_s * 1e9), int(late_s * 1e9))
+        totals.rest(batches, *rest)
         return totals
 
 
@@ -106,6 +106,8 @@ class Observer:
         """How long the training loop waited in this epoch for batches that have no row, and"""
         self.late_s = 0.0
         """how much of that until they had come; 0 without workers."""
+        self.last_s = 0.0
+        """When the last of them was delivered."""
         self.is_under_way = False
         """True from the beginning of an epoch to its end."""
         self._lock = threading.Lock()
@@ -141,7 +143,7 @@ class Observer:
             self._leave(batches)
             self._epoch = _Epoch(epoch, batches, Totals(begun))
             self._epoch.totals.open(now - begun)
-            self.waited_s = self.late_s = 0.0
+            self.waited_s = self.late_s = self.last_s = 0.0
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
@@ -215,12 +217,12 @@ class Observer:
         """
         with self._lock:
             now = self._epoch
-            epoch = now.so_far(batches - now.before, self.waited_s, self.late_s, in_order=self._in_order)
+            epoch = now.so_far(batches - now.before, self._rest(), in_order=self._in_order)
             self._settle_earlier()
             last = None
             total = copy.deepcopy(self._past)
             for earlier in self._earlier:
-                last = earlier.so_far(earlier.batches, earlier.waited_s, earlier.late_s, in_order=self._in_order)
+                last = earlier.so_far(earlier.batches, earlier.rest, in_order=self._in_order)
                 total.merge(last)
         total.merge(epoch)
         return epoch, last, total
@@ -265,11 +267,14 @@ class Observer:
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------
 
+    def _rest(self) -> tuple[int, int, int]:
+        return int(self.waited_s * 1e9), int(self.late_s * 1e9), int(self.last_s * 1e9)
+
     def _leave(self, batches: int) -> None:
         """Leave the epoch for another. Its rows are added up later, with those of others: it takes its time."""
         epoch = self._epoch
         epoch.batches = epoch.batches or batches - epoch.before
-        epoch.waited_s, epoch.late_s = self.waited_s, self.late_s
+        epoch.rest = self._rest()
         if not epoch.batches:
             return
         if self._kept is not None:
@@ -292,10 +297,9 @@ class Observer:
             for _, name, spent in epoch.named:
                 together.add_stage(name, spent)
             if epoch.rows:
-                epoch.totals.span(epoch.rows[0][_GOT], epoch.rows[-1][_GOT])
-        waited_s, late_s = (sum(figures) for figures in zip(*((one.waited_s, one.late_s) for one in done), strict=True))
+                epoch.totals.span(epoch.rows[0][_GOT], max(epoch.rows[-1][_GOT], epoch.rest[2]))
         batches = sum(epoch.batches - epoch.totals.batches for epoch in done)
-        together.rest(batches, int(waited_s * 1e9), int(late_s * 1e9))
+        together.rest(batches, sum(epoch.rest[0] for epoch in done), sum(epoch.rest[1] for epoch in done))
         for totals in (together, *(epoch.totals for epoch in done)):
             self._past.merge(totals)
 
