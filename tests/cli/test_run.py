@@ -62,7 +62,7 @@ def test_what_follows_two_dashes_is_the_program(program: Path) -> None:
 @pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
 def test_processes_that_the_program_starts_get_feedlines_loader(tmp_path: Path, start: str) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    code, out, err = run("run", "ranks.py", start, cwd=tmp_path)
+    code, out, err = run("run", str(tmp_path / "ranks.py"), start, cwd=tmp_path)
     assert (code, out, err) == (0, "feedline.loader.install feedline.loader.install 8\n", "")
 
 
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 
 def test_a_spawned_process_imports_torch_only_if_the_program_does(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
-    code, out, err = run("run", "plain.py", cwd=tmp_path)
+    code, out, err = run("run", str(tmp_path / "plain.py"), cwd=tmp_path)
     assert (code, out, err) == (0, "False\n", "")
 
 

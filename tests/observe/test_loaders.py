@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -284,12 +285,65 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
         pass
-    with (
-        feedline.record(loader, tmp_path / "run.json"),
-        pytest.raises(BadOption, match="recorded already"),
-        feedline.record(loader, tmp_path / "other.json"),
-    ):
-        pass
+
+
+def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(loader)) == 6
+        with feedline.record(loader, tmp_path / "inner.json"):
+            assert len(list(loader)) == 6
+    assert Recording.load(tmp_path / "run.json").rows["epoch"].tolist() == [0] * 6 + [1] * 6
+    assert Recording.load(tmp_path / "inner.json").rows["epoch"].tolist() == [1] * 6
+
+
+def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with feedline.record(loader, tmp_path / "run.json"):
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            try:
+                with feedline.record(loader, tmp_path / "own.json"):
+                    list(loader)
+                raise SystemExit
+            except SystemExit:
+                pass
+        else:
+            os.waitpid(child, 0)
+    if not child:
+        os._exit(0)
+    assert len(Recording.load(tmp_path / "run.json").rows["got"]) == 0
+    assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) -> None:
+    if engine in ("inline", "thread") and start == "spawn":
+        pytest.skip("there are no processes")
+    options = {"start_method": start} if engine in ("process", "portable") else {}
+    dataset = Slow(40, transform_s=LONG_S / 4)
+    loader = loader_of(dataset, engine, collate=short_collate, **options)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert sum(len(batch) for batch in loader) == 40
+    rows = Recording.load(tmp_path / "run.json").rows
+    assert rows["ordinal"].tolist() == list(range(10))
+    assert rows["samples"].tolist() == [4] * 10
+    chain = [rows[name] for name in ("given", "began", "finished", "came", "got")]
+    assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "one after the other, but for the digits of clocks"
+    assert (rows["began"] > 0).all()
+    assert (rows["fetch"] > LONG_S * 0.9e9).all()
+    assert (rows["collate"] > LONG_S * 0.9e9).all()
+    assert (rows["write"] >= 0).all()
+    made = rows["fetch"] + rows["collate"] + rows["write"]
+    assert (made == rows["finished"] - rows["began"])[rows["worker"] >= 0].all()
+    assert (rows["transform"] > LONG_S * 0.9e9).sum() >= 6, "from the second batch of each worker on"
+    assert set(rows["worker"]) == ({-1} if engine == "inline" else {0, 1})
+
+
+def short_collate(samples: list[Any]) -> Any:
+    time.sleep(LONG_S)
+    return np.stack(samples)
 
 
 def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ _AFTERWARDS = ("device", "deliver")
 _LATE = 2
 """Batches that take so many times as long as most are late. A guess."""
 _NEVER = 1 << 62
+_MOST_STAGES = 64
 NEAR = 64
 """How many rows a batch that is late can be overtaken by, as far as anybody counts."""
 
@@ -227,7 +228,12 @@ class Totals:
         return waits
 
     def add_stage(self, name: str, duration: int) -> None:
-        """Count how long a task was in a stage that the user has named."""
+        """Count how long a task was in a stage that the user has named.
+
+        Of very many names, such as one for every file, those that come late count as one.
+        """
+        if len(self.stages) >= _MOST_STAGES and name not in self.stages:
+            name = "other"
         self._add(name, np.array([duration]), np.array([1]))
 
     def open(self, duration: int) -> None:
@@ -247,7 +253,8 @@ class Totals:
         for cause, waited in other._shared_out().items():
             self._waits[cause] += waited
         for name, histogram in other.stages.items():
-            self.stages.setdefault(name, Histogram()).merge(histogram)
+            is_one_too_many = len(self.stages) >= _MOST_STAGES and name not in self.stages
+            self.stages.setdefault("other" if is_one_too_many else name, Histogram()).merge(histogram)
         self.body.merge(other.body)
         self.is_sampled |= other.is_sampled
         for worker, spent in other.busy.items():

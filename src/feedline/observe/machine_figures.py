@@ -20,11 +20,14 @@ COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
 the GPU; bytes of it in use; bytes read from disks so far."""
 
 _EVERY_S = 0.5
+_MOST = 4096
+"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half as
+often from then on, so that what is kept has the same distance everywhere."""
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class MachineFigures:
-    """Looks at the machine twice a second, in a thread of its own, from `open` to `close`.
+    """Looks at the machine twice a second, later less often, in a thread of its own, from `open` to `close`.
 
     Args:
         pids: returns the process ids of the workers.
@@ -93,6 +96,9 @@ class MachineFigures:
         )
         for name, figure in zip(COLUMNS, figures, strict=True):
             self.columns[name].append(figure)
+        if len(self.columns["at"]) >= _MOST:
+            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self._every_s *= 2
 
     def _cpu(self) -> float | None:
         """Return the share of all processors that was used since the last look."""

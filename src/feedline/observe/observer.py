@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
+from feedline.system.references import References
 from feedline.types import Told
 
 _SHORT_NS = 5_000_000
@@ -42,8 +44,8 @@ _NEVER = 1 << 62
 _GOT = COLUMNS.index("got")
 
 
-@dataclass
-class _Kept:
+@dataclass(eq=False)
+class Kept:
     """What a recording needs besides the sums."""
 
     origin: int
@@ -55,6 +57,18 @@ class _Kept:
     """In the blocks."""
     epochs: list[EpochSpan] = field(default_factory=list)
     stages: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has as many rows as it may have."""
+        return self.rows >= self.most
+
+    def add(self, columns: dict[str, NDArray[np.int64]], told: list[tuple[int, str, int]]) -> None:
+        """Keep some rows, and the stages that users have named in them."""
+        for number, name, spent in told:
+            self.stages.setdefault(name, []).append([self.rows + number, spent])
+        self.blocks.append(columns)
+        self.rows += len(columns["got"])
 
 
 @dataclass
@@ -122,9 +136,9 @@ class Observer:
         self._seen_at = 0
         self._slowest: dict[str, SlowSample] = {}
         """By what their indices look like, which need not be hashable."""
-        self._kept: _Kept | None = None
-        self._full: _Kept | None = None
-        """A recording that has as many rows as it may have."""
+        self._kept: list[Kept] = []
+        """Recordings that are under way, and not full."""
+        _observers.add(self)
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
 
@@ -147,8 +161,7 @@ class Observer:
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
-            kept = self._kept
-            if kept is not None:
+            for kept in self._kept:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
@@ -161,9 +174,9 @@ class Observer:
             self._epoch.batches = batches - self._epoch.before
             self.is_under_way = False
             self.due, self.got = _NEVER, 0
-            kept = self._kept
-            if kept is not None and kept.epochs:
-                kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
+            for kept in self._kept:
+                if kept.epochs:
+                    kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
 
     def write(self, facts: Row, asked: int, got: int, more: Row, batches: int) -> None:
         """Write the row of a batch that is about to be delivered.
@@ -183,10 +196,10 @@ class Observer:
             self._seen += 1
             self._seen_at += got - asked
         else:
-            if count > 1 and self._kept is None:
+            if count > 1 and not self._kept:
                 weight = max(1, min(count, passed // max(1, got - asked + max(body, 0))))
             self._seen, self._seen_at, self.got = batches, got, got
-            if passed < _SHORT_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
+            if passed < _SHORT_NS * count and not self._kept and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
         epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
@@ -231,32 +244,23 @@ class Observer:
         """Return the samples that took longest, the slowest first."""
         return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
-    def record(self, most: float = math.inf) -> int:
-        """Keep every row from now on, up to `most` or some more; returns when that is."""
+    def record(self, most: float = math.inf) -> Kept:
+        """Keep every row from now on, up to `most` or some more; returns what `recorded` makes a recording of."""
         with self._lock:
             self._fold()
-            kept = self._kept = _Kept(time.monotonic_ns(), time.time(), most)
+            kept = Kept(time.monotonic_ns(), time.time(), most)
+            self._kept.append(kept)
             if self.is_under_way:
                 kept.epochs.append(EpochSpan(self._epoch.number, 0, 0, 0))
                 self.due = 0
-        return kept.origin
+        return kept
 
-    @property
-    def is_recording(self) -> bool:
-        """True from `record` to `recorded`."""
-        return self._kept is not None or self.is_full
-
-    @property
-    def is_full(self) -> bool:
-        """True if a recording has as many rows as it may have."""
-        return self._full is not None
-
-    def recorded(self) -> Recording:
-        """Return what was recorded, and keep no more."""
+    def recorded(self, kept: Kept) -> Recording:
+        """Return what was recorded, and keep no more of it."""
         with self._lock:
             self._fold()
-            kept, self._kept, self._full = self._kept or self._full, None, None
-        assert kept is not None
+            if kept in self._kept:
+                self._kept.remove(kept)
         blocks = kept.blocks or [columns_of([])]
         rows = {name: np.concatenate([block[name] for block in blocks]) for name in COLUMNS}
         for name in MOMENTS:
@@ -277,7 +281,7 @@ class Observer:
         epoch.rest = self._rest()
         if not epoch.batches:
             return
-        if self._kept is not None:
+        if self._kept:
             self._fold()
         self._earlier.append(epoch)
         if sum(len(earlier.rows) for earlier in self._earlier) >= _BLOCK:
@@ -319,11 +323,19 @@ class Observer:
             epoch.totals.add_stage(name, spent)
         del epoch.rows[:count]  # and not those that another thread writes meanwhile
         epoch.named = [(number - count, name, spent) for number, name, spent in named if number >= count]
-        kept = self._kept
-        if kept is not None:
-            for number, name, spent in done:
-                kept.stages.setdefault(name, []).append([kept.rows + number, spent])
-            kept.blocks.append(columns)
-            kept.rows += count
-            if kept.rows >= kept.most:
-                self._kept, self._full = None, kept
+        for kept in self._kept:
+            kept.add(columns, done)
+        self._kept = [kept for kept in self._kept if not kept.is_full]
+
+
+_observers: References[Observer] = References()
+
+
+def _renew_in_child() -> None:
+    """Let nobody wait, in a process that was forked, for a lock that a thread of its parent held."""
+    for observer in _observers:
+        observer._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)
