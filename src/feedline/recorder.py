@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import BadOption
+from feedline.failures import add_note, words
 from feedline.loader.base import LoaderBase
 from feedline.observe.machine_figures import MachineFigures
 from feedline.observe.period import Period, period_of
@@ -33,7 +34,7 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         BadOption: it is no loader of feedline's, or there is no such folder.
-        OSError: the file cannot be written.
+        OSError: the file cannot be written. If an exception ends the run, that is raised, and a note says so.
 
     Example:
         >>> import feedline, os, tempfile
@@ -53,18 +54,30 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Make it first.")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
+        raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
     loader._take_up()  # the settings may have been changed since, and with them who measures
     resources = loader._resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()
     pid = os.getpid()
-    try:
-        yield
-    finally:
+
+    def save() -> None:
         if os.getpid() == pid:  # else this is the end of a process that was forked inside: the file is not its own
             figures.close()
             recorder.recording(figures).save(path)
+
+    try:
+        yield
+    except BaseException as exc:
+        try:
+            save()
+        except OSError as unsaved:  # what ended the run counts more
+            add_note(exc, f"The recording could not be written to {path}: {words(unsaved)}.")
+        raise
+    save()
 
 
 class Recorder:

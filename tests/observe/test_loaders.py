@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -285,6 +286,8 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
         pass
+    with pytest.raises(BadOption, match="that is a folder"), feedline.record(loader, tmp_path):
+        pass
 
 
 def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
@@ -298,23 +301,41 @@ def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> None:
-    loader = loader_of(Slow(), "inline")
-    with feedline.record(loader, tmp_path / "run.json"):
-        child = os.fork()
-        if not child:
-            signal.alarm(20)
-            try:
+    loader, pid = loader_of(Slow(), "inline"), os.getpid()
+    try:
+        with feedline.record(loader, tmp_path / "run.json"):
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+            else:
                 with feedline.record(loader, tmp_path / "own.json"):
                     list(loader)
-                raise SystemExit
-            except SystemExit:
-                pass
-        else:
-            os.waitpid(child, 0)
-    if not child:
-        os._exit(0)
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
     assert len(Recording.load(tmp_path / "run.json").rows["got"]) == 0
     assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
+
+
+def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(), "inline")
+
+    def run(fails: bool) -> None:
+        with feedline.record(loader, tmp_path / "run.json"):
+            list(loader)
+            if fails:
+                raise RuntimeError("training failed")
+
+    def write(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(RuntimeError, match="training failed") as failed:
+        run(fails=True)
+    assert "could not be written" in " ".join(getattr(failed.value, "__notes__", ["could not be written"]))
+    with pytest.raises(OSError, match="No space left"):
+        run(fails=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

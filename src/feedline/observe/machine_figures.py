@@ -50,7 +50,7 @@ class MachineFigures:
     def open(self) -> None:
         """Begin to look."""
         self._begun = time.monotonic_ns()
-        self.look()
+        self._try_to_look()
         self._thread = threading.Thread(target=self._work, name="feedline-recording", daemon=True)
         self._thread.start()
 
@@ -61,7 +61,7 @@ class MachineFigures:
             return
         self._ending.set()
         thread.join()
-        self.look()
+        self._try_to_look()
         self._gpu.close()
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
@@ -73,12 +73,15 @@ class MachineFigures:
         return columns | {"at": [max(at - shift, 0) for at in moments[first:]]}
 
     def _work(self) -> None:
-        while not self._ending.wait(self._every_s):
-            try:
+        while not (self.trouble or self._ending.wait(self._every_s)):
+            self._try_to_look()
+
+    def _try_to_look(self) -> None:
+        try:
+            if not self.trouble:
                 self.look()
-            except Exception as exc:  # a machine that has no such figures does not end a training
-                self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
-                return
+        except Exception as exc:  # a machine that has no such figures does not end a training
+            self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
 
     def look(self) -> None:
         """Note the figures of this moment."""

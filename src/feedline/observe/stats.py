@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -98,7 +99,7 @@ class Stats(Mapping[str, Any]):
             "counters": dict(self.counters),
             "settings": dict(self.settings),
             "slowest_samples": [
-                {"index": _plain(slow.index), "seconds": slow.seconds, "worker": slow.worker}
+                {"index": plain(slow.index), "seconds": slow.seconds, "worker": slow.worker}
                 for slow in self.slowest_samples
             ],
             "memory": [vars(memory) for memory in self.memory],
@@ -272,10 +273,12 @@ def _sum(value: Any) -> Any:
     return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-def _plain(index: Any) -> Any:
+def plain(index: Any) -> Any:
+    """Return an index of whatever kind as JSON has it."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
-    return index if isinstance(index, (int, float, str, bool, type(None))) else repr(index)
+    is_plain = isinstance(index, (int, str, bool, type(None))) or (isinstance(index, float) and math.isfinite(index))
+    return index if is_plain else repr(index)
 
 
 def _label(value: str) -> str:
