@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import signal
 import threading
 import time
@@ -373,3 +374,26 @@ def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
         list(loader)
     (fault,) = Recording.load(tmp_path / "run.json").faults
     assert (fault["index"], fault["error"]) == (8, "KeyError")
+
+
+def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
+    loader, told = loader_of(Slow(), engine), list[tuple[int, bool]]()
+    main = threading.current_thread()
+    loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
+    assert len(list(loader)) == 6
+    assert told == [(number, True) for number in range(7)]
+    pickle.loads(pickle.dumps(loader))
+    loader.on_stats(told.append, every_s=1000)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+    loader.on_stats(None)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+
+
+def test_what_cannot_be_told_the_stats_is_refused() -> None:
+    loader = loader_of(Slow(), "inline")
+    with pytest.raises(BadOption, match="cannot be called"):
+        loader.on_stats(3)
+    with pytest.raises(BadOption, match="no time to wait"):
+        loader.on_stats(print, every_s=-1)

@@ -130,6 +130,8 @@ class TorchBatches(Iteration):
         return len(self._index_sampler) if self._length is None else self._length
 
     def __next__(self) -> Any:
+        if self._listener is not None:
+            self._listener.tell()
         if _profiler._is_profiler_enabled:
             with _profiler.record_function(self._profile_name):
                 batch = next(self._source)
