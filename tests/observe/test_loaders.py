@@ -20,6 +20,7 @@ import feedline
 from feedline.errors import BadOption
 from feedline.observe.recording import Recording
 from feedline.observe.stats import Period
+from feedline.randomness import scope
 
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
@@ -397,3 +398,27 @@ def test_what_cannot_be_told_the_stats_is_refused() -> None:
         loader.on_stats(3)
     with pytest.raises(BadOption, match="no time to wait"):
         loader.on_stats(print, every_s=-1)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        pass  # the first time, it opens files that it keeps
+    return torch
+
+
+@pytest.mark.parametrize("workers", ["inline", "thread", "process"])
+def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
+    options = {} if workers == "inline" else {"num_workers": 2, "engine": workers}
+    loader = feedline.DataLoader(Slow(8, fetch_s=LONG_S), 2, **options)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert len(list(loader)) == 4
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert any(name.startswith("enumerate(DataLoader)") for name in counts)
+    if workers == "inline":
+        assert (counts["feedline: fetch"], counts["feedline: collate"]) == (4, 4)
+    else:
+        assert counts["feedline: wait for workers"] >= 1
+    assert len(list(loader)) == 4
+    assert scope.ranges is None, "once the profiler has ended"

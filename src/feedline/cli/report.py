@@ -17,6 +17,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the page beside the recording, or where `-o` says, and a trace where `--trace` says."""
     recording = Recording.load(arguments.file)
     out: Path = arguments.out or arguments.file.with_name(arguments.file.name.partition(".")[0] + ".html")
+    if arguments.file in (out, arguments.trace):
+        raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
     files = {out: page_of(recording)}
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)

@@ -27,6 +27,7 @@ from feedline.errors import GrowingWorker, tell
 from feedline.failures import is_interrupt
 from feedline.observe.batch_rows import Row
 from feedline.observe.stages import TRANSFORM
+from feedline.randomness import scope
 from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05
@@ -269,7 +270,12 @@ class Driver:
             StopIteration: nobody is to wait any more.
         """
         machine, watch = self.machine, self._watch
-        results = self.engine.collect(_LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S), worker)
+        pause_s = _LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S)
+        if scope.ranges is None:
+            results = self.engine.collect(pause_s, worker)
+        else:
+            with scope.ranges("feedline: wait for workers"):
+                results = self.engine.collect(pause_s, worker)
         now_s = machine.now_s = time.monotonic()
         if not results:
             if self.leaving:
