@@ -131,7 +131,9 @@ def damage(told: dict[str, Any], how: str) -> None:
         told["epochs"] = 3
 
 
-@pytest.mark.parametrize("how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"])
+@pytest.mark.parametrize(
+    "how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"]
+)
 def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     a_recording().save(path)

@@ -265,9 +265,9 @@ class LoaderBase:
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Have a function called with `stats()` about every `every_s` seconds, while somebody iterates.
 
-        The training loop's thread calls it, when it asks for a batch: it may log to W&B, MLflow, TensorBoard or whatever
-        else wants to be called there, and what it raises is raised by `next()`. Holds from the next epoch on. The loader
-        has one such function; None takes it away.
+        The training loop's thread calls it, when it asks for a batch: it may log to W&B, MLflow, TensorBoard or
+        whatever else wants to be called there, and what it raises is raised by `next()`. Holds from the next epoch on.
+        A loader has one such function; None takes it away.
 
         Example:
             >>> from feedline import Loader
@@ -280,7 +280,9 @@ class LoaderBase:
         if not (callback is None or callable(callback)):
             raise BadOption(f"on_stats() was given {callback!r}, which cannot be called. Give a function of the stats.")
         if not every_s >= 0:
-            raise BadOption(f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch.")
+            raise BadOption(
+                f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch."
+            )
         listeners.pop(self, None)
         if callback is not None:
             listeners[self] = Listener(weakref.ref(self), callback, every_s)

@@ -21,8 +21,8 @@ the GPU; bytes of it in use; bytes read from disks so far."""
 
 _EVERY_S = 0.5
 _MOST = 4096
-"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half as
-often from then on, so that what is kept has the same distance everywhere."""
+"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half
+as often from then on, so that what is kept has the same distance everywhere."""
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 

@@ -134,7 +134,9 @@ class Stats(Mapping[str, Any]):
         def add(name: str, kind: str, values: Mapping[str, float]) -> None:
             if values:
                 lines.append(f"# TYPE {prefix}_{name} {kind}")
-                shown = {labels: value if isinstance(value, int) else f"{value:.9g}" for labels, value in values.items()}
+                shown = {
+                    labels: value if isinstance(value, int) else f"{value:.9g}" for labels, value in values.items()
+                }
                 lines.extend(f"{prefix}_{name}{labels} {value}" for labels, value in shown.items())
 
         add("batches_total", "counter", {"": total.batches})

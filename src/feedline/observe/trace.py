@@ -55,7 +55,11 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
     yield _span(f"batch {one['ordinal']}", thread, began, finished - began, told)
     fetched = min(began + one["fetch"], finished)
     collated = min(fetched + one["collate"], finished)
-    for name, begun, ended in (("fetch", began, fetched), ("collate", fetched, collated), ("write", collated, finished)):
+    for name, begun, ended in (
+        ("fetch", began, fetched),
+        ("collate", fetched, collated),
+        ("write", collated, finished),
+    ):
         if ended > begun:
             is_told = name == "fetch" and one["transform"]
             yield _span(name, thread, begun, ended - begun, {"transform_us": one["transform"] / 1e3} if is_told else {})

@@ -250,7 +250,7 @@ class Timeline {
 // How many slots are in use over time: each from when its task was given to when the batch was delivered.
 function slotsInUse({ given, got }) {
   const changes = [...Array.from(given, (time) => [time, 1]), ...Array.from(got, (time) => [time, -1])];
-  changes.sort((one, other) => one[0] - other[0]);
+  changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
   let used = 0;
   return { at: changes.map(([time]) => time), count: changes.map(([, by]) => (used += by)) };
 }
