@@ -1,7 +1,7 @@
 """`feedline run`: a program that is not changed, with feedline's loader in the place of torch's.
 
-Processes that the program forks have it, too. One that it spawns begins anew: multiprocessing sends it what to get ready
-with, and reading that installs feedline as soon as torch is imported there, before the program's own modules are.
+Processes that the program forks have it, too. One that it spawns begins anew: multiprocessing sends it what to get
+ready with, and reading that installs feedline as soon as torch is imported there, before the program's own modules are.
 """
 
 from __future__ import annotations

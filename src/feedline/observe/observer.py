@@ -6,8 +6,8 @@ many, and no row stands for more time than has passed. The first batches of an e
 row each. How long training waited is known exactly all the same: of batches without a row it is summed up. What it
 waited for, the rows say.
 
-Whoever delivers batches looks at `due` and `got`, and calls `write` before it notes that the batch is delivered: nothing
-may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any thread meanwhile.
+Whoever delivers batches looks at `due` and `got`, and calls `write` before it notes that the batch is delivered:
+nothing may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any thread meanwhile.
 """
 
 from __future__ import annotations
