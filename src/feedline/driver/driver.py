@@ -181,8 +181,8 @@ class Driver:
         if facts is not None:
             self._write(facts)
         else:
-            now_s, asked_s = time.monotonic(), self._asked_s
-            observer.last_s = now_s
+            observer.last_s = now_s = time.monotonic()
+            asked_s = self._asked_s
             observer.waited_s += now_s - asked_s
             if machine.now_s is not asked_s:
                 observer.late_s += machine.now_s - asked_s

@@ -114,8 +114,8 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         observer = self._observer
-        is_seen, asked = observer.got, time.monotonic_ns()
-        began = finished = asked
+        is_seen, asked_s = observer.got, time.monotonic()
+        began = finished = 0
         while True:
             ordinal, indices = self._begun or self._take()
             if is_seen:
@@ -138,13 +138,12 @@ class InlineBatches(ExclusiveBatches):
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
             if is_seen:
-                self._write(ordinal, indices, asked, began, finished)
+                self._write(ordinal, indices, int(asked_s * 1e9), began, finished)
             else:
-                now = time.monotonic_ns()
-                observer.last_s = now / 1e9
-                observer.waited_s += (now - asked) / 1e9
+                observer.last_s = now_s = time.monotonic()
+                observer.waited_s += now_s - asked_s
                 if self.counters.batches >= observer.due:
-                    observer.got = now
+                    observer.got = int(now_s * 1e9)
             self._note(ordinal)
             return batch
 

@@ -159,9 +159,9 @@ class Totals:
         causes = causes_of(columns, in_order=in_order)
         for cause, waited in causes.items():
             self._waits[cause] += int((waited * weight).sum())
-        waited = sum(int(parts.sum()) for parts in causes.values())
-        self.waited += waited
-        self.late += waited - sum(int(causes[cause].sum()) for cause in _AFTERWARDS)
+        took = sum(int(parts.sum()) for parts in causes.values())
+        self.waited += took
+        self.late += took - sum(int(causes[cause].sum()) for cause in _AFTERWARDS)
         self._add("wait", got - columns["asked"], weight)
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
@@ -219,9 +219,10 @@ class Totals:
 
     def _shared_out(self) -> dict[str, int]:
         """Share out how long batches were waited for, as the rows say."""
-        waits = {}
-        parts = ([cause for cause in CAUSES if cause not in _AFTERWARDS], self.late, "transfer")
-        for causes, waited, unknown in (parts, (_AFTERWARDS, self.waited - self.late, "deliver")):
+        waits: dict[str, int] = {}
+        until = tuple(cause for cause in CAUSES if cause not in _AFTERWARDS)
+        parts = ((until, self.late, "transfer"), (_AFTERWARDS, self.waited - self.late, "deliver"))
+        for causes, waited, unknown in parts:
             told = sum(self._waits[cause] for cause in causes)
             waits |= {cause: self._waits[cause] * waited // max(told, 1) for cause in causes}
             waits[unknown] += waited - sum(waits[cause] for cause in causes)
