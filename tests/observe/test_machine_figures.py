@@ -77,5 +77,5 @@ def test_looks_of_days_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> N
     moments = figures.columns["at"]
     assert 32 <= len(moments) < 64
     assert {len(column) for column in figures.columns.values()} == {len(moments)}
-    assert moments == sorted(moments, key=float)
+    assert moments == sorted(moments, key=lambda at: at or 0.0)
     assert (figures._every_s, looks < 300) == (8.0, True), "taken less often: the distances stay equal"

@@ -72,7 +72,8 @@ def test_of_very_many_batches_the_first_are_drawn(monkeypatch: pytest.MonkeyPatc
 
 def test_what_browsers_cannot_read_is_text() -> None:
     recording = recording_of(20)
-    recording.settings |= {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}
+    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # of a user's own
+    recording.settings.update(odd)
     assert page_of(recording)
 
 

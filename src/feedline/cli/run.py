@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing.spawn
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,13 +26,14 @@ def run(arguments: argparse.Namespace) -> None:
 @contextmanager
 def _spawned_alike() -> Iterator[None]:
     """Have feedline installed in every process that this one spawns, or has a fork server start."""
-    # Any: what multiprocessing sends to a new process, by name; it leaves names alone that it does not know.
-    prepared: Callable[[str], dict[str, Any]] = multiprocessing.spawn.get_preparation_data
-    multiprocessing.spawn.get_preparation_data = lambda name: {**prepared(name), "feedline": _Installs()}
+    spawn: Any = multiprocessing.spawn  # a module, of which a function is replaced for a while
+    prepared = spawn.get_preparation_data
+    # What is sent to a new process, by name: it leaves names alone that it does not know.
+    spawn.get_preparation_data = lambda name: {**prepared(name), "feedline": _Installs()}
     try:
         yield
     finally:
-        multiprocessing.spawn.get_preparation_data = prepared
+        spawn.get_preparation_data = prepared
 
 
 class _Installs:
