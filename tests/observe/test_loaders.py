@@ -383,7 +383,7 @@ def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
     loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
     assert len(list(loader)) == 6
     assert told == [(number, True) for number in range(7)]
-    pickle.loads(pickle.dumps(loader))
+    assert pickle.loads(pickle.dumps(loader))._listener is None, "a copy has a life of its own"
     loader.on_stats(told.append, every_s=1000)
     assert len(list(loader)) == 6
     assert len(told) == 8

@@ -54,6 +54,8 @@ class LoaderBase:
     """The iterator of persistent workers."""
     _tuning: Tuning | None = None
     """What finds the number of workers; None if it was given."""
+    _listener: Listener | None = None
+    """What `on_stats` was given."""
 
     # -- what a loader says of its arguments -------------------------------------------------------------------------
 
@@ -283,9 +285,7 @@ class LoaderBase:
             raise BadOption(
                 f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch."
             )
-        listeners.pop(self, None)
-        if callback is not None:
-            listeners[self] = Listener(weakref.ref(self), callback, every_s)
+        self._listener = None if callback is None else Listener(weakref.ref(self), callback, every_s)
 
     def live(self) -> AbstractContextManager[None]:
         """Show on standard error, while the training loop runs inside of this context, what the loader is at.
@@ -488,9 +488,8 @@ class Listener:
             self.next_s = now_s + self.every_s
             self.callback(loader.stats())
 
-
-listeners: weakref.WeakKeyDictionary[LoaderBase, Listener] = weakref.WeakKeyDictionary()
-"""Beside the loaders, so that these can be pickled and copied whatever the functions are."""
+    def __reduce__(self) -> Any:
+        return type(None), ()  # it stays with the loader that it was given to, whose copies have none
 
 
 def reads_stream(order: Order) -> bool:

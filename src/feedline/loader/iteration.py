@@ -22,7 +22,7 @@ from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
-from feedline.loader.base import Listener, LoaderBase, listeners, reads_stream
+from feedline.loader.base import Listener, LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
@@ -179,7 +179,7 @@ class Iteration(Iterator[Any]):
             watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
         live.begins(loader)
-        self._listener = listeners.get(loader)
+        self._listener = loader._listener
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
         """Begin again, if the loader is told another epoch before the first batch.
