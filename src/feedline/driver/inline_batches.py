@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
+from time import monotonic  # bare: it is called for every batch, however short
 from typing import Any
 
 from feedline.abc.source import Acknowledged
@@ -114,7 +115,7 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         observer = self._observer
-        is_seen, asked_s = observer.got, time.monotonic()
+        is_seen, asked_s = observer.got, monotonic()
         began = finished = 0
         while True:
             ordinal, indices = self._begun or self._take()
@@ -140,7 +141,7 @@ class InlineBatches(ExclusiveBatches):
             if is_seen:
                 self._write(ordinal, indices, int(asked_s * 1e9), began, finished)
             else:
-                observer.last_s = now_s = time.monotonic()
+                observer.last_s = now_s = monotonic()
                 observer.waited_s += now_s - asked_s
                 if self.counters.batches >= observer.due:
                     observer.got = int(now_s * 1e9)
