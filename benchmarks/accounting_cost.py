@@ -8,7 +8,7 @@ everything that the loader does shows.
 
 How to read it: processor time, not wall time, so that other load on the machine matters less. On and off take turns,
 in short epochs; `on / off` is the median over the pairs, with the quartiles. How long each batch was waited for is
-summed up in both cases, for 0.2 us; and workers measure their tasks: what that costs, `benchmarks/worker_cost.py` shows.
+summed up in both cases, for 0.2 us; workers measure their tasks: what that costs, `benchmarks/worker_cost.py` shows.
 
     python -m benchmarks.accounting_cost
     python -m benchmarks.accounting_cost --pairs 40 --batches 3000
