@@ -81,6 +81,7 @@ def test_what_batches_without_a_row_were_waited_for_is_shared_out_as_the_rows_sa
     inline = folded([row(**times, worker=-1, weight=3)])
     inline.rest(9, waited=400, late=0)
     assert inline.waited == sum(inline.waits.values()) == 490
+    assert not inline.waits["transfer"], "not what is left over by rounding, either"
     assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "where nobody tells when a batch has come"
 
 

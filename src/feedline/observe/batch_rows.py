@@ -225,7 +225,8 @@ class Totals:
         for causes, waited, unknown in parts:
             told = sum(self._waits[cause] for cause in causes)
             waits |= {cause: self._waits[cause] * waited // max(told, 1) for cause in causes}
-            waits[unknown] += waited - sum(waits[cause] for cause in causes)
+            largest = max(causes, key=self._waits.__getitem__) if told else unknown
+            waits[largest] += waited - sum(waits[cause] for cause in causes)
         return waits
 
     def add_stage(self, name: str, duration: int) -> None:
