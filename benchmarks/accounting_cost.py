@@ -7,8 +7,8 @@ Held still: 64 samples of ten floats and a label per batch, shuffled: about the 
 everything that the loader does shows.
 
 How to read it: processor time, not wall time, so that other load on the machine matters less. On and off take turns,
-in short epochs; `on / off` is the median over the pairs, with the quartiles. Workers measure their tasks in both cases:
-what that costs, `benchmarks/worker_cost.py` shows.
+in short epochs; `on / off` is the median over the pairs, with the quartiles. How long each batch was waited for is
+summed up in both cases, for 0.2 us; workers measure their tasks: what that costs, `benchmarks/worker_cost.py` shows.
 
     python -m benchmarks.accounting_cost
     python -m benchmarks.accounting_cost --pairs 40 --batches 3000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import threading
 from collections import deque
 from pathlib import Path
@@ -28,7 +29,7 @@ def totals(batches: int, seconds: float, waited: float, busy: dict[int, float] |
     found = Totals()
     found.batches, found.samples, found.ready = batches, 4 * batches, 2 * batches
     found.elapsed = int(seconds * S)
-    found.waits["fetch"] = int(waited * S)
+    found.waited = int(waited * S)
     found.busy = {worker: int(spent * S) for worker, spent in (busy or {}).items()}
     return found
 
@@ -99,6 +100,22 @@ def test_a_terminal_is_drawn_on_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
     assert text.count("list: 1.0 batches/s") >= 2
     assert "\x1b[2K" in text, "the lines before are replaced"
     assert text.index("\x1b[?25l") < text.index("\x1b[?25h"), "the cursor is shown again"
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_colours_and_width_are_those_that_the_terminal_wants(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "30")
+    if is_plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    view = LiveView(stream)
+    view._draw_in_place([Figures("Photos", 25.0, 100.0, 0.9, [0.5, 1.0], 2.0, 3, 0, 0.0)])
+    view.close()
+    text = stream.getvalue()
+    assert ("\x1b[31m" in text) is not is_plain, "a loop that waits for most of the time is red"
+    shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", text).replace("\r", "\n")
+    assert max(len(line) for line in shown.splitlines()) <= 30
 
 
 def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,7 @@ def test_errors_and_states() -> None:
     numbers = Loader(list(range(12)), 4, on_error=policy, shuffle=True)
     numbers.load_state_dict(numbers.state_dict())
     numbers.set_epoch(2)
+    numbers.on_stats(lambda stats: stats.flat(), every_s=60.0)
     with numbers.live():
         assert numbers.stats().total.batches >= 0
     numbers.close()

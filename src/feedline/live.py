@@ -139,7 +139,7 @@ def figures_of(
         return None
     batches = total.batches - before.batches
     elapsed = total.nanoseconds - before.nanoseconds
-    waited = sum(total.waits.values()) - sum(before.waits.values())
+    waited = total.opened + total.waited - before.opened - before.waited
     last = next((at for at, then in looks if then.batches == total.batches), now)
     busy = (total.busy.get(worker, 0) - before.busy.get(worker, 0) for worker in range(workers))
     return Figures(

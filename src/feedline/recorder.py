@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import BadOption
+from feedline.failures import add_note, words
 from feedline.loader.base import LoaderBase
 from feedline.observe.machine_figures import MachineFigures
 from feedline.observe.period import Period, period_of
@@ -32,8 +33,8 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
         path: of the file, JSON; compressed if it ends in `.gz`.
 
     Raises:
-        BadOption: it is no loader of feedline's, or its runs are recorded already, or there is no such folder.
-        OSError: the file cannot be written.
+        BadOption: it is no loader of feedline's, or there is no such folder.
+        OSError: the file cannot be written. If an exception ends the run, that is raised, and a note says so.
 
     Example:
         >>> import feedline, os, tempfile
@@ -53,21 +54,30 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Make it first.")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
+        raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
     loader._take_up()  # the settings may have been changed since, and with them who measures
     resources = loader._resources
-    if resources.counters.observer.is_recording:
-        raise BadOption(
-            "This loader is recorded already: by a record() that is still open, which has to be left first, or by "
-            "feedline profile."
-        )
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()
+    pid = os.getpid()
+
+    def save() -> None:
+        if os.getpid() == pid:  # else this is the end of a process that was forked inside: the file is not its own
+            figures.close()
+            recorder.recording(figures).save(path)
+
     try:
         yield
-    finally:
-        figures.close()
-        recorder.recording(figures).save(path)
+    except BaseException as exc:
+        try:
+            save()
+        except OSError as unsaved:  # what ended the run counts more
+            add_note(exc, f"The recording could not be written to {path}: {words(unsaved)}.")
+        raise
+    save()
 
 
 class Recorder:
@@ -85,7 +95,7 @@ class Recorder:
         self._loader = weakref.ref(loader)
         self._stats = loader.stats()
         self.follow(loader)
-        self._origin = self.counters.observer.record(most)
+        self._kept = self.counters.observer.record(most)
 
     def follow(self, loader: LoaderBase) -> None:
         """Take note of the workers that the loader has started."""
@@ -107,18 +117,18 @@ class Recorder:
         Args:
             figures: of the machine, from before the recording began or about then.
         """
-        is_full, loader = self.counters.observer.is_full, self._loader()
+        loader = self._loader()
         if loader is not None and loader._resources.counters is self.counters:
             self._stats = loader.stats()
         waited = self.period().wait_s
-        recording = self.counters.observer.recorded()
+        recording = self.counters.observer.recorded(self._kept)
         stats, faults = self._stats, self._faults
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
         recording.counters |= {"wait_s": waited, "faults": faults.counts()}
         recording.memory = list(stats.memory)
-        recording.system, recording.log = figures.since(self._origin), list(figures.trouble)
-        if is_full:
+        recording.system, recording.log = figures.since(self._kept.origin), list(figures.trouble)
+        if self._kept.is_full:
             recording.log.append(
                 f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
                 "would take too much memory."

@@ -1,10 +1,12 @@
 """`feedline report`: what it writes, and what it says of files that are no recordings."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from feedline.cli.main import main
+from feedline.observe.recording import Recording
 from tests.report.recordings import recording_of
 
 
@@ -40,4 +42,20 @@ def test_a_recording_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Ca
 def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1
-    assert "Give another file with -o" in capsys.readouterr().err
+    assert "could not be written" in capsys.readouterr().err
+
+
+def test_a_trace_is_written_besides(tmp_path: Path) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"].startswith("batch ") and event["ph"] == "X" for event in events) == 20
+    assert (tmp_path / "run.html").exists()
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_the_recording_is_not_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), option, str(tmp_path / "run.json")]) == 1
+    assert "is the recording itself" in capsys.readouterr().err
+    Recording.load(tmp_path / "run.json")

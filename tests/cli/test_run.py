@@ -54,6 +54,56 @@ def test_a_module_is_run_like_a_file(program: Path) -> None:
     assert (code, out) == (0, f"feedline.loader.torch {SQUARES} [] __main__\n")
 
 
+def test_what_follows_two_dashes_is_the_program(program: Path) -> None:
+    code, out, _ = run("run", "--", "train.py", "1", "fork", "--", cwd=program.parent)
+    assert (code, out) == (1, f"feedline.loader.torch {SQUARES} ['--'] __main__\n")
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
+def test_processes_that_the_program_starts_get_feedlines_loader(tmp_path: Path, start: str) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    code, out, err = run("run", str(tmp_path / "ranks.py"), start, cwd=tmp_path)
+    assert (code, out, err) == (0, "feedline.loader.install feedline.loader.install 8\n", "")
+
+
+RANKS = """
+import multiprocessing, sys
+from torch.utils.data import DataLoader
+
+class Own(DataLoader):
+    pass
+
+def rank():
+    loader = DataLoader(list(range(8)), 2)
+    print(type(loader).__module__, Own.__mro__[1].__module__, sum(len(batch) for batch in loader))
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=rank)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+def test_a_spawned_process_imports_torch_only_if_the_program_does(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    code, out, err = run("run", str(tmp_path / "plain.py"), cwd=tmp_path)
+    assert (code, out, err) == (0, "False\n", "")
+
+
+PLAIN = """
+import multiprocessing, sys
+
+def tell():
+    print("torch" in sys.modules)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=tell)
+    process.start()
+    process.join()
+"""
+
+
 def test_the_programs_own_exception_is_told_without_our_frames(program: Path) -> None:
     code, _, err = run("run", str(program), "1", "fork", "--fail", cwd=program.parent)
     assert code == 1
@@ -77,7 +127,13 @@ def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [([], "No program"), (["nowhere.py"], "no file nowhere.py"), (["-m", "no.where"], "no module no.where")],
+    [
+        ([], "No program"),
+        (["--"], "No program"),
+        (["nowhere.py"], "no file nowhere.py"),
+        (["-m", "no.where"], "no module no.where"),
+        (["-m", "tests"], "a package without a module __main__"),
+    ],
 )
 def test_a_program_that_is_not_there(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *words]) == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,8 +61,34 @@ def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tu
 def test_a_row_can_stand_for_several_batches() -> None:
     once = {"samples": 4, "bytes": 10, "asked": 10, "got": 30, "came": 10, "finished": 8, "began": 2, "fetch": 6}
     eight = folded([row(**once, weight=8)])
-    assert period_of(folded([row(**once)] * 8), 1) == period_of(eight, 1)
+    eight.rest(8, waited=7 * 20, late=0)
+    exact, sampled = period_of(folded([row(**once)] * 8), 1), period_of(eight, 1)
+    assert replace(sampled, body=exact.body) == exact
     assert eight.samples == 32
+
+
+def test_what_batches_without_a_row_were_waited_for_is_shared_out_as_the_rows_say() -> None:
+    times = {"began": 100, "fetch": 60, "collate": 20, "finished": 180, "came": 180, "asked": 100, "got": 190}
+    totals = folded([row(**times, worker=0, weight=3, samples=4, behind=1)])
+    totals.rest(9, waited=400, late=160)
+    assert totals.waited == 490
+    assert {cause: waited for cause, waited in totals.waits.items() if waited} == {
+        "fetch": 180,
+        "collate": 60,
+        "deliver": 250,
+    }, "until the batch had come, and afterwards"
+    assert (totals.batches, totals.samples, totals.ready, totals.busy) == (9, 36, 9, {0: 720})
+    inline = folded([row(**times, worker=-1, weight=3)])
+    inline.rest(9, waited=400, late=0)
+    assert inline.waited == sum(inline.waits.values()) == 490
+    assert not inline.waits["transfer"], "not what is left over by rounding, either"
+    assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "where nobody tells when a batch has come"
+
+
+def test_waits_that_no_row_has_seen_are_counted_all_the_same() -> None:
+    totals = folded([row(asked=10, got=10, came=5, finished=5, began=1, fetch=4, weight=8)])
+    totals.rest(8, waited=70, late=50)
+    assert {cause: waited for cause, waited in totals.waits.items() if waited} == {"transfer": 50, "deliver": 20}
 
 
 def test_figures_of_a_period() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import pickle
 import signal
 import threading
 import time
@@ -17,6 +20,7 @@ import feedline
 from feedline.errors import BadOption
 from feedline.observe.recording import Recording
 from feedline.observe.stats import Period
+from feedline.randomness import scope
 
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
@@ -284,12 +288,85 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
         pass
-    with (
-        feedline.record(loader, tmp_path / "run.json"),
-        pytest.raises(BadOption, match="recorded already"),
-        feedline.record(loader, tmp_path / "other.json"),
-    ):
+    with pytest.raises(BadOption, match="that is a folder"), feedline.record(loader, tmp_path):
         pass
+
+
+def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(loader)) == 6
+        with feedline.record(loader, tmp_path / "inner.json"):
+            assert len(list(loader)) == 6
+    assert Recording.load(tmp_path / "run.json").rows["epoch"].tolist() == [0] * 6 + [1] * 6
+    assert Recording.load(tmp_path / "inner.json").rows["epoch"].tolist() == [1] * 6
+
+
+def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> None:
+    loader, pid = loader_of(Slow(), "inline"), os.getpid()
+    try:
+        with feedline.record(loader, tmp_path / "run.json"):
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+            else:
+                with feedline.record(loader, tmp_path / "own.json"):
+                    list(loader)
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
+    assert len(Recording.load(tmp_path / "run.json").rows["got"]) == 0
+    assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
+
+
+def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(), "inline")
+
+    def run(fails: bool) -> None:
+        with feedline.record(loader, tmp_path / "run.json"):
+            list(loader)
+            if fails:
+                raise RuntimeError("training failed")
+
+    def write(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(RuntimeError, match="training failed") as failed:
+        run(fails=True)
+    assert "could not be written" in " ".join(getattr(failed.value, "__notes__", ["could not be written"]))
+    with pytest.raises(OSError, match="No space left"):
+        run(fails=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) -> None:
+    if engine in ("inline", "thread") and start == "spawn":
+        pytest.skip("there are no processes")
+    options = {"start_method": start} if engine in ("process", "portable") else {}
+    dataset = Slow(40, transform_s=LONG_S / 4)
+    loader = loader_of(dataset, engine, collate=short_collate, **options)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert sum(len(batch) for batch in loader) == 40
+    rows = Recording.load(tmp_path / "run.json").rows
+    assert rows["ordinal"].tolist() == list(range(10))
+    assert rows["samples"].tolist() == [4] * 10
+    chain = [rows[name] for name in ("given", "began", "finished", "came", "got")]
+    assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "one after the other, but for the digits of clocks"
+    assert (rows["began"] > 0).all()
+    assert (rows["fetch"] > LONG_S * 0.9e9).all()
+    assert (rows["collate"] > LONG_S * 0.9e9).all()
+    assert (rows["write"] >= 0).all()
+    made = rows["fetch"] + rows["collate"] + rows["write"]
+    assert (made == rows["finished"] - rows["began"])[rows["worker"] >= 0].all()
+    assert (rows["transform"] > LONG_S * 0.9e9).sum() >= 6, "from the second batch of each worker on"
+    assert set(rows["worker"]) == ({-1} if engine == "inline" else {0, 1})
+
+
+def short_collate(samples: list[Any]) -> Any:
+    time.sleep(LONG_S)
+    return np.stack(samples)
 
 
 def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
@@ -298,3 +375,50 @@ def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
         list(loader)
     (fault,) = Recording.load(tmp_path / "run.json").faults
     assert (fault["index"], fault["error"]) == (8, "KeyError")
+
+
+def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
+    loader, told = loader_of(Slow(), engine), list[tuple[int, bool]]()
+    main = threading.current_thread()
+    loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
+    assert len(list(loader)) == 6
+    assert told == [(number, True) for number in range(7)]
+    assert pickle.loads(pickle.dumps(loader))._listener is None, "a copy has a life of its own"
+    loader.on_stats(told.append, every_s=1000)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+    loader.on_stats(None)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+
+
+def test_what_cannot_be_told_the_stats_is_refused() -> None:
+    loader = loader_of(Slow(), "inline")
+    with pytest.raises(BadOption, match="cannot be called"):
+        loader.on_stats(3)
+    with pytest.raises(BadOption, match="no time to wait"):
+        loader.on_stats(print, every_s=-1)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        pass  # the first time, it opens files that it keeps
+    return torch
+
+
+@pytest.mark.parametrize("workers", ["inline", "thread", "process"])
+def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
+    options = {} if workers == "inline" else {"num_workers": 2, "engine": workers}
+    loader = feedline.DataLoader(Slow(8, fetch_s=LONG_S), 2, **options)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert len(list(loader)) == 4
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert any(name.startswith("enumerate(DataLoader)") for name in counts)
+    if workers == "inline":
+        assert (counts["feedline: fetch"], counts["feedline: collate"]) == (4, 4)
+    else:
+        assert counts["feedline: wait for workers"] >= 1
+    assert len(list(loader)) == 4
+    assert scope.ranges is None, "once the profiler has ended"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from feedline.observe import machine_figures
 from feedline.observe.machine_figures import COLUMNS, MachineFigures
 
 
@@ -64,3 +65,17 @@ def test_a_gpu_that_does_not_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=RuntimeError, nvmlInit=fail))
     assert looked()["gpu"] == [None, None]
+
+
+def test_looks_of_days_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_figures, "_MOST", 64)
+    figures = MachineFigures(list)
+    seconds, looks = 0.0, 0
+    while seconds < 500:
+        figures.look()
+        seconds, looks = seconds + figures._every_s, looks + 1
+    moments = figures.columns["at"]
+    assert 32 <= len(moments) < 64
+    assert {len(column) for column in figures.columns.values()} == {len(moments)}
+    assert moments == sorted(moments, key=lambda at: at or 0.0)
+    assert (figures._every_s, looks < 300) == (8.0, True), "taken less often: the distances stay equal"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,17 @@ def damage(told: dict[str, Any], how: str) -> None:
         told["rows"]["got"].pop()
     elif how == "a column is missing":
         del told["rows"]["began"]
+    elif how == "no number in a column":
+        told["rows"]["got"][3] = math.nan
     elif how == "text in a column":
         told["rows"]["began"][0] = "soon"
     else:
         told["epochs"] = 3
 
 
-@pytest.mark.parametrize("how", ["a column is short", "a column is missing", "text in a column", "no epochs"])
+@pytest.mark.parametrize(
+    "how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"]
+)
 def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     a_recording().save(path)
@@ -142,3 +147,22 @@ def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadRecording, match="No such file"):
         Recording.load(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("index", [{("a", 1): b"x"}, math.nan, "g\u00e4ns.jpg", "\udcff", object()], ids=repr)
+def test_samples_of_whatever_index_can_be_saved(index: Any, tmp_path: Path) -> None:
+    recording = a_recording()
+    recording.slow_samples = [SlowSample(index, 1.0, 0)]
+    recording.save(tmp_path / "run.json")
+    json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+    (slow,) = Recording.load(tmp_path / "run.json").slow_samples
+    assert slow.index == (index if isinstance(index, str) else repr(index))
+
+
+@pytest.mark.slow
+def test_a_million_batches(tmp_path: Path) -> None:
+    small = a_recording()
+    recording = Recording(rows={name: np.tile(column, 50_000) for name, column in small.rows.items()})
+    recording.epochs = [EpochSpan(0, 0, 0, 0)]
+    recording.save(tmp_path / "run.json.gz")
+    assert Recording.load(tmp_path / "run.json.gz").stats().total.batches == 1_000_000

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import feedline
+from feedline.errors import BadOption
 from feedline.observe.histogram import Spread
 from feedline.observe.stats import Period, SlowSample, Stats, WorkerMemory
 
@@ -74,6 +77,22 @@ def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> 
     assert all(re.fullmatch(pattern, line) for line in lines)
     types = [line for line in lines if line.startswith("#")]
     assert len(types) == len(set(types))
+
+
+def test_a_prefix_that_is_none_for_prometheus_is_refused() -> None:
+    assert "my:app_batches_total 100" in STATS.prometheus("my:app")
+    for prefix in ("my-app", "", "1st"):
+        with pytest.raises(BadOption, match="does not do for Prometheus"):
+            STATS.prometheus(prefix)
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    many = replace(PERIOD, worker_utilisation=[place / 64 for place in range(64)])
+    text = str(replace(STATS, epoch=many, total=many))
+    assert max(map(len, text.splitlines())) <= columns
+    assert "0 to 98" in text
 
 
 def test_the_table_can_be_read() -> None:

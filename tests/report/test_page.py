@@ -1,6 +1,7 @@
 """The page of a recording: what is in it, and what a browser makes of it."""
 
 import itertools
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -59,6 +60,21 @@ def test_a_recording_without_batches_is_shown() -> None:
     empty = Recording(settings={"engine": "process", "workers": 2}, counters={"workers": 2})
     assert contents(empty)["rows"]["got"] == []
     assert "feedline report" in page_of(empty)
+
+
+def test_of_very_many_batches_the_first_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.report.page._MOST_ROWS", 30)
+    told = contents(recording_of(50))
+    assert len(told["rows"]["got"]) == 30
+    assert told["log"] == ["The timeline shows the first 30 of 50 batches; the figures are of all."]
+    assert told["stats"]["total"]["batches"] == 50
+
+
+def test_what_browsers_cannot_read_is_text() -> None:
+    recording = recording_of(20)
+    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # of a user's own
+    recording.settings.update(odd)
+    assert page_of(recording)
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
@@ -147,6 +163,20 @@ def test_the_timeline_zooms_by_mouse_and_keys(page: Any) -> None:
     assert seen()[0] > begin
     page.click("[data-zoom=all]")
     assert seen() == whole
+
+
+def test_slots_and_the_device_have_lanes(browser: Any, page: Any, tmp_path: Path) -> None:
+    assert page.evaluate("timeline.upper") == ["training", "ready", "slots"]
+    assert page.evaluate("Math.max(...timeline.slots.count)") == 8, "two batches for each of four workers"
+    assert page.evaluate("timeline.slots.count.at(-1)") == 0
+    recording = recording_of(40)
+    recording.rows["device"][:] = 2_000_000
+    recording.rows["held"][7] = 1
+    (tmp_path / "device.html").write_text(page_of(recording), "utf-8")
+    page.goto((tmp_path / "device.html").as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.evaluate("timeline.upper") == ["training", "ready", "slots", "device"]
+    assert "memory was free" in page.inner_text("#legend")
 
 
 def test_the_next_stall_is_shown_and_told(page: Any) -> None:

@@ -41,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="draw a recording as one page of HTML")
     report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
+    report.add_argument("--trace", type=Path, metavar="TRACE.json", help="a trace for ui.perfetto.dev, besides")
     _add_what_if(commands)
     _add_pack(commands)
     _add_inspect(commands)

@@ -188,7 +188,7 @@ class _Recorded:
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
         if known is not None:
             known.follow(loader)
-        elif counters.observer.is_recording or len(self._recorders) == _MOST_LOADERS:
+        elif len(self._recorders) == _MOST_LOADERS:
             self._left_out += 1
         else:
             share = share_if_known()
@@ -205,8 +205,7 @@ class _Recorded:
         result = Result([_figures_of(name, period) for name, period in periods.items()])
         if self._left_out:
             result.notes.append(
-                f"{self._left_out} epochs of other loaders are not recorded here: {_MOST_LOADERS} loaders are at most, "
-                "and none that the program records itself."
+                f"{self._left_out} epochs of other loaders are not recorded: {_MOST_LOADERS} loaders are at most."
             )
         if not periods:
             return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from feedline.values.shown import printable
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the page beside the recording, or where `-o` says."""
+    """Write the page beside the recording, or where `-o` says, and a trace where `--trace` says."""
     recording = Recording.load(arguments.file)
     out: Path = arguments.out or arguments.file.with_name(arguments.file.name.partition(".")[0] + ".html")
-    page = page_of(recording)
-    try:
-        out.write_text(page, "utf-8")
-    except OSError as exc:
-        raise BadOption(
-            f"The page could not be written to {out}: {exc.strerror or exc}. Give another file with -o."
-        ) from exc
-    sys.stdout.write(printable(f"{recording.stats().verdict}\n{out}\n"))
+    if arguments.file in (out, arguments.trace):
+        raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
+    files = {out: page_of(recording)}
+    if arguments.trace is not None:
+        files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
+    for path, text in files.items():
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as exc:
+            raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
+    told = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
+    sys.stdout.write(printable(f"{told}\n"))

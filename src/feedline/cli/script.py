@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import runpy
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from feedline._optional import when_imported
 from feedline.errors import BadOption
 
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen runpy>", runpy.__file__)
@@ -35,6 +37,8 @@ class Script:
         """
         is_module = options.module is not None
         words: list[str] = options.module if is_module else options.program
+        if words and words[0] == "--":  # which says that what follows are no options of feedline's
+            words = words[1:]
         if not words:
             raise BadOption(
                 f"No program was given. Write feedline {options.command} train.py --its arguments, or feedline "
@@ -77,6 +81,16 @@ class Script:
             found = None
         if found is None:
             raise BadOption(f"There is no module {self.name} here ({os.getcwd()}), nor among the installed ones.")
+        if found.submodule_search_locations is not None and importlib.util.find_spec(f"{self.name}.__main__") is None:
+            raise BadOption(
+                f"{self.name} is a package without a module __main__, so it cannot be run. Name one of its modules: "
+                f"-m {self.name}.train."
+            )
+
+
+def install_with_torch() -> None:
+    """Install feedline as soon as the program imports torch; costs nothing where it does not."""
+    when_imported("torch", lambda _: importlib.import_module("feedline.loader.install").install())
 
 
 def _without_ours(frames: TracebackType | None) -> TracebackType | None:

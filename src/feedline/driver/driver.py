@@ -27,6 +27,7 @@ from feedline.errors import GrowingWorker, tell
 from feedline.failures import is_interrupt
 from feedline.observe.batch_rows import Row
 from feedline.observe.stages import TRANSFORM
+from feedline.randomness import scope
 from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05
@@ -35,7 +36,7 @@ _LOOK_UP_S = 0.05
 _TOGETHER = 8
 """The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
 
-_LONG_S = 0.005
+_LONG_S = 0.01
 """A wait that is so long has a row of its own; see `feedline.observe.observer`."""
 
 Facts = tuple[Row, Row]
@@ -179,8 +180,14 @@ class Driver:
             self._receipts.hold(notes.receipts)
         if facts is not None:
             self._write(facts)
-        elif self.counters.batches >= observer.due:
-            observer.got = time.monotonic_ns()
+        else:
+            observer.last_s = now_s = time.monotonic()
+            asked_s = self._asked_s
+            observer.waited_s += now_s - asked_s
+            if machine.now_s is not asked_s:
+                observer.late_s += machine.now_s - asked_s
+            if self.counters.batches >= observer.due:
+                observer.got = int(now_s * 1e9)
         epoch.note(ordinal, worker, notes, read)
         return batch
 
@@ -194,16 +201,19 @@ class Driver:
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
             self._observer.hear(told, worker)
-        given, came = int(flight.given_s * 1e9), int(flight.came_s * 1e9)
+        given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
         (began, fetch, collate), busy = result.began_fetch_collate, result.busy_ns
         if not began:  # an engine that does not say
             began, fetch = came - busy, busy
         size = parcel.used if type(parcel) is Parcel else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, began + busy)
         facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
-        asked, ready = int(self._asked_s * 1e9), self.epoch.ready.values()
-        # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
-        behind = sum(0 < other.began_fetch_collate[0] + other.busy_ns <= asked for other in ready)
+        ready = self.epoch.ready
+        behind = len(ready)
+        if behind and self.machine.now_s != asked_s:  # some of them may have come only since it was asked for
+            asked = int(asked_s * 1e9)
+            # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
+            behind = sum(0 < other.began_fetch_collate[0] + other.busy_ns <= asked for other in ready.values())
         return facts, (behind, 0, int(flight.is_held_up), int(result.first))
 
     def _write(self, facts: Facts) -> None:
@@ -260,7 +270,12 @@ class Driver:
             StopIteration: nobody is to wait any more.
         """
         machine, watch = self.machine, self._watch
-        results = self.engine.collect(_LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S), worker)
+        pause_s = _LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S)
+        if scope.ranges is None:
+            results = self.engine.collect(pause_s, worker)
+        else:
+            with scope.ranges("feedline: wait for workers"):
+                results = self.engine.collect(pause_s, worker)
         now_s = machine.now_s = time.monotonic()
         if not results:
             if self.leaving:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
+from time import monotonic  # bare: it is called for every batch, however short
 from typing import Any
 
 from feedline.abc.source import Acknowledged
@@ -114,10 +115,11 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         observer = self._observer
-        began = finished = asked = time.monotonic_ns() if observer.got else 0
+        is_seen, asked_s = observer.got, monotonic()
+        began = finished = 0
         while True:
             ordinal, indices = self._begun or self._take()
-            if asked:
+            if is_seen:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
             if self._made is _NOTHING:
@@ -126,7 +128,7 @@ class InlineBatches(ExclusiveBatches):
                 except BaseException as exc:
                     self._fail(exc, ordinal, indices)
                     raise
-            if asked:
+            if is_seen:
                 finished = time.monotonic_ns()
             batch = self._made
             if batch is _VOID:
@@ -136,10 +138,13 @@ class InlineBatches(ExclusiveBatches):
             if self._prepare is not None:
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
-            if asked:
-                self._write(ordinal, indices, asked, began, finished)
-            elif self.counters.batches >= observer.due:
-                observer.got = time.monotonic_ns()
+            if is_seen:
+                self._write(ordinal, indices, int(asked_s * 1e9), began, finished)
+            else:
+                observer.last_s = now_s = monotonic()
+                observer.waited_s += now_s - asked_s
+                if self.counters.batches >= observer.due:
+                    observer.got = int(now_s * 1e9)
             self._note(ordinal)
             return batch
 

@@ -297,6 +297,8 @@ class Runner:
             raise twin_of(self.trouble)
         assert self._fetch is not None
         self._scope.begin(draw)
+        if randomness.ranges is not None and (self._worker is None or self._threaded):
+            self._scope.show("fetch")
         memory.set_current(room)
         finished_by = place(self._images)
         before = randomness.enter(self._scope)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import html
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from feedline.abc.framework import Framework
@@ -20,7 +22,7 @@ from feedline.driver.resources import Resources
 from feedline.driver.settings import Settings
 from feedline.driver.tuning import Tuning
 from feedline.engines.thread_safety import must_leave_threads
-from feedline.errors import DoubtfulArgument, tell
+from feedline.errors import BadOption, DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
@@ -52,6 +54,8 @@ class LoaderBase:
     """The iterator of persistent workers."""
     _tuning: Tuning | None = None
     """What finds the number of workers; None if it was given."""
+    _listener: Listener | None = None
+    """What `on_stats` was given."""
 
     # -- what a loader says of its arguments -------------------------------------------------------------------------
 
@@ -260,6 +264,29 @@ class LoaderBase:
         stats = self._resources.stats(self._fault_budget.log.counts())
         return replace(stats, settings={**stats.settings, "batch_size": self.batch_size})
 
+    def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
+        """Have a function called with `stats()` about every `every_s` seconds, while somebody iterates.
+
+        The training loop's thread calls it, when it asks for a batch: it may log to W&B, MLflow, TensorBoard or
+        whatever else wants to be called there, and what it raises is raised by `next()`. Holds from the next epoch on.
+        A loader has one such function; None takes it away.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader, logged = Loader(list(range(6)), 2), []
+            >>> loader.on_stats(lambda stats: logged.append(stats.flat()), every_s=0)
+            >>> batches = list(loader)
+            >>> [figures["feedline/epoch/batches"] for figures in logged]
+            [0, 1, 2, 3]
+        """
+        if not (callback is None or callable(callback)):
+            raise BadOption(f"on_stats() was given {callback!r}, which cannot be called. Give a function of the stats.")
+        if not every_s >= 0:
+            raise BadOption(
+                f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch."
+            )
+        self._listener = None if callback is None else Listener(weakref.ref(self), callback, every_s)
+
     def live(self) -> AbstractContextManager[None]:
         """Show on standard error, while the training loop runs inside of this context, what the loader is at.
 
@@ -442,6 +469,27 @@ class LoaderBase:
             [[10, 20]]
         """
         self._broadcast.call(name, *args)
+
+
+@dataclass
+class Listener:
+    """A function that is called with the stats of a loader now and then."""
+
+    loader: Callable[[], LoaderBase | None]
+    callback: Callable[[Stats], object]
+    every_s: float
+    next_s: float = 0.0
+
+    def tell(self) -> None:
+        """Call it if it is time."""
+        now_s = time.monotonic()
+        loader = self.loader() if now_s >= self.next_s else None
+        if loader is not None:
+            self.next_s = now_s + self.every_s
+            self.callback(loader.stats())
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # it stays with the loader that it was given to, whose copies have none
 
 
 def reads_stream(order: Order) -> bool:

@@ -22,7 +22,7 @@ from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
-from feedline.loader.base import LoaderBase, reads_stream
+from feedline.loader.base import Listener, LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
@@ -55,6 +55,7 @@ class Iteration(Iterator[Any]):
     """
 
     _batches: InlineBatches | WorkerBatches
+    _listener: Listener | None = None
     _shared_seed: int | None = None
     """For torch's data pipes."""
 
@@ -178,6 +179,7 @@ class Iteration(Iterator[Any]):
             watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
         live.begins(loader)
+        self._listener = loader._listener
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
         """Begin again, if the loader is told another epoch before the first batch.
@@ -209,6 +211,8 @@ class Iteration(Iterator[Any]):
         return nullcontext() if self._on_device is None else self._on_device.still()
 
     def __next__(self) -> Any:
+        if self._listener is not None:
+            self._listener.tell()
         return self._source.__next__()  # not next(), after which a signal could come
 
     def __getstate__(self) -> Any:

@@ -16,6 +16,7 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
+from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
 from feedline.state.checkpoint import Checkpoint
 from feedline.state.epochs import Start
@@ -130,10 +131,15 @@ class TorchBatches(Iteration):
         return len(self._index_sampler) if self._length is None else self._length
 
     def __next__(self) -> Any:
+        if self._listener is not None:
+            self._listener.tell()
         if _profiler._is_profiler_enabled:
+            scope.ranges = _profiler.record_function
             with _profiler.record_function(self._profile_name):
                 batch = next(self._source)
         else:
+            if scope.ranges is not None:
+                scope.ranges = None
             batch = self._source.__next__()  # not next(), after which a signal could come
         if self._iterable and self._length_called is not None:
             self._check_length()

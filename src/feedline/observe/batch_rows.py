@@ -84,9 +84,12 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
     columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
 
 
+_AFTERWARDS = ("device", "deliver")
+"""Causes of waiting for a batch that has come."""
 _LATE = 2
 """Batches that take so many times as long as most are late. A guess."""
 _NEVER = 1 << 62
+_MOST_STAGES = 64
 NEAR = 64
 """How many rows a batch that is late can be overtaken by, as far as anybody counts."""
 
@@ -109,7 +112,16 @@ class Totals:
         self.bytes = 0
         self.ready = 0
         """Sum of the batches that were ready when one was asked for."""
-        self.waits = dict.fromkeys(CAUSES, 0)
+        self.is_sampled = False
+        """True if there were more batches than rows."""
+        self.opened = 0
+        """How long `iter(loader)` took, and the end of the epoch."""
+        self.waited = 0
+        """How long `next()` took, of all batches, and"""
+        self.late = 0
+        """how much of that until the batch had come."""
+        self._waits = dict.fromkeys(CAUSES, 0)
+        """What the rows say of that: where they stand for several batches, what matters is the shares."""
         self.stages: dict[str, Histogram] = {}
         self.body = Histogram()
         self.busy: dict[int, int] = {}
@@ -136,14 +148,20 @@ class Totals:
     def add(self, columns: Columns, *, in_order: bool = True) -> None:
         """Add rows up, which may be of several epochs; when they were delivered does not count."""
         got, weight = columns["got"], columns["weight"]
-        self.batches += int(weight.sum())
+        count = int(weight.sum())
+        self.batches += count
+        self.is_sampled |= count > len(got)
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
         made = columns["finished"] != 0  # which may lie before a recording began
         was_ready = made & (columns["finished"] <= columns["asked"])
         self.ready += int(((columns["behind"] + was_ready) * weight).sum())
-        for cause, waited in causes_of(columns, in_order=in_order).items():
-            self.waits[cause] += int((waited * weight).sum())
+        causes = causes_of(columns, in_order=in_order)
+        for cause, waited in causes.items():
+            self._waits[cause] += int((waited * weight).sum())
+        took = sum(int(parts.sum()) for parts in causes.values())
+        self.waited += took
+        self.late += took - sum(int(causes[cause].sum()) for cause in _AFTERWARDS)
         self._add("wait", got - columns["asked"], weight)
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
@@ -169,35 +187,77 @@ class Totals:
         if len(durations):
             self.stages.setdefault(name, Histogram()).add(durations, weights)
 
-    def count(self, batches: int) -> None:
-        """Say how many batches there were in truth, if rows stand for several."""
+    def rest(self, batches: int, waited: int, late: int, last: int = 0) -> None:
+        """Say how many batches there were in truth, if rows stand for several, and how long the others were waited for.
+
+        Args:
+            batches: all of them.
+            waited: how long `next()` took of those that have no row, and
+            late: how much of that until they had come; is not known without workers.
+            last: when the last of them was delivered.
+        """
+        self.last = max(self.last, last)
+        if -1 in self.busy:
+            told = sum(self._waits.values())
+            late = waited * (told - sum(self._waits[cause] for cause in _AFTERWARDS)) // max(told, 1)
+        self.waited += waited
+        self.late += late
         if 0 < self.batches < batches:
-            self.samples = round(self.samples * batches / self.batches)
-            self.bytes = round(self.bytes * batches / self.batches)
-            self.batches = batches
+            share = batches / self.batches
+            self.samples, self.bytes, self.ready = (
+                round(share * figure) for figure in (self.samples, self.bytes, self.ready)
+            )
+            self.busy = {worker: round(share * spent) for worker, spent in self.busy.items()}
+            self.batches, self.is_sampled = batches, True
+
+    @property
+    def waits(self) -> dict[str, int]:
+        """What the training loop waited for, by cause."""
+        waits = self._shared_out()
+        waits["start"] += self.opened
+        return waits
+
+    def _shared_out(self) -> dict[str, int]:
+        """Share out how long batches were waited for, as the rows say."""
+        waits: dict[str, int] = {}
+        until = tuple(cause for cause in CAUSES if cause not in _AFTERWARDS)
+        parts = ((until, self.late, "transfer"), (_AFTERWARDS, self.waited - self.late, "deliver"))
+        for causes, waited, unknown in parts:
+            told = sum(self._waits[cause] for cause in causes)
+            waits |= {cause: self._waits[cause] * waited // max(told, 1) for cause in causes}
+            largest = max(causes, key=self._waits.__getitem__) if told else unknown
+            waits[largest] += waited - sum(waits[cause] for cause in causes)
+        return waits
 
     def add_stage(self, name: str, duration: int) -> None:
-        """Count how long a task was in a stage that the user has named."""
+        """Count how long a task was in a stage that the user has named.
+
+        Of very many names, such as one for every file, those that come late count as one.
+        """
+        if len(self.stages) >= _MOST_STAGES and name not in self.stages:
+            name = "other"
         self._add(name, np.array([duration]), np.array([1]))
 
     def open(self, duration: int) -> None:
         """Count what `iter(loader)` took: the training loop waited for it."""
-        self.waits["start"] += duration
+        self.opened += duration
 
     def end(self, asked: int, ended: int) -> None:
         """Note when the epoch was over, and since when that was waited for: workers may have had to end."""
-        self.waits["start"] += ended - asked
+        self.opened += ended - asked
         self.last = max(self.last, ended)
 
     def merge(self, other: Totals) -> None:
         """Add up what another one has added up."""
         self.elapsed += other.nanoseconds
-        for name in ("started", "batches", "samples", "bytes", "ready"):
+        for name in ("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for cause, waited in other.waits.items():
-            self.waits[cause] += waited
+        for cause, waited in other._shared_out().items():
+            self._waits[cause] += waited
         for name, histogram in other.stages.items():
-            self.stages.setdefault(name, Histogram()).merge(histogram)
+            is_one_too_many = len(self.stages) >= _MOST_STAGES and name not in self.stages
+            self.stages.setdefault("other" if is_one_too_many else name, Histogram()).merge(histogram)
         self.body.merge(other.body)
+        self.is_sampled |= other.is_sampled
         for worker, spent in other.busy.items():
             self.busy[worker] = self.busy.get(worker, 0) + spent

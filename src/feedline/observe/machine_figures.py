@@ -20,11 +20,14 @@ COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
 the GPU; bytes of it in use; bytes read from disks so far."""
 
 _EVERY_S = 0.5
+_MOST = 4096
+"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half
+as often from then on, so that what is kept has the same distance everywhere."""
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class MachineFigures:
-    """Looks at the machine twice a second, in a thread of its own, from `open` to `close`.
+    """Looks at the machine twice a second, later less often, in a thread of its own, from `open` to `close`.
 
     Args:
         pids: returns the process ids of the workers.
@@ -47,7 +50,7 @@ class MachineFigures:
     def open(self) -> None:
         """Begin to look."""
         self._begun = time.monotonic_ns()
-        self.look()
+        self._try_to_look()
         self._thread = threading.Thread(target=self._work, name="feedline-recording", daemon=True)
         self._thread.start()
 
@@ -58,7 +61,7 @@ class MachineFigures:
             return
         self._ending.set()
         thread.join()
-        self.look()
+        self._try_to_look()
         self._gpu.close()
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
@@ -70,12 +73,15 @@ class MachineFigures:
         return columns | {"at": [max(at - shift, 0) for at in moments[first:]]}
 
     def _work(self) -> None:
-        while not self._ending.wait(self._every_s):
-            try:
+        while not (self.trouble or self._ending.wait(self._every_s)):
+            self._try_to_look()
+
+    def _try_to_look(self) -> None:
+        try:
+            if not self.trouble:
                 self.look()
-            except Exception as exc:  # a machine that has no such figures does not end a training
-                self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
-                return
+        except Exception as exc:  # a machine that has no such figures does not end a training
+            self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
 
     def look(self) -> None:
         """Note the figures of this moment."""
@@ -93,6 +99,9 @@ class MachineFigures:
         )
         for name, figure in zip(COLUMNS, figures, strict=True):
             self.columns[name].append(figure)
+        if len(self.columns["at"]) >= _MOST:
+            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self._every_s *= 2
 
     def _cpu(self) -> float | None:
         """Return the share of all processors that was used since the last look."""

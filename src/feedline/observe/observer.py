@@ -1,18 +1,20 @@
 """What a loader measures while it runs: every batch, or some of them where batches are very short.
 
-Writing a row takes some microseconds, with its share of the adding up. So rows are written about every `_APART_NS`: of
-batches that come faster, one in so many, which then stands for those before it; `weight` says for how many, and no row
-stands for more time than has passed. The first batches of an epoch, and all that are recorded, have a row each.
+Writing a row takes some microseconds, with its share of the adding up. So of batches that take less than `_SHORT_NS` a
+row is written about every `_APART_NS`: one in so many, which then stands for those before it; `weight` says for how
+many, and no row stands for more time than has passed. The first batches of an epoch, and all that are recorded, have a
+row each. How long training waited is known exactly all the same: of batches without a row it is summed up. What it
+waited for, the rows say.
 
-Whoever delivers batches looks at `due` and `got` only, which costs nothing, and calls `write` before it notes that the
-batch is delivered: nothing may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any
-thread meanwhile.
+Whoever delivers batches looks at `due` and `got`, and calls `write` before it notes that the batch is delivered:
+nothing may be called afterwards (see `feedline.driver.exclusive`). `stats()` may be called by any thread meanwhile.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -23,13 +25,18 @@ from numpy.typing import NDArray
 from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
+from feedline.system.references import References
 from feedline.types import Told
 
-_APART_NS = 5_000_000
-"""Rows are at least so far apart, on average: what they cost, 10 to 40 us, is then below 1 %."""
+_SHORT_NS = 5_000_000
+"""Batches that take so long, or longer, have a row each."""
+_APART_NS = 40_000_000
+"""Rows of shorter ones are so far apart. One costs 15 to 30 us, and a training process that waits for workers on a busy
+machine computes for some 4 ms of these 40: that is below 1 %."""
 _EXACT = 8
 """So many batches of an epoch have a row each, however short they are."""
-_MOST = 256
+_MOST = 1024
+"""No row stands for more."""
 _BLOCK = 1000
 """Rows that are added up at once."""
 _SLOWEST = 10
@@ -37,8 +44,8 @@ _NEVER = 1 << 62
 _GOT = COLUMNS.index("got")
 
 
-@dataclass
-class _Kept:
+@dataclass(eq=False)
+class Kept:
     """What a recording needs besides the sums."""
 
     origin: int
@@ -50,6 +57,18 @@ class _Kept:
     """In the blocks."""
     epochs: list[EpochSpan] = field(default_factory=list)
     stages: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        """True if it has as many rows as it may have."""
+        return self.rows >= self.most
+
+    def add(self, columns: dict[str, NDArray[np.int64]], told: list[tuple[int, str, int]]) -> None:
+        """Keep some rows, and the stages that users have named in them."""
+        for number, name, spent in told:
+            self.stages.setdefault(name, []).append([self.rows + number, spent])
+        self.blocks.append(columns)
+        self.rows += len(columns["got"])
 
 
 @dataclass
@@ -66,8 +85,10 @@ class _Epoch:
     """Stages that users have named: the number of the row, the stage, its time."""
     batches: int = 0
     """Of an epoch that is over, or was left: how many there were."""
+    rest: tuple[int, int, int] = (0, 0, 0)
+    """Of one that was left: what is known of its batches without a row; see `Totals.rest`."""
 
-    def so_far(self, batches: int, *, in_order: bool) -> Totals:
+    def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
         """Return what all rows add up to, and forget none."""
         totals = copy.deepcopy(self.totals)
         columns = columns_of(self.rows[:])
@@ -75,7 +96,7 @@ class _Epoch:
         totals.fold(columns, in_order=in_order)
         for _, name, spent in self.named:
             totals.add_stage(name, spent)
-        totals.count(batches)
+        totals.rest(batches, *rest)
         return totals
 
 
@@ -95,6 +116,12 @@ class Observer:
         """After how many batches to set `got` to the time, so that the next one has a row."""
         self.got = 0
         """When the last batch was delivered, if the next one is to have a row, else 0; -1 if there was none."""
+        self.waited_s = 0.0
+        """How long the training loop waited in this epoch for batches that have no row, and"""
+        self.late_s = 0.0
+        """how much of that until they had come; 0 without workers."""
+        self.last_s = 0.0
+        """When the last of them was delivered."""
         self.is_under_way = False
         """True from the beginning of an epoch to its end."""
         self._lock = threading.Lock()
@@ -109,9 +136,9 @@ class Observer:
         self._seen_at = 0
         self._slowest: dict[str, SlowSample] = {}
         """By what their indices look like, which need not be hashable."""
-        self._kept: _Kept | None = None
-        self._full: _Kept | None = None
-        """A recording that has as many rows as it may have."""
+        self._kept: list[Kept] = []
+        """Recordings that are under way, and not full."""
+        _observers.add(self)
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
 
@@ -130,11 +157,11 @@ class Observer:
             self._leave(batches)
             self._epoch = _Epoch(epoch, batches, Totals(begun))
             self._epoch.totals.open(now - begun)
+            self.waited_s = self.late_s = self.last_s = 0.0
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
             self.is_under_way = True
-            kept = self._kept
-            if kept is not None:
+            for kept in self._kept:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
@@ -147,9 +174,9 @@ class Observer:
             self._epoch.batches = batches - self._epoch.before
             self.is_under_way = False
             self.due, self.got = _NEVER, 0
-            kept = self._kept
-            if kept is not None and kept.epochs:
-                kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
+            for kept in self._kept:
+                if kept.epochs:
+                    kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
 
     def write(self, facts: Row, asked: int, got: int, more: Row, batches: int) -> None:
         """Write the row of a batch that is about to be delivered.
@@ -169,10 +196,10 @@ class Observer:
             self._seen += 1
             self._seen_at += got - asked
         else:
-            if count > 1 and self._kept is None:
+            if count > 1 and not self._kept:
                 weight = max(1, min(count, passed // max(1, got - asked + max(body, 0))))
             self._seen, self._seen_at, self.got = batches, got, got
-            if passed < _APART_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
+            if passed < _SHORT_NS * count and not self._kept and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
         epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
@@ -203,12 +230,12 @@ class Observer:
         """
         with self._lock:
             now = self._epoch
-            epoch = now.so_far(batches - now.before, in_order=self._in_order)
+            epoch = now.so_far(batches - now.before, self._rest(), in_order=self._in_order)
             self._settle_earlier()
             last = None
             total = copy.deepcopy(self._past)
             for earlier in self._earlier:
-                last = earlier.so_far(earlier.batches, in_order=self._in_order)
+                last = earlier.so_far(earlier.batches, earlier.rest, in_order=self._in_order)
                 total.merge(last)
         total.merge(epoch)
         return epoch, last, total
@@ -217,32 +244,23 @@ class Observer:
         """Return the samples that took longest, the slowest first."""
         return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
-    def record(self, most: float = math.inf) -> int:
-        """Keep every row from now on, up to `most` or some more; returns when that is."""
+    def record(self, most: float = math.inf) -> Kept:
+        """Keep every row from now on, up to `most` or some more; returns what `recorded` makes a recording of."""
         with self._lock:
             self._fold()
-            kept = self._kept = _Kept(time.monotonic_ns(), time.time(), most)
+            kept = Kept(time.monotonic_ns(), time.time(), most)
+            self._kept.append(kept)
             if self.is_under_way:
                 kept.epochs.append(EpochSpan(self._epoch.number, 0, 0, 0))
                 self.due = 0
-        return kept.origin
+        return kept
 
-    @property
-    def is_recording(self) -> bool:
-        """True from `record` to `recorded`."""
-        return self._kept is not None or self.is_full
-
-    @property
-    def is_full(self) -> bool:
-        """True if a recording has as many rows as it may have."""
-        return self._full is not None
-
-    def recorded(self) -> Recording:
-        """Return what was recorded, and keep no more."""
+    def recorded(self, kept: Kept) -> Recording:
+        """Return what was recorded, and keep no more of it."""
         with self._lock:
             self._fold()
-            kept, self._kept, self._full = self._kept or self._full, None, None
-        assert kept is not None
+            if kept in self._kept:
+                self._kept.remove(kept)
         blocks = kept.blocks or [columns_of([])]
         rows = {name: np.concatenate([block[name] for block in blocks]) for name in COLUMNS}
         for name in MOMENTS:
@@ -253,13 +271,17 @@ class Observer:
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------
 
+    def _rest(self) -> tuple[int, int, int]:
+        return int(self.waited_s * 1e9), int(self.late_s * 1e9), int(self.last_s * 1e9)
+
     def _leave(self, batches: int) -> None:
         """Leave the epoch for another. Its rows are added up later, with those of others: it takes its time."""
         epoch = self._epoch
         epoch.batches = epoch.batches or batches - epoch.before
+        epoch.rest = self._rest()
         if not epoch.batches:
             return
-        if self._kept is not None:
+        if self._kept:
             self._fold()
         self._earlier.append(epoch)
         if sum(len(earlier.rows) for earlier in self._earlier) >= _BLOCK:
@@ -279,8 +301,9 @@ class Observer:
             for _, name, spent in epoch.named:
                 together.add_stage(name, spent)
             if epoch.rows:
-                epoch.totals.span(epoch.rows[0][_GOT], epoch.rows[-1][_GOT])
-        together.count(sum(epoch.batches - epoch.totals.batches for epoch in done))
+                epoch.totals.span(epoch.rows[0][_GOT], max(epoch.rows[-1][_GOT], epoch.rest[2]))
+        batches = sum(epoch.batches - epoch.totals.batches for epoch in done)
+        together.rest(batches, sum(epoch.rest[0] for epoch in done), sum(epoch.rest[1] for epoch in done))
         for totals in (together, *(epoch.totals for epoch in done)):
             self._past.merge(totals)
 
@@ -300,11 +323,19 @@ class Observer:
             epoch.totals.add_stage(name, spent)
         del epoch.rows[:count]  # and not those that another thread writes meanwhile
         epoch.named = [(number - count, name, spent) for number, name, spent in named if number >= count]
-        kept = self._kept
-        if kept is not None:
-            for number, name, spent in done:
-                kept.stages.setdefault(name, []).append([kept.rows + number, spent])
-            kept.blocks.append(columns)
-            kept.rows += count
-            if kept.rows >= kept.most:
-                self._kept, self._full = None, kept
+        for kept in self._kept:
+            kept.add(columns, done)
+        self._kept = [kept for kept in self._kept if not kept.is_full]
+
+
+_observers: References[Observer] = References()
+
+
+def _renew_in_child() -> None:
+    """Let nobody wait, in a process that was forked, for a lock that a thread of its parent held."""
+    for observer in _observers:
+        observer._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)

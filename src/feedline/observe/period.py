@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from feedline.observe.batch_rows import STAGES, Totals
@@ -72,7 +72,12 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         worker_count: of the loader; 0 if the training loop makes batches itself.
     """
     elapsed, batches = totals.nanoseconds, totals.batches
-    waited = sum(totals.waits.values())
+    waited = totals.opened + totals.waited
+    stages = {name: histogram.spread() for name, histogram in totals.stages.items()}
+    body = totals.body.spread()
+    if totals.is_sampled:  # rows say how figures are distributed; what they come to in all is known
+        stages["wait"] = replace(stages["wait"], mean=totals.waited / 1e9 / batches)
+        body = replace(body, mean=max(0, elapsed - waited) / 1e9 / batches)
     named = sorted(set(totals.stages) - set(STAGES))
     return Period(
         batches=batches,
@@ -81,8 +86,8 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         stall=min(1.0, waited / elapsed) if elapsed > 0 else 0.0,
         start_s=totals.started / 1e9,
         waits={cause: waited / 1e9 for cause, waited in totals.waits.items() if waited},
-        stages={name: totals.stages[name].spread() for name in (*STAGES, *named) if name in totals.stages},
-        body=totals.body.spread(),
+        stages={name: stages[name] for name in (*STAGES, *named) if name in stages},
+        body=body,
         worker_utilisation=[
             min(1.0, totals.busy.get(worker, 0) / elapsed) if elapsed > 0 else 0.0 for worker in range(worker_count)
         ],

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadRecording
 from feedline.observe.batch_rows import COLUMNS, DURATIONS, MOMENTS, Totals, columns_of
 from feedline.observe.period import Period, period_of
-from feedline.observe.stats import SlowSample, Stats, WorkerMemory
+from feedline.observe.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.observe.trace import trace_of
 
 FORMAT = "feedline recording"
@@ -157,7 +157,7 @@ class Recording:
             "rows": rows,
             "stages": stages,
             "system": system,
-            "slow_samples": [asdict(slow) for slow in self.slow_samples],
+            "slow_samples": [{**vars(slow), "index": plain(slow.index)} for slow in self.slow_samples],
             "memory": [asdict(one) for one in self.memory],
         }
 
@@ -215,7 +215,10 @@ def _microseconds(column: NDArray[np.int64]) -> list[float]:
 
 
 def _nanoseconds(values: list[float]) -> NDArray[np.int64]:
-    return np.array(values, np.float64).__mul__(1e3).round().astype(np.int64)
+    column = np.array(values, np.float64) * 1e3
+    if not np.isfinite(column).all():
+        raise ValueError("a moment or duration is no number")
+    return column.round().astype(np.int64)
 
 
 def _read(path: Path) -> dict[str, Any]:

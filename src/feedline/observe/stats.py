@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import math
 import re
+import shutil
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from feedline.errors import BadOption
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 from feedline.observe.verdict import verdict_of
@@ -98,7 +101,7 @@ class Stats(Mapping[str, Any]):
             "counters": dict(self.counters),
             "settings": dict(self.settings),
             "slowest_samples": [
-                {"index": _plain(slow.index), "seconds": slow.seconds, "worker": slow.worker}
+                {"index": plain(slow.index), "seconds": slow.seconds, "worker": slow.worker}
                 for slow in self.slowest_samples
             ],
             "memory": [vars(memory) for memory in self.memory],
@@ -118,14 +121,23 @@ class Stats(Mapping[str, Any]):
         return dict(_numbers(told, prefix))
 
     def prometheus(self, prefix: str = "feedline") -> str:
-        """Return the figures of the whole run as Prometheus reads them."""
+        """Return the figures of the whole run as Prometheus reads them.
+
+        Raises:
+            BadOption: names that begin with this prefix are none for Prometheus.
+        """
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
+            raise BadOption(f"prefix={prefix!r} does not do for Prometheus: names consist of letters, digits, _ and :.")
         total = self.total
         lines: list[str] = []
 
         def add(name: str, kind: str, values: Mapping[str, float]) -> None:
             if values:
                 lines.append(f"# TYPE {prefix}_{name} {kind}")
-                lines.extend(f"{prefix}_{name}{labels} {value:.9g}" for labels, value in values.items())
+                shown = {
+                    labels: value if isinstance(value, int) else f"{value:.9g}" for labels, value in values.items()
+                }
+                lines.extend(f"{prefix}_{name}{labels} {value}" for labels, value in shown.items())
 
         add("batches_total", "counter", {"": total.batches})
         add("samples_total", "counter", {"": total.samples})
@@ -198,13 +210,14 @@ class Stats(Mapping[str, Any]):
             ["start-up", *(shown(period.start_s) for period in known.values())],
         ]
         if any(period.worker_utilisation for period in known.values()):
-            busy = (" ".join(f"{100 * share:.0f}" for share in period.worker_utilisation) for period in known.values())
-            table.append(["workers busy %", *busy])
+            table.append(["workers busy %", *(_busy(period.worker_utilisation) for period in known.values())])
             table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])
         return table
 
 
 _Table: TypeAlias = list[list[str]]
+_MANY = 8
+"""Workers of which only the least and the most busy are told."""
 _SHOWN = ("engine", "workers", "batches", "wait_s")
 
 
@@ -221,7 +234,14 @@ def shown(seconds: float) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, break_long_words=False)
+    return textwrap.fill(text, max(40, min(100, shutil.get_terminal_size((100, 24)).columns)), break_long_words=False)
+
+
+def _busy(shares: list[float]) -> str:
+    told = [f"{100 * share:.0f}" for share in sorted(shares)]
+    if len(shares) > _MANY:  # a number for each would be wider than a terminal
+        return f"{told[0]} to {told[-1]}"
+    return " ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def _waits(period: Period) -> _Table:
@@ -272,11 +292,13 @@ def _sum(value: Any) -> Any:
     return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-def _plain(index: Any) -> Any:
+def plain(index: Any) -> Any:
+    """Return an index of whatever kind as JSON has it."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
-    return index if isinstance(index, (int, float, str, bool, type(None))) else repr(index)
+    is_plain = isinstance(index, (int, str, bool, type(None))) or (isinstance(index, float) and math.isfinite(index))
+    return index if is_plain else repr(index)
 
 
 def _label(value: str) -> str:
-    return re.sub(r'(["\\])', r"\\\1", value).replace("\n", " ")
+    return re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n")

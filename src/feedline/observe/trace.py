@@ -27,6 +27,7 @@ def trace_of(columns: Columns, *, in_order: bool = True) -> dict[str, Any]:
         one = dict(zip(columns, values, strict=True))
         waited = {cause: int(parts[place]) / 1e3 for cause, parts in causes.items() if parts[place]}
         events.extend(_of_batch(one, waited))
+        events.extend(_of_way(one, place))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -50,19 +51,32 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
     if not one["finished"]:
         return
     thread = _LOOP + 1 + one["worker"]  # of batches that the training loop makes: its own
-    began, fetched = one["began"], one["began"] + one["fetch"]
-    collated = fetched + one["collate"]
-    yield _span(f"batch {one['ordinal']}", thread, began, one["finished"] - began, told)
-    spans = (
-        ("fetch", began, one["fetch"]),
-        ("collate", fetched, one["collate"]),
-        ("write", collated, one["finished"] - collated),
-    )
-    for name, begun, duration in spans:
-        if duration > 0:
-            yield _span(
-                name, thread, begun, duration, {"transform_us": one["transform"] / 1e3} if one["transform"] else {}
-            )
+    began, finished = one["began"], max(one["finished"], one["began"])
+    yield _span(f"batch {one['ordinal']}", thread, began, finished - began, told)
+    fetched = min(began + one["fetch"], finished)
+    collated = min(fetched + one["collate"], finished)
+    for name, begun, ended in (
+        ("fetch", began, fetched),
+        ("collate", fetched, collated),
+        ("write", collated, finished),
+    ):
+        if ended > begun:
+            is_told = name == "fetch" and one["transform"]
+            yield _span(name, thread, begun, ended - begun, {"transform_us": one["transform"] / 1e3} if is_told else {})
+
+
+def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, Any]]:
+    """Yield the arrow from the worker to the training loop, and what was done for the device."""
+    if one["worker"] >= 0 and one["finished"] > one["began"] and one["got"] > one["asked"]:
+        told = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
+        # Inside of the spans that they lead from and to, by which they are found.
+        sent, met = one["finished"] - 1, min(max(one["asked"], one["came"], one["finished"]), one["got"] - 1)
+        yield {**told, "ph": "s", "tid": _LOOP + 1 + one["worker"], "ts": sent / 1e3}
+        yield {**told, "ph": "f", "bp": "e", "tid": _LOOP, "ts": met / 1e3}
+    if one["device"] > 0:  # of several batches at a time, so no spans that lie inside of one another
+        told = {"name": f"device, batch {one['ordinal']}", "cat": "device", "pid": 1, "tid": 0, "id": number}
+        yield {**told, "ph": "b", "ts": one["came"] / 1e3}
+        yield {**told, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}
 
 
 def _span(name: str, thread: int, begun: int, duration: int, told: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,10 @@ _OPEN = 1 << 63
 _NO_DRAW = Draw(0)
 
 
+ranges: Callable[[str], AbstractContextManager[Any]] | None = None
+"""What shows a range in a profiler while one runs, such as torch's `record_function`; set by whoever knows."""
+
+
 class Scope:
     """Where one worker is: which batch, which sample of it."""
 
@@ -48,6 +52,7 @@ class Scope:
         "_generator",
         "_items",
         "_place",
+        "_range",
         "collating",
         "is_timed",
         "keeps_globals",
@@ -67,6 +72,8 @@ class Scope:
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
+        self._range: AbstractContextManager[Any] | None = None
+        """Shows in a profiler what is being done."""
         self.is_timed = False
         """True if it is to be noted when collating begins."""
         self.collating = 0
@@ -86,6 +93,17 @@ class Scope:
     def end(self) -> None:
         """End the task: what would return its draw is let go of, and with it the order and the dataset behind that."""
         self._draw = _NO_DRAW
+        if self._range is not None:
+            self.show(None)
+
+    def show(self, stage: str | None) -> None:
+        """Show in a profiler that a stage begins, and that the one before is over; None for no other."""
+        shown, self._range = self._range, None
+        if shown is not None:
+            shown.__exit__(None, None, None)
+        if stage is not None and ranges is not None:
+            self._range = ranges(f"feedline: {stage}")
+            self._range.__enter__()
 
     @property
     def place(self) -> int:
@@ -143,6 +161,8 @@ class Scope:
         """
         self._collated = number
         self._place, self._items = -1, None
+        if self._range is not None:
+            self.show("collate")
         if self.is_timed:
             self.collating = time.monotonic_ns()
         if draws and number is not None and self.seeds_globals:

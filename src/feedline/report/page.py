@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -21,7 +22,11 @@ from feedline.observe.recording import Recording
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "whatif.js", "main.js")
 """In the order in which the page runs them."""
-_COUNTS = ("epoch", "ordinal", "worker", "samples", "behind")
+_COUNTS = ("epoch", "ordinal", "worker", "samples", "behind", "held")
+_MOST_ROWS = 100_000
+"""Batches that are drawn, 4 MB of them: more would keep a browser busy for seconds. Figures are of all."""
+_SHARES = ("cpu", "gpu")
+"""Figures of the machine from 0 to 1; the page has them in thousandths."""
 
 
 def page_of(recording: Recording, advice: Sequence[str] = ()) -> str:
@@ -46,7 +51,10 @@ def page_of(recording: Recording, advice: Sequence[str] = ()) -> str:
 # Any: what JSON has.
 def contents(recording: Recording, advice: Sequence[str] = ()) -> dict[str, Any]:
     """Return what the page shows."""
-    stats = recording.stats()
+    stats, count = recording.stats(), len(recording.rows["got"])
+    log = list(recording.log)
+    if count > _MOST_ROWS:
+        log.append(f"The timeline shows the first {_MOST_ROWS:,} of {count:,} batches; the figures are of all.")
     return {
         "feedline": recording.environment.get("feedline", ""),
         "started": recording.started,
@@ -60,19 +68,28 @@ def contents(recording: Recording, advice: Sequence[str] = ()) -> dict[str, Any]
         "system": {name: _differences(column) for name, column in _system(recording).items()},
         "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
         "faults": list(recording.faults),
-        "log": list(recording.log),
+        "log": log,
     }
 
 
 def packed(values: Mapping[str, Any]) -> str:
     """Return values as text that a page may hold."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False, default=str)
+    text = json.dumps(_readable(values), separators=(",", ":"), allow_nan=False, default=str)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def _readable(value: Any) -> Any:
+    """Return a value with what browsers cannot read, such as NaN or keys that are no text, as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _readable(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)) and not (value and type(value[0]) is int):
+        return [_readable(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rows(recording: Recording) -> dict[str, list[int]]:
     """Return the columns of the batches: microseconds since the first, and counts; each as differences."""
-    columns = recording.rows
+    columns = {name: column[:_MOST_ROWS] for name, column in recording.rows.items()}
     origin = _origin(columns)
     made = {name: (columns[name] - origin) // 1000 for name in MOMENTS}
     made |= {name: np.maximum(columns[name], 0) // 1000 for name in DURATIONS if name != "body"}
@@ -94,6 +111,7 @@ def _system(recording: Recording) -> dict[str, NDArray[np.int64]]:
         return {}
     made = {name: np.array([value or 0 for value in column]) for name, column in system.items()}
     made["at"] = (made["at"] - _origin(recording.rows)) / 1000
+    made |= {name: made[name] * 1000 for name in _SHARES if name in made}
     return {name: column.astype(np.int64) for name, column in made.items()}
 
 

@@ -57,7 +57,8 @@ function details(data) {
     add("Slowest samples", table(["sample", "time", "worker"], data.slow_samples.map(([index, us, worker]) => [String(index), seconds(us), String(worker)])));
   }
   if (data.faults.length) add(`Faults (${data.faults.length})`, element("pre", {}, data.faults.map((fault) => JSON.stringify(fault)).join("\n")));
-  if (data.log.length) add("Decisions of tuning", element("pre", {}, data.log.join("\n")));
+  if (data.log.length) add("Notes", element("pre", {}, data.log.join("\n")));
+  if (data.log.length) place.lastChild.open = true;
   add("Settings", pairs(data.settings));
   add("Environment", pairs(data.environment));
 }
@@ -68,13 +69,14 @@ function legend() {
     element("li", {}, element("i", { style: `background:var(--${name})` }), MEANING[name])));
 }
 
-function memory(system) {
+// Lines of some figures of the machine over time; nothing if none of them was told.
+function machine(system, id, named, format) {
   if (!system.at || system.at.length < 2) return null;
-  const named = [["memory", "training process", "accent"], ["worker_memory", "workers", "collate"]];
-  const series = named.filter(([column]) => system[column]).map(([column, name, shade]) => ({ name, shade, x: system.at, y: system[column] }));
-  if (!series.length) return null;
-  document.getElementById("memory-section").hidden = false;
-  return () => lines(document.getElementById("memory"), series, bytes);
+  const told = named.filter(([column]) => system[column] && system[column].some((value) => value > 0));
+  if (!told.length) return null;
+  const series = told.map(([column, name, shade]) => ({ name, shade, x: system.at, y: system[column] }));
+  document.getElementById(`${id}-section`).hidden = false;
+  return () => lines(document.getElementById(id), series, format);
 }
 
 function theme(draw) {
@@ -102,8 +104,10 @@ async function main() {
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", zooms[button.dataset.zoom]);
     window.whatif = new WhatIf(document.getElementById("whatif"), data);
   }
-  const drawMemory = memory(data.system);
-  if (drawMemory) drawers.push(drawMemory);
+  drawers.push(...[
+    machine(data.system, "load", [["cpu", "processors", "accent"], ["gpu", "GPU", "device"]], (value) => percent(value / 1000)),
+    machine(data.system, "memory", [["memory", "whole machine", "accent"], ["worker_memory", "workers", "collate"], ["gpu_memory", "GPU", "device"]], bytes),
+  ].filter((drawer) => drawer));
   const draw = () => drawers.forEach((drawer) => drawer());
   draw();
   theme(draw);

@@ -1,4 +1,5 @@
-// The timeline: the training loop, batches that were ready, and the workers, with stalls coloured by their cause.
+// The timeline: the training loop, batches that were ready, slots, the device and the workers, with stalls coloured by
+// their cause.
 
 class Timeline {
   constructor(canvas, data) {
@@ -6,6 +7,8 @@ class Timeline {
     this.rows = data.rows;
     this.count = data.rows.got.length;
     this.workers = [...new Set(data.rows.worker)].filter((worker) => worker >= 0).sort((one, other) => one - other);
+    this.hasDevice = data.rows.device.some((length) => length > 0);
+    this.slots = this.workers.length ? slotsInUse(data.rows) : null;
     this.begin = Math.min(data.rows.asked[0], data.rows.began[0]);
     this.end = data.rows.got[this.count - 1];
     this.byWorker = new Map(this.workers.map((worker) => [worker, []]));
@@ -19,7 +22,9 @@ class Timeline {
     this.listen();
   }
 
-  get lanes() { return 2 + this.workers.length; }
+  get upper() { return ["training", "ready", ...(this.slots ? ["slots"] : []), ...(this.hasDevice ? ["device"] : [])]; }
+
+  get lanes() { return this.upper.length + this.workers.length; }
 
   laneHeight(height) { return Math.max(5, Math.min(30, (height - 26) / this.lanes)); }
 
@@ -30,24 +35,25 @@ class Timeline {
     this.across = (time) => left + (time - this.from) * scale;
     pen.save();
     pen.beginPath(); pen.rect(left, 0, width - left, height); pen.clip();
-    this.drawLoop(pen, 0, tall, width);
-    this.drawReady(pen, tall, tall, width);
-    this.workers.forEach((worker, lane) => this.drawWorker(pen, this.byWorker.get(worker), (lane + 2) * tall, tall));
+    const { upper } = this, draws = { training: "drawLoop", ready: "drawReady", slots: "drawSlots", device: "drawDevice" };
+    upper.forEach((name, lane) => this[draws[name]](pen, lane * tall, tall, width));
+    this.workers.forEach((worker, lane) =>
+      this.drawWorker(pen, this.byWorker.get(worker), (lane + upper.length) * tall, tall));
     this.drawAxis(pen, width, height);
     pen.restore();
     pen.fillStyle = colour("faint");
     pen.textAlign = "left";
-    const names = ["training", "ready", ...this.workers.map((worker) => `worker ${worker}`)];
+    const names = [...upper, ...this.workers.map((worker) => `worker ${worker}`)];
     const every = Math.ceil(14 / tall);
     names.forEach((name, lane) => {
-      if (lane < 2 || (lane - 2) % every === 0) pen.fillText(width < 520 ? name.replace("worker ", "w ") : name, 2, (lane + 0.5) * tall);
+      if (lane < upper.length || (lane - upper.length) % every === 0) pen.fillText(width < 520 ? name.replace("worker ", "w ") : name, 2, (lane + 0.5) * tall);
     });
     document.getElementById("span").textContent = `${seconds(this.from - this.begin)} to ${seconds(this.to - this.begin)}`;
   }
 
   // The first row whose value is not below `time`, in a column that rises.
-  firstFrom(column, time) {
-    let low = 0, high = this.count;
+  firstFrom(column, time, count = this.count) {
+    let low = 0, high = count;
     while (low < high) { const middle = (low + high) >> 1; if (column[middle] < time) low = middle + 1; else high = middle; }
     return low;
   }
@@ -81,18 +87,47 @@ class Timeline {
 
   drawReady(pen, top, tall, width) {
     const { asked, behind } = this.rows;
-    const most = Math.max(1, behind.reduce((one, other) => Math.max(one, other), 0));
-    let place = Math.max(0, this.firstFrom(asked, this.from) - 1);
-    pen.fillStyle = colour("accent");
-    pen.beginPath();
-    pen.moveTo(this.across(this.from), top + tall - 2);
-    for (let last = -1; place < this.count && asked[place] < this.to; place += 1) {
-      const x = this.across(asked[place]);
-      if (x - last < 0.5) continue;
-      pen.lineTo(x, top + tall - 2 - behind[place] / most * (tall - 4));
+    this.area(pen, asked, behind, this.firstFrom(asked, this.from) - 1, top, tall, width);
+  }
+
+  // Slots that are in use, and in another colour tasks that had to wait for one.
+  drawSlots(pen, top, tall, width) {
+    const { at, count } = this.slots, { given, held } = this.rows;
+    this.area(pen, at, count, this.firstFrom(at, this.from, at.length) - 1, top, tall, width);
+    for (let place = 0, last = -1; place < this.count; place += 1) {
+      if (!held[place] || given[place] < this.from || given[place] > this.to) continue;
+      const x = this.across(given[place]);
+      if (x - last < 1) continue;
+      pen.fillStyle = colour("slot");
+      pen.fillRect(x, top + 1, 1.5, tall - 2);
       last = x;
     }
-    pen.lineTo(width, top + tall - 2);
+  }
+
+  drawDevice(pen, top, tall) {
+    const { came, device } = this.rows;
+    for (let place = 0; place < this.count; place += 1) {
+      if (device[place] > 0) this.box(pen, came[place], came[place] + device[place], top, tall, "device");
+    }
+  }
+
+  // A number over time, as steps, filled.
+  area(pen, at, values, first, top, tall, width) {
+    const most = values.reduce((one, other) => Math.max(one, other), 1), up = (value) => top + tall - 2 - value / most * (tall - 4);
+    let place = Math.max(0, first), y = up(0), last = -1;
+    pen.fillStyle = colour("accent");
+    pen.beginPath();
+    pen.moveTo(this.across(this.from), y);
+    for (; place < at.length && at[place] < this.to; place += 1) {
+      const x = this.across(at[place]);
+      if (x - last < 0.5) continue;
+      pen.lineTo(x, y);
+      y = up(values[place]);
+      pen.lineTo(x, y);
+      last = x;
+    }
+    pen.lineTo(width, y);
+    pen.lineTo(width, up(0));
     pen.globalAlpha = 0.35; pen.fill(); pen.globalAlpha = 1;
   }
 
@@ -197,9 +232,10 @@ class Timeline {
         return;
       }
       const [time, lane] = this.at(event), rows = this.rows;
-      if (lane < 2) this.tell(Math.min(this.count - 1, this.firstFrom(rows.got, time)));
+      const worker = lane - this.upper.length;
+      if (worker < 0) this.tell(Math.min(this.count - 1, this.firstFrom(rows.got, time)));
       else {
-        const found = (this.byWorker.get(this.workers[lane - 2]) || []).find((place) => rows.began[place] <= time && time <= rows.finished[place]);
+        const found = (this.byWorker.get(this.workers[worker]) || []).find((place) => rows.began[place] <= time && time <= rows.finished[place]);
         if (found !== undefined) this.tell(found);
       }
     });
@@ -209,4 +245,12 @@ class Timeline {
       if (act) { act(); event.preventDefault(); }
     });
   }
+}
+
+// How many slots are in use over time: each from when its task was given to when the batch was delivered.
+function slotsInUse({ given, got }) {
+  const changes = [...Array.from(given, (time) => [time, 1]), ...Array.from(got, (time) => [time, -1])];
+  changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
+  let used = 0;
+  return { at: changes.map(([time]) => time), count: changes.map(([, by]) => (used += by)) };
 }
