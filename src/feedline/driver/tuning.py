@@ -36,6 +36,10 @@ _LEAST_BATCHES = 8
 _LEAST_S = 0.4
 """How long a period is at least: long enough that the rate of two of them differs by a few percent. Guesses."""
 
+_MOST_SHARE = 0.01
+"""Share of the time that looking at the memory of workers may take: milliseconds for each of them, while nobody hands
+out batches."""
+
 
 @dataclass
 class Tuning:
@@ -149,6 +153,8 @@ class TunedDriver(Driver):
     _waited_s = 0.0
     _since: tuple[float, float, int, int, float] | None = None
     """What was so when the period began: the time, waiting, tasks, their time, computing; None if there is none."""
+    _memory = (0.0, 0.0, 0)
+    """When to look at it again; what a worker has of its own, on average; what all processes have together."""
 
     def begin(self, epoch: Epoch) -> None:
         self._pause()
@@ -221,10 +227,16 @@ class TunedDriver(Driver):
 
     def _room(self) -> int:
         """Return for how many workers there is memory: more of them may take half of what is free."""
-        pids = self.engine.pids
-        sizes = [size for pid in pids if (size := own_bytes(pid))]
+        look_s, worker_bytes, used = self._memory
+        now_s, pids = time.monotonic(), self.engine.pids
+        if pids and now_s >= look_s:
+            sizes = [size for pid in pids if (size := own_bytes(pid))]
+            worker_bytes = sum(sizes) / max(len(sizes), 1)
+            used = sum(sizes) + (own_bytes(os.getpid()) or 0)
+            after_s = time.monotonic()
+            self._memory = after_s + (after_s - now_s) / _MOST_SHARE, worker_bytes, used
         free = physical_bytes()[1]
-        if not sizes or free is None:
+        if not worker_bytes or free is None:
             return 1 << 30
-        free = min(free, memory_limit() - sum(sizes) - (own_bytes(os.getpid()) or 0))
-        return len(pids) + max(0, int(free / 2 / local_rank_count() / (sum(sizes) / len(sizes))))
+        free = min(free, memory_limit() - used)
+        return len(pids) + max(0, int(free / 2 / local_rank_count() / worker_bytes))
