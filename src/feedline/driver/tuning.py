@@ -75,6 +75,11 @@ class Tuning:
         """Return where to begin on this machine, of which every rank has a part."""
         return cls(START, max(_MOST, usable_cores()) // local_rank_count() or 1, **options)
 
+    @classmethod
+    def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
+        """Return what gives a loader these workers, whatever its arguments say."""
+        return cls(count, count, least=count, depth=depth, engine=engine, is_begun=True)
+
     def fix(self, count: int, line: str) -> None:
         """Have so many workers for good, and say why."""
         self.count = self.least = self.most = self._start = count
@@ -86,7 +91,7 @@ class Tuning:
         return replace(
             settings,
             worker_count=self._start,
-            depth=DEFAULT_DEPTH if self.tunes_depth else settings.depth,
+            depth=DEFAULT_DEPTH if self.tunes_depth else self.depth,
             most_workers=self.most,
             most_depth=MOST_DEPTH if self.tunes_depth else 0,
             engine=self.engine or settings.engine,

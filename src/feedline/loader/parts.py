@@ -26,6 +26,9 @@ from feedline.types import DatasetKind, StreamSplit, WorkerSpec
 
 L = TypeVar("L", bound="LoaderParts")
 
+adjusters: list[Callable[[LoaderParts], None]] = []
+"""Called with a loader whenever it is about to settle how batches are made: by `feedline tune --script`."""
+
 
 class LoaderParts:
     """Arguments and parts of a loader. What torch has, too, goes by torch's names."""
@@ -177,6 +180,8 @@ class LoaderParts:
 
     def _take_up(self) -> None:
         """Go by what was reassigned; leave threads to datasets that are reproducible on them, once it is known."""
+        for adjust in adjusters:
+            adjust(self)
         if self._tuning is not None and not self._tuning.is_begun:
             spec = self._spec_of(self.dataset, 0, self._init)
             auto.begin(self._tuning, self._settings_now(), spec, self.batch_size, has_indices=self._is_map)
