@@ -159,7 +159,7 @@ def _add_batch_size(parser: Any) -> None:
 
 
 def _add_plot(parser: Any) -> None:
-    parser.add_argument("--plot", type=_svg, metavar="FILE.svg", help="draw it, too")
+    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="draw it, too, as SVG or PNG")
 
 
 def _add_doctor(commands: Any) -> None:
@@ -321,9 +321,11 @@ def _benchmark(text: str) -> str:
     return text
 
 
-def _svg(text: str) -> Path:
-    if not text.endswith(".svg"):
-        raise argparse.ArgumentTypeError(f"{text!r}: pictures are drawn as SVG, so name a file that ends in .svg")
+def _picture(text: str) -> Path:
+    if not text.endswith((".svg", ".png")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
+        )
     return Path(text)
 
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended}. The rest was not tried.\n"))
     if arguments.plot is not None:
-        arguments.plot.write_text(_drawn(title, kept, choice), encoding="utf-8")
+        chart.write(arguments.plot, f"feedline tune {title}", _panels(kept, choice))
 
 
 def _code(kept: Kept, choice: Choice) -> list[str]:
@@ -110,7 +110,7 @@ def _ahead_mb(kept: Kept, setting: Setting) -> float:
     return setting.workers * setting.depth * kept.batch_bytes / 1e6
 
 
-def _drawn(source: str, kept: Kept, choice: Choice) -> str:
+def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
     """Draw rates against workers, and the memory of batches made ahead against the prefetch factor."""
     chosen = choice.setting
     best: dict[tuple[str, int], float] = {}  # with whatever prefetch factor
@@ -136,4 +136,4 @@ def _drawn(source: str, kept: Kept, choice: Choice) -> str:
                 marked=(name, chosen.depth),
             )
         )  # fmt: skip
-    return chart.draw(f"feedline tune {source}", panels)
+    return panels
