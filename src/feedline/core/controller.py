@@ -221,7 +221,8 @@ class Controller:
             if self.count >= self._ceiling:
                 why += "more workers do not make it faster"
             elif self.count >= self._by_cores(seen):
-                why += f"{self._cores:g} cores compute all the time"
+                why += "1 core computes" if self._cores == 1 else f"{self._cores:g} cores compute"
+                why += " all the time"
             elif self.count >= seen.most:
                 why += "there is no memory for more workers"
             else:

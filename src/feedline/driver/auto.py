@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 from feedline.abc.stateful import is_stateful
@@ -77,6 +78,9 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         return
     if is_stateful(spec.dataset):
         tuning.fix(START, f"{START} workers: the dataset has a state in each of them, so that their number stays.")
+        return
+    if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
+        tuning.fix(0, "0 workers: this process is one that may not start others, such as a worker of multiprocessing.")
         return
     forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
     if not has_indices or not forks or settings.split > 1 or is_awaited(spec.dataset):
