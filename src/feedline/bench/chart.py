@@ -256,12 +256,12 @@ def _draw_panel(canvas: _Canvas, panel: Panel, colours: dict[str, str]) -> None:
         places = [(across(point.x), up(point.y)) for point in line.points]
         if panel.joins:
             canvas.line(places, colours[line.name], 2)
-        for (x, y), point in zip(places, line.points, strict=True):
+        for place, point in zip(places, line.points, strict=True):
             if point.low < point.high:
-                canvas.line([(x, up(point.low)), (x, up(point.high))], colours[line.name])
-            canvas.dot((x, y), colours[line.name], f"{line.name}, {panel.x_title} {point.x}: {point.y:,.4g}")
+                canvas.line([(place[0], up(point.low)), (place[0], up(point.high))], colours[line.name])
+            canvas.dot(place, colours[line.name], f"{line.name}, {panel.x_title} {point.x}: {point.y:,.4g}")
             if panel.marked == (line.name, point.x):
-                canvas.ring((x, y))
+                canvas.ring(place)
 
 
 def _ticks(highest: float) -> list[float]:

@@ -69,6 +69,9 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
     if tuning.least == tuning.most:
         tuning.tunes_depth = not own_streams  # each of which is asked for as many batches as at the start
         return
+    if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
+        tuning.fix(0, "0 workers: this process is one that may not start others, such as a worker of multiprocessing.")
+        return
     if own_streams:
         tuning.fix(
             1,
@@ -78,9 +81,6 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         return
     if is_stateful(spec.dataset):
         tuning.fix(START, f"{START} workers: the dataset has a state in each of them, so that their number stays.")
-        return
-    if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
-        tuning.fix(0, "0 workers: this process is one that may not start others, such as a worker of multiprocessing.")
         return
     forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
     if not has_indices or not forks or settings.split > 1 or is_awaited(spec.dataset):

@@ -156,8 +156,9 @@ class TunedDriver(Driver):
     _is_warm = False
     """True if every worker has answered."""
     _waited_s = 0.0
-    _since: tuple[float, float, int, int, float] | None = None
-    """What was so when the period began: the time, waiting, tasks, their time, computing; None if there is none."""
+    _since: tuple[float, float, int, int, float, float] | None = None
+    """What was so when the period began: the time, waiting, tasks, their time, computing, waiting for a core; None if
+    there is none."""
     _memory = (0.0, 0.0, 0)
     """When to look at it again; what a worker has of its own, on average; what all processes have together."""
 
@@ -195,16 +196,17 @@ class TunedDriver(Driver):
             return
         now_s = time.monotonic()
         if self._since is None:
-            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.work(), self._computed_s())
+            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.work(), *self._scheduled_s())
             return
-        begun_s, waited_s, tasks, busy_ns, computed_s = self._since
+        begun_s, waited_s, tasks, busy_ns, computed_before_s, queued_before_s = self._since
         batches, seconds = self._asked - self._start, now_s - begun_s
         answered, worked_ns = machine.work()
         if batches < max(_LEAST_BATCHES, 2 * tuning.count) or seconds < _LEAST_S or answered == tasks:
             return
         busy_s = (worked_ns - busy_ns) / 1e9
-        computed_s = self._computed_s() - computed_s
-        share = computed_s / busy_s if computed_s > 0 and busy_s > 0 else 1.0  # if it is not known: all of it
+        computed_s, queued_s = self._scheduled_s()
+        computed_s, own_s = computed_s - computed_before_s, busy_s - (queued_s - queued_before_s)
+        share = computed_s / own_s if computed_s > 0 and own_s > 0 else 1.0  # if it is not known: all of it
         period = Measurement(
             batches,
             seconds,
@@ -220,15 +222,16 @@ class TunedDriver(Driver):
             self._perform()
             tuning.is_refused(len(machine.active))
 
-    def _computed_s(self) -> float:
-        """Return how long the workers have computed so far, or would have if they had been given a core.
+    def _scheduled_s(self) -> tuple[float, float]:
+        """Return how long the workers have computed so far, and how long they could have and had no core.
 
-        If they are threads, it is what all threads beside this one have.
+        If they are threads, it is what all threads beside this one have computed; the rest is not known.
         """
         pids = self.engine.pids
         if not pids:
-            return time.process_time() - time.thread_time()
-        return sum(sum(scheduled_s(pid)) for pid in pids)
+            return time.process_time() - time.thread_time(), 0.0
+        computed_s, queued_s = zip(*map(scheduled_s, pids), strict=True)
+        return sum(computed_s), sum(queued_s)
 
     def _room(self) -> int:
         """Return for how many workers there is memory: more of them may take half of what is free."""

@@ -99,10 +99,18 @@ function ownTimes(rows, workers) {
   return { late: mean("late", "ready") + sent, ready: mean("ready", "came") + sent, alone: workers ? 0 : mean("ready") };
 }
 
+// How many batches belong to the start: until all workers have answered, and a window was used up.
+function startOf(rows, settings) {
+  const seen = new Set(), window = (settings.workers || 0) * (settings.prefetch || 2);
+  let answered = 0;
+  rows.worker.forEach((worker, place) => { if (!seen.has(worker)) { seen.add(worker); answered = place + 1; } });
+  return rows.got.length > 40 ? Math.max(answered, Math.min(window, rows.got.length >> 2)) : 0;
+}
+
 class WhatIf {
   constructor(form, data) {
     this.data = data;
-    const { rows, settings } = data, count = Math.min(rows.got.length, 4000), start = rows.got.length > 40 ? 10 : 0;
+    const { rows, settings } = data, count = Math.min(rows.got.length, 4000), start = startOf(rows, settings);
     this.samples = [];
     this.durations = [];
     this.bodies = [];
