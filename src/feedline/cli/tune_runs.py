@@ -19,6 +19,7 @@ from weakref import WeakSet
 from feedline.bench import grid, harness
 from feedline.cli.script import Script
 from feedline.core.counters import Counters
+from feedline.datasets.objects import open_object
 from feedline.driver.tuning import Tuning
 from feedline.errors import DatasetFailed
 from feedline.loader.install import install
@@ -27,6 +28,7 @@ from feedline.loader.parts import adjusters
 from feedline.observe.batch_rows import Totals
 from feedline.observe.period import Period, period_of
 from feedline.tune.probe import room_now, watch
+from feedline.tune.probing.loading import is_loader
 from feedline.tune.probing.process import Tell
 from feedline.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
 from feedline.tune.target import Target, make_some, open_target, target_of
@@ -184,8 +186,8 @@ class _Kind:
 
 def _kind_of(source: str, send: Tell) -> None:
     send("stage", "import")
-    dataset = open_target(source).dataset
-    send("part", "name", type(getattr(dataset, "_dataset", dataset)).__qualname__)
+    opened = open_object(source)
+    send("part", "name", type(opened.dataset if is_loader(opened) else opened).__qualname__)
 
 
 @dataclass
@@ -215,12 +217,12 @@ def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_
             end = exc
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+        if end is not None and end.code not in (0, None) and not watching.is_done:
+            raise DatasetFailed(f"The program has failed, with {setting} ({_code(end)}).", "raises", _tail(written))
         watching.has_ended.set()
         measuring.join()
         if watching.is_done:
             return
-        if end is not None and end.code not in (0, None):
-            raise DatasetFailed(f"The program has failed, with {setting} ({_code(end)}).", "raises", _tail(written))
         which = "loader" if kind is None else f"loader of a dataset {kind}"
         raise DatasetFailed(
             f"The program has come to its end, and this process has delivered too few batches of any {which} to tell "
