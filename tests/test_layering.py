@@ -166,7 +166,7 @@ def test_no_import_circles() -> None:
 
 
 def test_the_rooms_that_everybody_enters_stay_small(parts: dict[str, Part]) -> None:
-    assert len(list((PACKAGE / "loader").glob("*.py"))) <= 10
+    assert len(list((PACKAGE / "loader").glob("*.py"))) <= 11
     assert sum(part.rung == 0 and (PACKAGE / f"{part.name}.py").exists() for part in parts.values()) <= 8
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     assert len(re.findall(r"^\| (?!word|---)", glossary, re.M)) <= 45

@@ -46,10 +46,11 @@ def test_what_is_written_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert json.loads(text.splitlines()[0])["kind"] == "machine"
     plot = importlib.import_module("benchmarks.plot")
-    bars = plot.bars(text.splitlines(), "samples_per_s")
-    assert len(bars) == 8
-    assert {bar.side for bar in bars} == {"torch", "feedline/inline", "feedline/auto"}
-    assert all(bar.median > 0 for bar in bars)
+    (lines,) = plot.lines_of(text.splitlines(), "samples_per_s").values()
+    assert {line.name for line in lines} == {"torch", "feedline/inline", "feedline/auto"}
+    points = [point for line in lines for point in line.points]
+    assert len(points) == 8
+    assert all(point.y > 0 for point in points)
 
 
 # -- a dataset of the user's -------------------------------------------------------------------------------------------
@@ -69,19 +70,23 @@ def test_an_own_dataset_beside_torch(tmp_path: Path) -> None:
     for head in ("samples/s", "x torch", "per 1,000", "peak PSS"):
         assert head in done.stdout
     plot = importlib.import_module("benchmarks.plot")
-    bars = {(bar.case, bar.side): bar.median for bar in plot.bars(rows.read_text().splitlines(), "samples_per_s")}
+    lines = plot.lines_of(rows.read_text().splitlines(), "samples_per_s")["workers"]
+    rates = {(point.x, line.name): point.y for line in lines for point in line.points}
     engines = ("torch", "feedline/process", "feedline/thread")
-    assert set(bars) == {("workers 0", "torch"), ("workers 0", "feedline/inline")} | {("workers 2", s) for s in engines}
-    assert 0 < bars["workers 0", "torch"] <= 500, "a sample takes two milliseconds"
+    assert set(rates) == {("0", "torch"), ("0", "feedline/inline")} | {("2", engine) for engine in engines}
+    assert 0 < rates["0", "torch"] <= 500, "a sample takes two milliseconds"
     texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"torch", *engines, "workers", "samples/s"} <= set(texts)
+    assert {"torch", *engines, "workers", "samples/s", "Memory of all processes"} <= set(texts)
 
 
-def test_a_grid_of_a_loader() -> None:
+def test_a_grid_of_a_loader(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
     done = benched(
         f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 10,
-        "--json",
+        "--plot", picture, "--json",
     )  # fmt: skip
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"prefetch 1", "prefetch 2", "prefetch factor, with 1 workers"} <= set(texts)
     assert (done.returncode, done.stderr) == (0, "")
     found = [row for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"]
     assert [(row["case"]["prefetch"], row["side"]) for row in found] == [

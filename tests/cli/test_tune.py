@@ -104,7 +104,7 @@ def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, tex
     [
         (["tune", "a:b", "--step-ms", "-1"], "-1 is no time"),
         (["tune", "a:b", "--step-ms", "nan"], "nan is no time"),
-        (["tune", "a:b", "--plot", "a.png"], "ends in .svg"),
+        (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
         (["bench", "mine"], "nor a dataset such as module:dataset"),
         (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
         (["bench", "a:b", "--engine", "magic"], "invalid choice"),

@@ -93,6 +93,17 @@ def test_it_uses_no_more_workers_than_needed(start: int) -> None:
     assert 5 <= controller.count <= 7, controller.log
 
 
+def test_one_slow_period_after_workers_were_added_takes_none_back() -> None:
+    plant = Plant(0.1, 0.001, cores=16)
+    controller = Controller(8, most=16, cores=16)
+    dice = random.Random(0)
+    controller.decide(plant.period(8, dice))
+    assert controller.count == 16
+    controller.decide(Plant(0.25, 0.001, cores=16).period(16, dice))
+    run(controller, plant, 5)
+    assert (controller.count, len(controller.log)) == (16, 2), controller.log
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_spikes_do_not_make_it_flap(seed: int) -> None:
     """One period in eight is three times as slow: that is no reason to change anything for good, to and fro."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from feedline.core.controller import Measurement
+from feedline.driver import tuning as module
 from feedline.driver.settings import Settings
-from feedline.driver.tuning import START, Tuning
+from feedline.driver.tuning import START, TunedDriver, Tuning
 
 SLOW = Measurement(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
 
@@ -73,3 +77,32 @@ def test_ranks_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Tuning.from_cores().most
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Tuning.from_cores().most == alone // 4
+
+
+def driver_of(*pids: int) -> Any:
+    driver: Any = TunedDriver.__new__(TunedDriver)  # of which only the engine is asked
+    driver.engine = SimpleNamespace(pids=list(pids))
+    return driver
+
+
+def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody looks, no batch is handed out: with 16 workers it takes a tenth of a second."""
+    looked: list[int] = []
+
+    def own_bytes(pid: int) -> int:
+        looked.append(pid)
+        time.sleep(0.001)
+        return 1 << 20
+
+    monkeypatch.setattr(module, "own_bytes", own_bytes)
+    driver = driver_of(*range(16))
+    rooms = {driver._room() for _ in range(20)}
+    assert len(looked) == 17, "each worker once, and this process"
+    assert min(rooms) > 16
+    assert driver_of()._room() > 1000, "threads take no memory of their own"
+    assert len(looked) == 17
+
+
+def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "scheduled_s", {7: (1.0, 0.5), 8: (2.0, 0.25)}.__getitem__)
+    assert driver_of(7, 8)._scheduled_s() == (3.0, 0.75)

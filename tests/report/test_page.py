@@ -231,18 +231,28 @@ def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recording", [recording_of(600), recording_of(600, make_ms=8, step_ms=2, slow=0.04)])
+@pytest.mark.parametrize(
+    "recording",
+    [
+        recording_of(600),
+        recording_of(600, make_ms=8, step_ms=2, slow=0.04),
+        recording_of(600, workers=12, step_ms=3),  # on 8 cores
+        recording_of(600, workers=1, make_ms=5, step_ms=20),
+    ],
+)
 def test_the_page_predicts_what_the_command_does(browser: Any, recording: Recording, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page_of(recording), "utf-8")
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
-    for workers, prefetch, in_order, step in itertools.product((0, 1, 3, 4, 6, 12), (2, 4), (True, False), (1, 2)):
+    choices = itertools.product((0, 1, 3, 6, 12), (2, 4), (True, False), (1, 2), (0, 1))
+    for workers, prefetch, in_order, step, computing in choices:
+        page.fill("#w-workers-compute", str(computing))
         page.fill("#w-workers", str(workers))
         page.fill("#w-prefetch-per-worker", str(prefetch))
         page.fill("#w-time-of-a-training-step", str(step))
         page.set_checked("#in-order", in_order)
         rate = float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
-        changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=0)
+        changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=computing)
         assert rate == pytest.approx(predict(recording, changes).predicted.samples_per_s, rel=0.05), changes
     page.close()

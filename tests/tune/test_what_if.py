@@ -151,6 +151,7 @@ def test_what_cannot_be_known_is_said() -> None:
     del unknown.settings["cores"]
     assert "does not tell how many cores" in predict(unknown, Changes(workers=4)).assumptions[0]
     assert "without workers" in predict(regular(workers=0), Changes(workers=2)).assumptions[0]
+    assert "take this as rough" in " ".join(predict(regular(batch_ms=0.5), Changes(workers=2)).assumptions)
     threads = regular()
     threads.settings["engine"] = "thread"
     assert "lock" in predict(threads, Changes(workers=2)).assumptions[0]

@@ -111,7 +111,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
         sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more with --seconds.\n"))
     if arguments.plot is not None:
-        arguments.plot.write_text(chart.draw(name, _panels(outcomes)), encoding="utf-8")
+        chart.write(arguments.plot, name, _panels(outcomes))
 
 
 def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
@@ -130,25 +130,39 @@ def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> Non
 
 
 def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
-    """Draw rates against workers: one picture for each prefetch factor, pinned and not; no workers are in all."""
+    """Draw rates against workers: one picture for each prefetch factor, pinned and not; and the memory."""
     kinds = dict.fromkeys(_kind(outcome) for outcome in outcomes if outcome.case["workers"]) or {(): None}
     panels = []
     for kind in kinds:
         own = [found for found in outcomes if _kind(found) == kind or not found.case["workers"]]
-        lines = [
-            chart.Line(
-                name,
-                [
-                    chart.Point(int(found.case["workers"]), spread.median, spread.low, spread.high)
-                    for found in own
-                    if found.side.name == name and (spread := found.spread("samples_per_s")) is not None
-                ],
-            )
-            for name in dict.fromkeys(found.side.name for found in own)
+        points = [
+            (found.side.name, chart.Point(int(found.case["workers"]), spread.median, spread.low, spread.high))
+            for found in own
+            if (spread := found.spread("samples_per_s")) is not None
         ]
         title = ", ".join(f"{name} {value}" for name, value in kind) or "Throughput"
-        panels.append(chart.Panel(title, "workers", "samples/s", lines))
-    return panels
+        panels.append(chart.Panel(title, "workers", "samples/s", _lines(points)))
+    return [*panels, *_memory(outcomes)]
+
+
+def _memory(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
+    """Draw memory against the prefetch factor, with the most workers; if that was one, against workers."""
+    most = max(int(found.case["workers"]) for found in outcomes)
+    own = [found for found in outcomes if found.case["workers"] == most and most]
+    by, what = "prefetch", f"prefetch factor, with {most} workers"
+    if len({found.case.get(by) for found in own}) < 2:
+        by, what, own = "workers", "workers", outcomes
+    peaks: dict[tuple[str, int], float] = {}
+    for found in own:
+        place = found.side.name, int(found.case[by])
+        peaks[place] = max(peaks.get(place, 0.0), found.peak_pss_mb or 0.0)
+    points = [(name, chart.Point(x, size, size, size)) for (name, x), size in peaks.items() if size]
+    return [chart.Panel("Memory of all processes", what, "MB", _lines(points))] if points else []
+
+
+def _lines(points: list[tuple[str, chart.Point]]) -> list[chart.Line]:
+    names = dict.fromkeys(name for name, _ in points)
+    return [chart.Line(name, [point for own, point in points if own == name]) for name in names]
 
 
 def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:

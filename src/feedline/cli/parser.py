@@ -126,10 +126,12 @@ def _add_bench(commands: Any) -> None:
 def _add_tune(commands: Any) -> None:
     tune = commands.add_parser(
         "tune",
-        help="search the number of workers, engine and prefetch for a dataset, and print them as code",
-        epilog=f"Exit codes: {_FAILED_TEXT}",
+        help="search the number of workers, engine and prefetch for a dataset or program, and print them as code",
+        epilog=f"Exit codes: {_FAILED_TEXT} With --script: 5 the program fails; 8 it iterates over no loader.",
     )
-    tune.add_argument("what", metavar="WHAT", help=_DATASET)
+    tune.add_argument(
+        "what", nargs="?", metavar="WHAT", help=f"{_DATASET}; with --script only loaders of such datasets are tried"
+    )
     tune.add_argument(
         "--step-ms",
         type=_step,
@@ -138,10 +140,17 @@ def _add_tune(commands: Any) -> None:
         help="how long your training step takes for a batch: the fewest workers that keep up with it are searched "
         "(0: the most samples a second)",
     )
-    tune.add_argument("--seconds", type=_positive, default=60.0, help="how long it may take, at most (%(default)s)")
+    tune.add_argument("--seconds", type=_positive, help="how long it may take, at most (60, or 180 with --script)")
     _add_batch_size(tune)
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    tune.add_argument(
+        "--script",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="run this program, as it is, for some seconds with each setting on its loaders, and find the best for its "
+        "own training step; comes last, with the program's arguments (-m MODULE for a module)",
+    )
 
 
 def _add_batch_size(parser: Any) -> None:
@@ -151,7 +160,7 @@ def _add_batch_size(parser: Any) -> None:
 
 
 def _add_plot(parser: Any) -> None:
-    parser.add_argument("--plot", type=_svg, metavar="FILE.svg", help="draw it, too")
+    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="draw it, too, as SVG or PNG")
 
 
 def _add_doctor(commands: Any) -> None:
@@ -313,9 +322,11 @@ def _benchmark(text: str) -> str:
     return text
 
 
-def _svg(text: str) -> Path:
-    if not text.endswith(".svg"):
-        raise argparse.ArgumentTypeError(f"{text!r}: pictures are drawn as SVG, so name a file that ends in .svg")
+def _picture(text: str) -> Path:
+    if not text.endswith((".svg", ".png")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
+        )
     return Path(text)
 
 

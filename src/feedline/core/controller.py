@@ -4,7 +4,7 @@ It has no clock and touches no worker. Whoever drives it measures a period with 
 has as many workers as it says from then on. It looks for the fewest workers with which the training loop does not wait:
 
 - The loop waits and the workers are busy: more of them, as many as the loop would need, at most twice as many at once.
-  What that gains is compared with the rate before. More than helps is taken back, and not tried again.
+  What that gains is compared with the rate before. What did not help in two periods is taken back, and not tried again.
 - The loop does not wait, and fewer workers would have done the work: fewer. If the loop waits then, they come back, and
   so few are not tried again.
 
@@ -118,6 +118,8 @@ class Controller:
         """Fewer are too few, more do not help."""
         self._before: tuple[int, float] | None = None
         """How many there were before some were added, and the rate then."""
+        self._is_doubted = False
+        """True if those that were added did not help in one period, which may be chance."""
         self._left: int | None = None
         """How many there were before some were retired."""
         self._found: Measurement | None = None
@@ -139,9 +141,14 @@ class Controller:
         needed = max(self._floor, math.ceil(busy * self.count * _SPARE))
         self._idled = self._idled + 1 if seen.stall < _HARDLY_WAITS and needed < self.count else 0
         before, count, depth = self._before, self.count, self.depth
-        self._before = None
+        self._before, is_doubted, self._is_doubted = None, self._is_doubted, False
         if before is not None and self._has_failed(seen, *before):
-            self._set(before[0], f"{count} made {seen.rate:.3g} batches per second, {before[0]} made {before[1]:.3g}")
+            if is_doubted:
+                self._ceiling = before[0]
+                reason = f"{count} made {seen.rate:.3g} batches per second, {before[0]} made {before[1]:.3g}"
+                self._set(before[0], reason)
+            else:
+                self._before, self._is_doubted = before, True
         elif self._waited >= (_OTHER_PERIODS if self.is_settled else 1):
             self._add(seen, busy)
         elif self._idled >= (_OTHER_PERIODS if self.is_settled else 2):
@@ -176,9 +183,7 @@ class Controller:
         """True if workers that were added did not help; no more are added if they helped little."""
         gain, hoped = seen.rate / rate - 1, self.count / count - 1
         has_failed = gain < _LEAST_GAIN and seen.stall > _WAITS
-        if has_failed:
-            self._ceiling = count
-        elif gain < hoped * _LEAST_PART:
+        if not has_failed and gain < hoped * _LEAST_PART:
             self._ceiling = self.count
         return has_failed
 
@@ -216,7 +221,8 @@ class Controller:
             if self.count >= self._ceiling:
                 why += "more workers do not make it faster"
             elif self.count >= self._by_cores(seen):
-                why += f"{self._cores:g} cores compute all the time"
+                why += "1 core computes" if self._cores == 1 else f"{self._cores:g} cores compute"
+                why += " all the time"
             elif self.count >= seen.most:
                 why += "there is no memory for more workers"
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 from feedline.abc.stateful import is_stateful
@@ -18,8 +19,8 @@ _INLINE_S = 5e-4
 """A batch that takes no longer is made in the training loop itself: taking it over from a worker costs about 0.1 ms,
 and the loop loses little. A guess."""
 
-_RELEASED = 1.6
-"""How many times as many batches two threads must make as one, for the dataset to count as one that leaves the GIL."""
+_SCALES = 0.9
+"""Which part of what as many cores would make threads must make. Processes come to more than that, and cost memory."""
 
 _SOME = 16
 """Samples of a batch if nobody knows how many."""
@@ -68,6 +69,9 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
     if tuning.least == tuning.most:
         tuning.tunes_depth = not own_streams  # each of which is asked for as many batches as at the start
         return
+    if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
+        tuning.fix(0, "0 workers: this process is one that may not start others, such as a worker of multiprocessing.")
+        return
     if own_streams:
         tuning.fix(
             1,
@@ -84,7 +88,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         return
     found = probe(spec, batch_size or _SOME, settings.context)
     if found is None:
-        tuning.say(f"{tuning.count} workers to begin with: a first batch fails, or takes longer than a second.")
+        tuning.say(f"{tuning.count} workers to begin with: a first look at the dataset fails, or takes too long.")
     else:
         _choose(tuning, settings, spec, found)
 
@@ -95,9 +99,20 @@ def _choose(tuning: Tuning, settings: Settings, spec: WorkerSpec, found: Probe) 
     if found.batch_s < _INLINE_S and may_choose and spec.init is None and not settings.timeout_s:
         tuning.fix(0, f"0 workers: {takes}, which is about what taking it over from a worker would cost.")
         return
-    computing = f"{takes}, and {found.cpu_share * 100:.0f} % of that is computing"
-    if may_choose and found.thread_gain >= _RELEASED and not found.is_unsafe:
-        tuning.engine = "thread"
-        computing += f"; two threads make {found.thread_gain:.1f} times as many batches as one"
+    reasons = [takes, f"{found.cpu_share * 100:.0f} % of that is computing"]
+    if may_choose and found.threads:
+        gain = f"{found.thread_gain:.1f} times as many batches as" if found.thread_gain > 1 else "no more batches than"
+        reasons.append(f"{found.threads} threads make {gain} one")
+    tuning.engine = "thread" if may_choose and threads_do(found) else None
     kind = "threads" if tuning.engine == "thread" else "processes"
-    tuning.say(f"{tuning.count} {kind} to begin with: {computing}.")
+    tuning.say(f"{tuning.count} {kind} to begin with: {'; '.join(reasons)}.")
+
+
+def threads_do(found: Probe) -> bool:
+    """True if threads make about as many batches as processes would: they wait, or leave the GIL nearly all the time.
+
+    Example:
+        >>> threads_do(Probe(batch_s=0.11, cpu_share=0.99, threads=8, thread_gain=5.7, is_unsafe=False))
+        False
+    """
+    return not found.is_unsafe and found.threads > 0 and found.thread_gain >= _SCALES * found.threads

@@ -36,6 +36,10 @@ _LEAST_BATCHES = 8
 _LEAST_S = 0.4
 """How long a period is at least: long enough that the rate of two of them differs by a few percent. Guesses."""
 
+_MOST_SHARE = 0.01
+"""Share of the time that looking at the memory of workers may take: milliseconds for each of them, while nobody hands
+out batches."""
+
 
 @dataclass
 class Tuning:
@@ -71,6 +75,11 @@ class Tuning:
         """Return where to begin on this machine, of which every rank has a part."""
         return cls(START, max(_MOST, usable_cores()) // local_rank_count() or 1, **options)
 
+    @classmethod
+    def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
+        """Return what gives a loader these workers, whatever its arguments say."""
+        return cls(count, count, least=count, depth=depth, engine=engine, is_begun=True)
+
     def fix(self, count: int, line: str) -> None:
         """Have so many workers for good, and say why."""
         self.count = self.least = self.most = self._start = count
@@ -82,7 +91,7 @@ class Tuning:
         return replace(
             settings,
             worker_count=self._start,
-            depth=DEFAULT_DEPTH if self.tunes_depth else settings.depth,
+            depth=DEFAULT_DEPTH if self.tunes_depth else self.depth,
             most_workers=self.most,
             most_depth=MOST_DEPTH if self.tunes_depth else 0,
             engine=self.engine or settings.engine,
@@ -147,8 +156,11 @@ class TunedDriver(Driver):
     _is_warm = False
     """True if every worker has answered."""
     _waited_s = 0.0
-    _since: tuple[float, float, int, int, float] | None = None
-    """What was so when the period began: the time, waiting, tasks, their time, computing; None if there is none."""
+    _since: tuple[float, float, int, int, float, float] | None = None
+    """What was so when the period began: the time, waiting, tasks, their time, computing, waiting for a core; None if
+    there is none."""
+    _memory = (0.0, 0.0, 0)
+    """When to look at it again; what a worker has of its own, on average; what all processes have together."""
 
     def begin(self, epoch: Epoch) -> None:
         self._pause()
@@ -184,16 +196,17 @@ class TunedDriver(Driver):
             return
         now_s = time.monotonic()
         if self._since is None:
-            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.work(), self._computed_s())
+            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.work(), *self._scheduled_s())
             return
-        begun_s, waited_s, tasks, busy_ns, computed_s = self._since
+        begun_s, waited_s, tasks, busy_ns, computed_before_s, queued_before_s = self._since
         batches, seconds = self._asked - self._start, now_s - begun_s
         answered, worked_ns = machine.work()
         if batches < max(_LEAST_BATCHES, 2 * tuning.count) or seconds < _LEAST_S or answered == tasks:
             return
         busy_s = (worked_ns - busy_ns) / 1e9
-        computed_s = self._computed_s() - computed_s
-        share = computed_s / busy_s if computed_s > 0 and busy_s > 0 else 1.0  # if it is not known: all of it
+        computed_s, queued_s = self._scheduled_s()
+        computed_s, own_s = computed_s - computed_before_s, busy_s - (queued_s - queued_before_s)
+        share = computed_s / own_s if computed_s > 0 and own_s > 0 else 1.0  # if it is not known: all of it
         period = Measurement(
             batches,
             seconds,
@@ -209,22 +222,29 @@ class TunedDriver(Driver):
             self._perform()
             tuning.is_refused(len(machine.active))
 
-    def _computed_s(self) -> float:
-        """Return how long the workers have computed so far, or would have if they had been given a core.
+    def _scheduled_s(self) -> tuple[float, float]:
+        """Return how long the workers have computed so far, and how long they could have and had no core.
 
-        If they are threads, it is what all threads beside this one have.
+        If they are threads, it is what all threads beside this one have computed; the rest is not known.
         """
         pids = self.engine.pids
         if not pids:
-            return time.process_time() - time.thread_time()
-        return sum(sum(scheduled_s(pid)) for pid in pids)
+            return time.process_time() - time.thread_time(), 0.0
+        computed_s, queued_s = zip(*map(scheduled_s, pids), strict=True)
+        return sum(computed_s), sum(queued_s)
 
     def _room(self) -> int:
         """Return for how many workers there is memory: more of them may take half of what is free."""
-        pids = self.engine.pids
-        sizes = [size for pid in pids if (size := own_bytes(pid))]
+        look_s, worker_bytes, used = self._memory
+        now_s, pids = time.monotonic(), self.engine.pids
+        if pids and now_s >= look_s:
+            sizes = [size for pid in pids if (size := own_bytes(pid))]
+            worker_bytes = sum(sizes) / max(len(sizes), 1)
+            used = sum(sizes) + (own_bytes(os.getpid()) or 0)
+            after_s = time.monotonic()
+            self._memory = after_s + (after_s - now_s) / _MOST_SHARE, worker_bytes, used
         free = physical_bytes()[1]
-        if not sizes or free is None:
+        if not worker_bytes or free is None:
             return 1 << 30
-        free = min(free, memory_limit() - sum(sizes) - (own_bytes(os.getpid()) or 0))
-        return len(pids) + max(0, int(free / 2 / local_rank_count() / (sum(sizes) / len(sizes))))
+        free = min(free, memory_limit() - used)
+        return len(pids) + max(0, int(free / 2 / local_rank_count() / worker_bytes))

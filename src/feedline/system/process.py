@@ -22,7 +22,8 @@ def core_count() -> int:
 def scheduled_s(pid: int) -> tuple[float, float]:
     """Return how long the main thread of a process has computed, and how long it could have and had no core.
 
-    The rest of the time it slept. Both are 0 where the system does not tell (not Linux), or the process is gone.
+    A thread may be given by its own id. The rest of the time it slept. Both are 0 where the system does not tell (not
+    Linux), or the process is gone.
 
     Example:
         >>> scheduled_s(-1)

@@ -78,10 +78,12 @@ def watch(
     seconds: float,
     memory_bytes: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
+    subject: str = "The dataset",
 ) -> K:
     """Run user's code in a process that is ended when its time or memory is up, and return what it told.
 
-    `body` is called there, and tells stages, and the attributes of `kept`. Blocks and raises as `probe` does.
+    `body` is called there, and tells stages, and the attributes of `kept`. Blocks and raises as `probe` does; `subject`
+    is what an error is about.
     """
     if memory_bytes is None:
         memory_bytes = int((room_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
@@ -94,7 +96,7 @@ def watch(
     process.start()
     far.close()
     try:
-        return _Listening(near, process, stacks, memory_bytes, on_stage).until(
+        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).until(
             time.monotonic() + seconds + _GRACE_S, kept
         )
     finally:
@@ -131,7 +133,9 @@ class _Listening:
         stacks: Stacks,
         memory_bytes: int,
         on_stage: Callable[[str], None],
+        subject: str,
     ) -> None:
+        self._subject = subject
         self._connection = connection
         self._process = process
         self._stacks = stacks
@@ -196,13 +200,13 @@ class _Listening:
         """Return what is known if samples were made; otherwise raise."""
         where = self._where
         if kept.is_useful:
-            kept.ended, kept.ended_in = f"The dataset {what}, {where}", self._stage
+            kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
             return kept
         advice = {
             "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
             "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",
         }
-        raise DatasetFailed(f"The dataset {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
+        raise DatasetFailed(f"{self._subject} {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
 
 
 def _users(stack: str) -> str:

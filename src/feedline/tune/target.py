@@ -52,7 +52,11 @@ def open_target(source: str, batch_size: int | None = None) -> Target:
 
     Raises BadOption: there is no such thing; DatasetFailed: it cannot be made, or is empty.
     """
-    opened = open_object(source)
+    return target_of(open_object(source), batch_size)
+
+
+def target_of(opened: Any, batch_size: int | None = None) -> Target:
+    """Return the same for a dataset or loader."""
     loader = opened if is_loader(opened) else None
     dataset = opened if loader is None else loader.dataset
     making = making_of(dataset, 0.0)

@@ -33,6 +33,7 @@ _MOST_WORKERS = 1024
 _SENT_NS = 100_000
 """What it is taken to cost a worker to send a batch, and the training process to get it, if nobody has measured it. A
 guess: on two cores it was 0.1 to 0.2 ms."""
+_SHORT_NS = 1_000_000
 _AS_GOOD = 0.98
 """A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
 _STAGES = ("fetch", "transform", "collate", "write")
@@ -389,6 +390,11 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
         )
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
+    if workers and float(np.median(recorded.batches)) < _SHORT_NS:
+        yield (
+            "Batches are made in less than a millisecond. To send and to wait for them weighs as much, and varies with "
+            "the machine: take this as rough."
+        )
     if workers and not recorded.workers:
         yield (
             f"The run was recorded without workers. To send a batch is taken to cost a worker {_SENT_NS / 1e6:g} ms, "

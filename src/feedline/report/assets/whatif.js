@@ -1,53 +1,87 @@
 // The recorded times of batches, gone through again with other settings. In order, batch i is made by worker i mod n,
 // else by whoever is free first. No more than `prefetch` for each worker are under way or waiting to be taken; only while
-// a batch is late, idle workers begin more. `feedline what-if` has the loader itself do this, and knows of cores as well;
-// here faults, memory and cores are left out.
+// a batch is late, idle workers begin more. Workers that compute share the cores. `feedline what-if` has the loader itself
+// do this, and is what this is tested against; here faults and memory are left out.
 
-function replay({ durations, bodies, own }, { workers, prefetch, inOrder, stage, body }) {
-  const count = durations.length, done = new Float64Array(count), free = new Float64Array(Math.max(1, workers));
-  let now = 0, waited = 0;
+// Returns how long the batches took, how long training waited for them, and how many samples they had; without those of
+// the first window, which find all workers idle.
+function replay({ durations, bodies, samples, own, contention }, { workers, prefetch, inOrder, stage, body }) {
+  const count = durations.length, window = Math.max(1, workers * prefetch), warm = Math.min(window, count >> 1);
+  let now = 0, waited = 0, given = 0, time = 0, delivered = 0, start = { now: 0, waited: 0, delivered: 0 };
+  const result = () => ({ total: now - start.now, waited: waited - start.waited, samples: delivered - start.delivered });
   if (!workers) {
     for (let place = 0; place < count; place += 1) {
       const wait = durations[place] * stage + own.alone;
       waited += wait;
       now += wait + bodies[place] * body;
+      delivered += samples[place];
     }
-    return { total: now, waited };
+    return result();
   }
-  const window = Math.max(1, workers * prefetch), taken = new Float64Array(count);
-  const grace = 2 * stage * Float64Array.from(durations).sort()[count >> 1] + 5000;
-  let given = 0;
-  const idlest = () => {
-    let first = 0;
-    for (let worker = 1; worker < workers; worker += 1) if (free[worker] < free[first]) first = worker;
-    return first;
+  const began = new Float64Array(count).fill(Infinity), done = new Float64Array(count).fill(Infinity);
+  const taken = new Uint8Array(count), grace = 2 * stage * Float64Array.from(durations).sort()[count >> 1] + 5000;
+  const queues = Array.from({ length: workers }, () => []), ends = new Float64Array(workers).fill(Infinity);
+  const isIdle = (worker) => !queues[worker].length;
+  const begin = (worker, at) => {
+    const atWork = queues.reduce((sum, queue) => sum + (queue.length > 0), 0);
+    began[queues[worker][0]] = at;
+    ends[worker] = at + durations[queues[worker][0]] * stage * contention(atWork);
   };
-  const give = (time) => {
-    const worker = inOrder ? given % workers : idlest();
-    done[given] = free[worker] = Math.max(free[worker], time) + durations[given] * stage;
+  const first = () => ends.indexOf(ends.reduce((one, other) => Math.min(one, other), Infinity));
+  const finish = () => { // whoever is done next goes on with what is waiting
+    const worker = first();
+    time = ends[worker];
+    done[queues[worker].shift()] = time;
+    ends[worker] = Infinity;
+    if (!isIdle(worker)) begin(worker, time);
+  };
+  const give = (worker, at) => {
+    queues[worker].push(given);
+    if (queues[worker].length === 1) begin(worker, at);
     given += 1;
   };
-  while (given < Math.min(window, count)) give(0);
+  const shortest = () => queues.reduce((best, queue, worker) => (queue.length < queues[best].length ? worker : best), 0);
+  const fill = (most, at) => { while (given < Math.min(most, count)) give(inOrder ? given % workers : shortest(), at); };
+  fill(window, 0);
   for (let place = 0; place < count; place += 1) {
+    if (place === warm) start = { now, waited, delivered };
+    while (ends[first()] <= now) finish();
     let next = place;
-    if (!inOrder) {
-      next = -1;
-      for (let other = 0; other < given; other += 1) if (!taken[other] && (next < 0 || done[other] < done[next])) next = other;
-    }
-    let late = Math.max(now, done[next] - durations[next] * stage + grace);
-    while (inOrder && given < Math.min(count, place + 16 * window)) {
-      late = Math.max(late, free[idlest()]);
-      if (late >= done[next]) break;
-      give(late);
+    if (inOrder) {
+      while (done[next] === Infinity) {
+        const late = Math.max(now, time, began[next] + grace), idle = queues.findIndex((queue) => !queue.length);
+        if (idle >= 0 && late < ends[first()] && given < Math.min(count, place + 16 * window)) give(idle, late);
+        else finish();
+      }
+    } else {
+      const soonest = () => {
+        next = -1;
+        for (let other = 0; other < given; other += 1) if (!taken[other] && (next < 0 || done[other] < done[next])) next = other;
+        return done[next];
+      };
+      while (soonest() === Infinity) finish();
     }
     const wait = done[next] > now ? done[next] - now + own.late : own.ready;
     waited += wait;
     now += wait;
     taken[next] = 1;
-    while (given < Math.min(count, place + 1 + window)) give(now);
+    delivered += samples[next];
+    while (ends[first()] <= now) finish();
+    fill(place + 1 + window, now);
     now += bodies[place] * body;
   }
-  return { total: now, waited };
+  return result();
+}
+
+// How many workers were at a batch when each was begun, with its own.
+function atWork(rows) {
+  const began = Float64Array.from(rows.began).sort(), finished = Float64Array.from(rows.finished).sort();
+  const until = (moments, at) => { // how many are not later
+    let low = 0, high = moments.length;
+    while (low < high) { const middle = (low + high) >> 1; if (moments[middle] <= at) low = middle + 1; else high = middle; }
+    return low;
+  };
+  return rows.began.map((at) => Math.max(1, until(began, at) - until(finished, at)));
 }
 
 // What next() takes besides waiting for workers, on average: for batches that were waited for, for others, and without
@@ -65,19 +99,31 @@ function ownTimes(rows, workers) {
   return { late: mean("late", "ready") + sent, ready: mean("ready", "came") + sent, alone: workers ? 0 : mean("ready") };
 }
 
+// How many batches belong to the start: until all workers have answered, and a window was used up.
+function startOf(rows, settings) {
+  const seen = new Set(), window = (settings.workers || 0) * (settings.prefetch || 2);
+  let answered = 0;
+  rows.worker.forEach((worker, place) => { if (!seen.has(worker)) { seen.add(worker); answered = place + 1; } });
+  return rows.got.length > 40 ? Math.max(answered, Math.min(window, rows.got.length >> 2)) : 0;
+}
+
 class WhatIf {
   constructor(form, data) {
     this.data = data;
-    const { rows, settings } = data, count = Math.min(rows.got.length, 4000), start = rows.got.length > 40 ? 10 : 0;
-    this.samples = 0;
+    const { rows, settings } = data, count = Math.min(rows.got.length, 4000), start = startOf(rows, settings);
+    this.samples = [];
     this.durations = [];
     this.bodies = [];
     this.own = ownTimes(rows, settings.workers || 0);
+    const cores = settings.cores || data.environment.cores, busy = atWork(rows);
+    this.contention = (workers) => (cores ? Math.max(1, workers * Number(this.controls.computing.value) / cores) : 1);
+    this.busy = [];
     for (let place = start; place < start + count && place < rows.got.length; place += 1) {
       this.durations.push(Math.max(0, rows.finished[place] - rows.began[place]));
+      this.busy.push(settings.workers ? busy[place] : 0);
       const next = place + 1 < rows.got.length ? rows.asked[place + 1] - rows.got[place] : 0;
       this.bodies.push(Math.max(0, next));
-      this.samples += rows.samples[place];
+      this.samples.push(rows.samples[place]);
     }
     this.form = form;
     const workers = settings.workers || 0;
@@ -86,6 +132,7 @@ class WhatIf {
       prefetch: this.slider("Prefetch per worker", 1, 16, settings.prefetch || 2, 1, (value) => value),
       stage: this.slider("Time to make a batch", 0.1, 2, 1, 0.05, (value) => `${value}x`),
       body: this.slider("Time of a training step", 0.1, 2, 1, 0.05, (value) => `${value}x`),
+      computing: this.slider("Workers compute", 0, 1, 1, 0.05, (value) => percent(value)),
     };
     this.order = element("input", { type: "checkbox", id: "in-order" });
     this.order.checked = settings.in_order !== false;
@@ -106,10 +153,11 @@ class WhatIf {
 
   answer() {
     const value = (name) => Number(this.controls[name].value);
-    const { total, waited } = replay(this, {
+    const durations = this.durations.map((spent, place) => spent / this.contention(this.busy[place])); // with a core each
+    const { total, waited, samples } = replay({ ...this, durations }, {
       workers: value("workers"), prefetch: value("prefetch"), inOrder: this.order.checked, stage: value("stage"), body: value("body"),
     });
-    const rate = total ? this.samples / total * 1e6 : 0;
+    const rate = total ? samples / total * 1e6 : 0;
     document.getElementById("predicted").textContent =
       `${whole(rate)} samples/s, training would wait ${percent(total ? waited / total : 0)} of the time.`;
   }
