@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -158,3 +160,15 @@ def test_nothing_is_measured_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> 
     loop.run(100)
     assert loop.rows == 0
     assert observer.totals(100)[0].nanoseconds == 0
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_was_adding_up() -> None:
+    observer = Observer()
+    with observer._lock:  # as a thread that calls `stats()` has it
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            observer.begin(0, time.monotonic_ns(), 0)
+            observer.totals(0)
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0

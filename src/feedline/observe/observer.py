@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
+from feedline.system.references import References
 from feedline.types import Told
 
 _APART_NS = 5_000_000
@@ -112,6 +114,7 @@ class Observer:
         self._kept: _Kept | None = None
         self._full: _Kept | None = None
         """A recording that has as many rows as it may have."""
+        _observers.add(self)
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
 
@@ -308,3 +311,16 @@ class Observer:
             kept.rows += count
             if kept.rows >= kept.most:
                 self._kept, self._full = None, kept
+
+
+_observers: References[Observer] = References()
+
+
+def _free_in_child() -> None:
+    # Another thread of the process that forked may have been adding up, and does not exist here.
+    for observer in _observers:
+        observer._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_child)
