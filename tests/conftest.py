@@ -6,7 +6,6 @@ a few seconds to go (waiting on the processes and threads themselves), after a g
 """
 
 import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -110,21 +109,7 @@ def pytest_collection_finish() -> None:
         # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
         # cores have tests of their own.
         sys.modules["torch"].set_num_threads(1)
-    if sys.platform == "linux":
-        _move_to_huge_pages()
-
-
-def _move_to_huge_pages() -> None:
-    """Let forks copy fewer pages. With 400 MB of modules and tests, a fork and its end take 40 ms, and 25 ms then."""
-    collapse, size = 25, 1 << 21  # MADV_COLLAPSE, since Linux 6.1; an older one refuses, and all stays as it is
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, access, _, _, _, *name = line.split()
-        first, end = (int(address, 16) for address in addresses.split("-"))
-        first, end = -(-first // size) * size, end // size * size
-        if access == "rw-p" and name in ([], ["[heap]"]) and first < end:
-            madvise(first, end - first, collapse)
+    program_server.move_to_huge_pages()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import functools
 import gc
@@ -179,6 +180,21 @@ def _server() -> Server:
     return Server(process.pid, ours)
 
 
+def move_to_huge_pages() -> None:
+    """Let forks copy fewer pages. With torch alone a fork and its end take 20 ms of a core, and 9 ms then."""
+    if sys.platform != "linux":
+        return
+    collapse, size = 25, 1 << 21  # MADV_COLLAPSE, since Linux 6.1; an older one refuses, and all stays as it is
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *name = line.split()
+        first, end = (int(address, 16) for address in addresses.split("-"))
+        first, end = -(-first // size) * size, end // size * size
+        if access == "rw-p" and name in ([], ["[heap]"]) and first < end:
+            madvise(first, end - first, collapse)
+
+
 # -- in the server ---
 
 
@@ -272,6 +288,7 @@ if __name__ == "__main__":
     _ = feedline.DataLoader, feedline.Loader
     gc.collect()
     gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
+    move_to_huge_pages()
     _this = sys.modules["__main__"]  # whose names are in use until the end
     with socket.socket(fileno=int(sys.argv[1])) as _connection:
         _request = _serve(_connection)

@@ -11,7 +11,16 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tests.thinning import CIRCUMSTANCES, EVERY, LARGE_IMPORTS, large_imports_last, thin, try_fewer_examples
+from tests.thinning import (
+    ABOUT_PROCESSES,
+    CIRCUMSTANCES,
+    EVERY,
+    LARGE_IMPORTS,
+    PROCESSES_IN,
+    large_imports_last,
+    thin,
+    try_fewer_examples,
+)
 
 TESTS = Path(__file__).parent
 
@@ -47,6 +56,27 @@ def test_a_test_runs_in_one_of_its_circumstances_for_each_of_its_subjects() -> N
     assert len({parameters["engine"] for parameters in ran}) > 1, "not the same one for all"
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "with_processes"),
+    [("engine", ("inline", "thread", "process"), "process"), ("workers", (0, 2), 2)],
+)
+def test_processes_are_started_by_one_test_in_some(
+    name: str, values: tuple[object, ...], with_processes: object
+) -> None:
+    def ran(folder: str) -> int:
+        items = [
+            Item(f"{folder}/test_a.py", f"test_{number}", **{name: value}) for number in range(96) for value in values
+        ]
+        found = [parameters[name] for parameters in left(*items)]
+        assert len(found) == 96
+        assert set(found) == set(values)
+        return found.count(with_processes)
+
+    usual = 96 // PROCESSES_IN
+    assert abs(ran("parity") - usual) < usual // 2
+    assert abs(ran(ABOUT_PROCESSES[0]) - 96 // len(values)) < usual // 2
+
+
 @pytest.mark.parametrize("values", [(-1, 1.5), ("two", None)])
 def test_bad_values_of_a_circumstance_are_what_a_test_is_about(values: tuple[object, ...]) -> None:
     assert len(left(*(Item("test_a.py", "test_x", workers=value) for value in values))) == len(values)
@@ -65,7 +95,7 @@ def test_a_file_has_its_own_number_or_that_of_its_folder() -> None:
 
 
 def test_what_is_thinned_is_there() -> None:
-    assert [place for place in EVERY if not (TESTS / place).exists()] == []
+    assert [place for place in (*EVERY, *ABOUT_PROCESSES) if not (TESTS / place).exists()] == []
     assert "engine" in CIRCUMSTANCES
 
 

@@ -18,8 +18,17 @@ THOROUGH = "thorough"
 CIRCUMSTANCES = {"engine", "loader_kind", "method", "persistent", "start_method", "worker_parity", "workers"}
 """Parameters that say where a test runs and not what it is about: it runs in one of their combinations."""
 
+PROCESSES_IN = 5
+"""One test in so many runs with worker processes, of those that may run without: a worker costs 50 ms of a core."""
+
+ABOUT_PROCESSES = ("driver", "engines", "faults")
+"""Where worker processes are as frequent as other circumstances."""
+
 EVERY = {
     "benchmarks/test_scripts.py": 8,
+    "cli/test_pack_interrupted.py": 2,
+    "cli/test_tune.py": 2,
+    "core/test_splitting.py": 3,
     "datasets/cache": 2,
     "datasets/hdf5/test_dataset.py": 2,
     "datasets/sql": 2,
@@ -27,25 +36,28 @@ EVERY = {
     "datasets/test_mixture_stream.py": 2,
     "datasets/streams/test_failures.py": 5,
     "device/test_image_finishing.py": 2,
-    "driver/test_device_batches.py": 2,
-    "engines/processes/test_engine.py": 2,
+    "driver/test_device_batches.py": 3,
+    "engines/processes/test_engine.py": 3,
     "engines/processes/test_worker.py": 2,
+    "engines/test_session.py": 4,
     "engines/test_telling.py": 2,
     "engines/test_unpicklable.py": 3,
-    "faults": 2,
-    "faults/bad_samples": 4,
+    "faults": 3,
+    "faults/bad_samples": 5,
     "faults/test_ends.py": 6,
-    "faults/test_fault_log.py": 3,
-    "faults/test_fork_safety.py": 4,
+    "faults/test_fork_safety.py": 7,
     "faults/test_kept.py": 8,
-    "faults/test_memory_growth.py": 3,
     "faults/test_resources.py": 4,
     "faults/test_stuck.py": 2,
-    "faults/worker_killed": 3,
+    "faults/worker_killed": 4,
+    "frameworks/test_torch_collate.py": 3,
     "frameworks/test_torch_memory.py": 2,
-    "order": 5,
+    "loader/test_auto.py": 2,
+    "loader/test_loader.py": 2,
+    "order": 7,
     "packing": 3,
-    "parity": 6,
+    "parity": 8,
+    "parity/test_grid.py": 12,
     "sources/test_process_group.py": 2,
     "sources/test_same_batches.py": 2,
     "randomness/test_bijection.py": 2,
@@ -87,7 +99,7 @@ def thin(items: Iterable[pytest.Item]) -> None:
             places.setdefault((item.path, name, _subject(item)), []).append(item)
     tests: dict[tuple[Path, str], list[pytest.Item]] = {}
     for members in places.values():
-        (item,) = _kept(members, every=len(members), key=members[0].nodeid)
+        item = _in_one_circumstance(members)
         tests.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     for (path, name), members in tests.items():
         _kept(members, every=_every(path), key=name)
@@ -112,7 +124,7 @@ def large_imports_last(items: Sequence[pytest.Item], processes: int) -> list[pyt
     """
     kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
     for item in items:
-        is_large = _is_here(item.path) and item.path.relative_to(_TESTS).as_posix().startswith(LARGE_IMPORTS)
+        is_large = _is_here(item.path) and _place(item.path).startswith(LARGE_IMPORTS)
         kinds[is_large].append(item)
     small, large = kinds
     ordered: list[pytest.Item] = []
@@ -140,6 +152,27 @@ def _is_circumstance(name: str, value: object) -> bool:
     return name in CIRCUMSTANCES and not (name == "workers" and not (isinstance(value, int) and value >= 0))
 
 
+def _in_one_circumstance(members: list[pytest.Item]) -> pytest.Item:
+    """Keep one, and mark the others."""
+    key = members[0].nodeid
+    kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])  # those without processes, and those with them
+    for item in members:
+        kinds[_starts_processes(item)].append(item)
+    if all(kinds) and not _place(members[0].path).startswith(ABOUT_PROCESSES):
+        has_processes = zlib.crc32(key.encode()) // 64 % PROCESSES_IN == 0
+        members = kinds[has_processes]
+        for item in kinds[not has_processes]:
+            item.add_marker(pytest.mark.slow)
+    (kept,) = _kept(members, every=len(members), key=key)
+    return kept
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    parameters = {} if callspec is None else callspec.params
+    return parameters.get("engine", "process") not in ("inline", "thread") and parameters.get("workers") != 0
+
+
 def _kept(members: list[pytest.Item], *, every: int, key: str) -> list[pytest.Item]:
     """Keep one in `every`, and mark the others."""
     chosen = zlib.crc32(key.encode()) % min(every, len(members))
@@ -155,7 +188,12 @@ def _is_here(path: Path) -> bool:
 
 
 @functools.cache
+def _place(path: Path) -> str:
+    return path.relative_to(_TESTS).as_posix()
+
+
+@functools.cache
 def _every(path: Path) -> int:
-    file = PurePosixPath(path.relative_to(_TESTS))
+    file = PurePosixPath(_place(path))
     folders = [folder.as_posix() for folder in file.parents]
     return next((EVERY[place] for place in (file.as_posix(), *folders) if place in EVERY), 1)

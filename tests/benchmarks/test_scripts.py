@@ -1,4 +1,7 @@
-"""Every benchmark runs with tiny parameters, so that none can rot. What they measure here means nothing."""
+"""Every benchmark runs with tiny parameters, so that none can rot. What they measure here means nothing.
+
+Those that take more than a second are left to `make slow`; all of them are imported, and asked what the docs ask them.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,7 @@ def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders:
         assert ("torch" in row["ratios"]) == (side != "torch")
 
 
+@pytest.mark.slow
 def test_supervision(tmp_path: Path) -> None:
     rows = rows_of("supervision", [*STEADY, "--samples", "2000", "--workers", "0"], tmp_path)
     shares = [row["figures"]["of_nothing"]["median"] for row in rows if "of_nothing" in row.get("figures", {})]
@@ -109,6 +113,7 @@ def test_supervision(tmp_path: Path) -> None:
     assert all(share > 0 for share in shares)
 
 
+@pytest.mark.slow
 def test_worker_cost(tmp_path: Path) -> None:
     found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
     for row in found.values():
@@ -117,6 +122,7 @@ def test_worker_cost(tmp_path: Path) -> None:
         assert figures["own_us"] > 0
 
 
+@pytest.mark.slow
 def test_seeded_stream(tmp_path: Path) -> None:
     rows = rows_of("seeded_stream", [*STEADY, "--samples", "6400"], tmp_path)
     shares = [row["figures"]["of_unseeded"]["median"] for row in rows if "of_unseeded" in row.get("figures", {})]
@@ -124,12 +130,14 @@ def test_seeded_stream(tmp_path: Path) -> None:
     assert shares[0] == shares[2] == 1.0
 
 
+@pytest.mark.slow
 def test_sharded_stream(tmp_path: Path) -> None:
     found = summaries(rows_of("sharded_stream", [*BRIEF, "--samples", "640", "--workers", "2"], tmp_path))
     assert set(found) == {"torch", "feedline/process", "feedline/process, shard", "feedline/process, shard range"}
     assert all(row["figures"]["again_s"]["median"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["pillow", "opencv", "simplejpeg", "feedline"])
 def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
@@ -174,6 +182,7 @@ def test_csv(against: str, tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
 def test_formats(sample: str, count: int, tmp_path: Path) -> None:
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "formats"), "--sample", sample]
@@ -189,6 +198,7 @@ def test_accounting_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(re.findall(r"^(?:map|tensors) +0 +[\d.]+ +[\d.]+ \(", capsys.readouterr().out, re.M)) == 2
 
 
+@pytest.mark.slow
 def test_listing(tmp_path: Path) -> None:
     found = summaries(rows_of("w9_listing", [*BRIEF, "--files", "500", "--data", str(tmp_path)], tmp_path))
     assert set(found) == {"torch", "feedline", "feedline/cache"}
@@ -196,6 +206,7 @@ def test_listing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "order"), [("contiguous", "random"), ("gzip-16", "blocks")])
 def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
@@ -205,6 +216,7 @@ def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
     assert all(row["figures"]["batches_per_s"]["median"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the webdataset package leaves them
 @pytest.mark.parametrize("sample", ["array", "jpeg"])
 def test_tar(sample: str, tmp_path: Path) -> None:
@@ -218,6 +230,7 @@ def test_tar(sample: str, tmp_path: Path) -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 def test_remote(tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--latency-ms", "1"]

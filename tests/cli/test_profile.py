@@ -84,7 +84,11 @@ def run(*arguments: str, cwd: Path, first: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["workers"], ["workers", "spawn"], ["drop"], ["end"], ["forks"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [[], ["workers"], pytest.param(["workers", "spawn"], marks=pytest.mark.slow), ["drop"], ["end"], ["forks"]],
+    ids=" ".join,
+)
 def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: list[str]) -> None:
     code, out, err = run(str(program), *words, cwd=program.parent)
     assert (code, err) == (0, "")

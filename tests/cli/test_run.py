@@ -42,9 +42,9 @@ def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_an_unchanged_program_gets_feedlines_loader(program: Path, start: str) -> None:
-    code, out, err = run("run", str(program), "2", start, "a", "--help", cwd=program.parent)
+@pytest.mark.parametrize(("workers", "start"), [(2, "fork"), (1, "spawn")])
+def test_an_unchanged_program_gets_feedlines_loader(program: Path, workers: int, start: str) -> None:
+    code, out, err = run("run", str(program), str(workers), start, "a", "--help", cwd=program.parent)
     assert (code, err) == (2, "")
     assert out == f"feedline.loader.torch {SQUARES} ['a', '--help'] __main__\n"
 

@@ -92,7 +92,8 @@ if __name__ == "__main__":
         check(feedline.Loader(Squares(), 8), from_numpy)
         check(feedline.Loader(Squares(), 8, workers=2, engine="thread"), from_numpy)
         for method in methods:
-            check(feedline.Loader(Squares(), 8, workers=2, start_method=method), from_numpy)
+            if method == "fork":  # which costs little
+                check(feedline.Loader(Squares(), 8, workers=2, start_method=method), from_numpy)
             check(feedline.Loader(Squares(), 8, workers=2, start_method=method, persistent=True), from_numpy)
             streamed = feedline.Loader(Stream(), 3, workers=2, start_method=method)
             assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [3, 4]]

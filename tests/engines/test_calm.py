@@ -301,3 +301,29 @@ def test_opencv_has_no_threads_while_a_worker_is_forked(
         assert opencv.count == inside
     assert opencv.count == count
     assert opencv.set == ([1, 4] if count == 4 else []), "who has none is not asked to change anything"
+
+
+@pytest.mark.usefixtures("company")
+def test_threads_of_opencv_that_a_fork_by_others_left_behind_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opencv = OpenCV(4)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    pid = os.fork()
+    if pid == 0:
+        with calm_moment():
+            os._exit(len(opencv.set))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.usefixtures("company")
+def test_threads_of_opencv_that_a_worker_makes_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv = OpenCV(4)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    with calm_moment():
+        pid = os.fork()
+        if pid == 0:
+            opencv.count = 4
+            with calm_moment():
+                os._exit(opencv.count)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

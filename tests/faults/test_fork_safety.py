@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import program_server
 from tests.faults.programs import running_afresh
 
 START = """
@@ -189,6 +190,29 @@ def check(text: str, starts: int) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loaders_start_while_other_threads_go_on(name: str) -> None:
     check(*PROGRAMS[name])
+
+
+OTHERS_FORK = """
+import os, pathlib, signal
+import cv2, feedline, numpy as np
+cv2.setNumThreads(2)
+for _ in range(5):
+    cv2.GaussianBlur(np.zeros((512, 512, 3), np.uint8), (11, 11), 3)  # by threads that a fork does not copy
+while sum(") R " in task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/stat")) > 1:
+    pass  # they spin for some time before they wait
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    assert len(list(feedline.Loader(range(8), 2, workers=2))) == 4
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_a_process_that_others_forked_after_opencv_has_computed_starts_workers() -> None:
+    pytest.importorskip("cv2")
+    done = program_server.run(OTHERS_FORK)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

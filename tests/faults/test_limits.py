@@ -31,6 +31,7 @@ def epoch():
     loader.close()
 
 epoch()  # whatever is imported or started once
+enough = 0
 for left in range(0, 30):
     before = len(os.listdir("/proc/self/fd"))
     told = "enough"
@@ -42,16 +43,20 @@ for left in range(0, 30):
     gc.collect()
     more = len(os.listdir("/proc/self/fd")) - before
     say(left, more, told)
+    enough = enough + 1 if told == "enough" else 0
+    if enough == 3:
+        break
 """
 
 
 def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
     """Forked workers: the fork server of Python does not survive a client that runs out of descriptors."""
     with running_afresh(FEW_DESCRIPTORS) as program:
-        lines = [program.line().split(maxsplit=2) for _ in range(30)]
+        lines = [program.line().split(maxsplit=2)]
+        while [told for _, _, told in lines[-3:]] != ["enough"] * 3:
+            lines.append(program.line().split(maxsplit=2))
         assert program.end() == 0, program.errors()
     assert lines[0][2] != "enough"
-    assert lines[-1][2] == "enough"
     assert all(told == "enough" or "ulimit -n" in told for _, _, told in lines)
     # Python leaves a pipe open when the second of two cannot be made to start a process.
     assert all(more == "0" or (more == "2" and told != "enough") for _, more, told in lines), lines

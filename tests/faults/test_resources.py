@@ -57,7 +57,7 @@ from feedline import DataLoader
 
 class Blocks(Numbers):
     def __getitem__(self, index):
-        return torch.full((8, 1 << 20), index, dtype=torch.uint8)
+        return torch.full((8, 1 << 15), index, dtype=torch.uint8)
 
 for options in {}, {"multiprocessing_context": "fork", "split": 2}, {"persistent_workers": True}, {"engine": "thread"}:
     loader = DataLoader(Blocks(20), 10, num_workers=2, **options)

@@ -17,7 +17,10 @@ from tests.frameworks_real.ranks import ROOT
 SCRIPT = Path(__file__).with_name("torchrun_ranks.py")
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
+pytestmark = pytest.mark.slow  # tests/sources/test_process_group.py has ranks of torch's that cost less
+
+
+@pytest.fixture(scope="module", params=[2, 3])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("ranks")
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -505,12 +505,11 @@ class Squares:
 if __name__ == "__main__":
     for method in ("fork", "forkserver", "spawn", None):
         how = {"start_method": method} if method else {"engine": "thread"}
-        for function in (collate.pad(), collate.drop_none(collate.pad())):
-            batches = list(Loader(Squares(), 2, workers=2, collate=function, **how))
-            assert len(batches) == 4
-            assert not any(batch["torch"].any() for batch in batches), f"{method}: a worker imported torch"
-        arrays = list(Loader({"x": np.arange(8)}, 2, shuffle=True, seed=1, workers=2, **how))
-        assert sorted(np.concatenate([batch["x"] for batch in arrays]).tolist()) == list(range(8))
+        batches = list(Loader(Squares(), 2, workers=1, collate=collate.drop_none(collate.pad()), **how))
+        assert len(batches) == 4
+        assert not any(batch["torch"].any() for batch in batches), f"{method}: a worker imported torch"
+    arrays = list(Loader({"x": np.arange(8)}, 2, shuffle=True, seed=1, workers=2, start_method="fork"))
+    assert sorted(np.concatenate([batch["x"] for batch in arrays]).tolist()) == list(range(8))
     assert "torch" not in sys.modules
 """
 

@@ -164,8 +164,9 @@ def second_epoch(kind: Any, state: Any = None) -> list[Any]:
 @pytest.mark.parametrize("kind", [CountingMap, CountingStream])
 @pytest.mark.parametrize(("happens", "error"), [(die, WorkerDied), (never, WorkerTimeout)])
 def test_a_worker_that_does_not_tell_is_told_of_as_it_was_last(kind: Any, happens: Any, error: Any) -> None:
-    loader = counting(kind, happens, timeout=0.5)
+    loader = counting(kind, happens)
     list(loader)
+    loader.timeout = 0.5  # from now on: on a busy machine the first epoch takes its time
     iterator = iter(loader)
     state = copy.deepcopy(loader.state_dict())
     with pytest.raises(error):
@@ -176,8 +177,9 @@ def test_a_worker_that_does_not_tell_is_told_of_as_it_was_last(kind: Any, happen
 
 def test_no_state_is_told_if_nobody_knows_how_a_stream_began() -> None:
     """Worker 1 was left in the middle of an epoch, and does not answer."""
-    loader = counting(CountingStream, never, prefetch_factor=1, timeout=0.5)
+    loader = counting(CountingStream, never, prefetch_factor=1)
     values(itertools.islice(iter(loader), 2))
+    loader.timeout = 1.0  # from now on
     iterator = iter(loader)
     for _ in range(2):
         with pytest.raises(WorkerTimeout):

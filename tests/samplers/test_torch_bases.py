@@ -61,7 +61,10 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+@pytest.mark.parametrize(
+    "imports",
+    [pytest.param(IMPORTS[name], id=name, marks=[pytest.mark.slow] * (name == "through a loader")) for name in IMPORTS],
+)
 def test_every_sampler_with_a_torch_name_is_torch_s(imports: str) -> None:
     told = ask_interpreter(imports + ASK)
     assert {name for name, *_ in told} == set(NAMES)

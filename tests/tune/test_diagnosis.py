@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,14 @@ import pytest
 from feedline.tune.diagnosis import as_dict, diagnose, summary
 from feedline.tune.measured import Measured, Room
 from feedline.tune.probe import probe
-from tests import program_server
 from tests.tune import sick  # with torch: a process that is forked has both imported
-
-PROGRAM = """
-import pathlib, pickle, sys
-from feedline.tune.probe import probe
-pathlib.Path(sys.argv[2]).write_bytes(pickle.dumps(probe(sys.argv[1], seconds=8.0)))
-"""
 
 
 def tried(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> Measured:
     monkeypatch.chdir(folder)  # where some of them write files
-    measured = _tried_apart(name, folder) if name.islower() else probe(f"{sick.__name__}:{name}", seconds=seconds)
+    # Of a loader, in lower case, workers are started: on a busy machine that may take seconds.
+    measured = probe(f"{sick.__name__}:{name}", seconds=8.0 if name.islower() else seconds)
     assert measured.ended is None
-    return measured
-
-
-def _tried_apart(name: str, folder: Path) -> Measured:
-    """Try a loader, in lower case, whose workers are started: from a program of its own, as the command does it."""
-    done = program_server.run(PROGRAM, f"{sick.__name__}:{name}", folder / "measured", cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr
-    measured: Measured = pickle.loads((folder / "measured").read_bytes())
     return measured
 
 

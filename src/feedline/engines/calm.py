@@ -31,6 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from feedline.system.openmp import is_forked
+
 if os.name == "posix":
     import fcntl
 
@@ -53,6 +55,8 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
+_opencv_is_cut_off = "cv2" in sys.modules and is_forked()
+"""True in a process that others have forked while OpenCV was loaded: it may count on threads that are not here."""
 _libc: Any = ctypes.PyDLL(None) if os.name == "posix" else None  # its calls keep the GIL
 _text = ctypes.create_string_buffer(512)
 
@@ -87,10 +91,10 @@ def _known_positions() -> Iterator[None]:
 def _opencv_without_threads() -> Iterator[None]:
     """End the idle threads of OpenCV's pool for a moment, if it is loaded.
 
-    A child that sets another number of threads would wait for ever for threads to end that it does not have. In this
-    process they come back when needed.
+    A child that sets another number of threads would wait for ever for threads to end that it does not have. So would
+    this process, if it is such a child. In any other they come back when needed.
     """
-    cv2 = sys.modules.get("cv2")
+    cv2 = None if _opencv_is_cut_off else sys.modules.get("cv2")
     count = cv2.getNumThreads() if cv2 is not None and hasattr(cv2, "getNumThreads") else 0
     if cv2 is None or count <= 1:
         yield
@@ -218,5 +222,11 @@ def _after_fork() -> None:
         _mine.switch_interval_s = None
 
 
+def _after_fork_in_child() -> None:
+    global _opencv_is_cut_off
+    _after_fork()
+    _opencv_is_cut_off = _opencv_is_cut_off or (_mine.positions is None and "cv2" in sys.modules)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -44,7 +44,7 @@ def dismiss_idle_threads() -> None:
     come back when needed. A process that was forked itself keeps its pool: its threads may be dead already, which
     nothing tells, and ending them would wait for them. Its workers are safe while they compute on one thread.
     """
-    if _is_forked():
+    if is_forked():
         return
     for library in _libraries():
         pause = getattr(library, "omp_pause_resource_all", None)
@@ -58,6 +58,7 @@ def limit_this_thread() -> None:
         library.omp_set_num_threads(1)
 
 
-def _is_forked() -> bool:
+def is_forked() -> bool:
+    """True if this process was forked from another, and has executed no other program since."""
     stat = Path("/proc/self/stat")
     return stat.exists() and bool(int(stat.read_bytes().rpartition(b")")[2].split()[6]) & _FORKED)

@@ -1,8 +1,7 @@
 """Has a dataset tried in a process of its own, so that one that hangs, crashes or eats memory harms nobody else.
 
-The process is forked where that is possible: the caller has no threads then, apart from those that OpenMP keeps. It
-leads a session, and all of that is killed in the end, whatever happens here; should the caller be killed itself, the
-system kills it.
+The process is forked where that is possible, in a calm moment, as workers are. It leads a session, and all of that is
+killed in the end, whatever happens here; should the caller be killed itself, the system kills it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import local_rank_count
+from feedline.engines.calm import calm_moment
 from feedline.engines.processes.stacks import Stacks
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
@@ -93,7 +93,8 @@ def watch(
     stacks = Stacks()
     dismiss_idle_threads()
     process = context.Process(target=run, args=(body, os.getpid(), far, stacks.far))
-    process.start()
+    with calm_moment():
+        process.start()
     far.close()
     try:
         return _Listening(near, process, stacks, memory_bytes, on_stage, subject).until(

@@ -108,6 +108,7 @@ def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None
 
 
 @the_other_of_both
+@pytest.mark.slow
 def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
     def decide(failure: Failure) -> Any:
         once.times(failure.stage)
@@ -126,6 +127,7 @@ def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: 
 
 
 @one_of_both
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "nonsense", "same sample", "no neighbour"])
 def test_policies_that_fail_over_a_sample_that_kills(loader_kind: str, how: str) -> None:
     """The exception comes with the batch, and the loop goes on."""
@@ -167,6 +169,7 @@ def test_names_that_kill(loader_kind: str) -> None:
 
 
 @one_of_both
+@pytest.mark.slow
 def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> None:
     """Each further try costs workers; then what comes after it."""
     policy = Retry(1, then="skip", wait_s=0.001)
@@ -214,6 +217,7 @@ def test_too_much_together_is_no_sample_to_blame(tmp_path: Path) -> None:
     assert len(loader.faults) == 0
 
 
+@pytest.mark.slow
 def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
     class DeadlyNumbers(Numbers):
         def __getitem__(self, index: int) -> int:

@@ -139,6 +139,7 @@ def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path)
 
 
 @the_other_of_both
+@pytest.mark.slow
 def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(COUNT), 2, workers=2, seed=7, shuffle=True, restarts=100)
     batches: list[Any] = []

@@ -66,6 +66,7 @@ def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, 
     assert loader.stats()["restarted_workers"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
     """What was read since the last state is read again, and left out."""
@@ -91,6 +92,7 @@ def test_persistent_streams_killed_between_epochs(kind: str) -> None:
 
 
 @the_other_of_both
+@pytest.mark.slow
 def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> None:
     bad = {2, 3, 20, 30, 31}
     for shard in (False, True):
