@@ -7,8 +7,6 @@ finding out from the first batches.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +24,7 @@ from feedline.engines.portable import PortableEngine
 from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
-from feedline.system.process import scheduled_s
+from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec
 
 _LOOK_S = 0.15
@@ -98,9 +96,9 @@ class _Looking:
         make = self._maker(0)
         before = GlobalStates.now()
         make()  # what is done once is left out
-        batch_s, cpu_share, elapsed_s = _timed(make, _LOOK_S)
+        batch_s, cpu_share = _timed(make, _LOOK_S)
         draws = bool(GlobalStates.now().differing(before))
-        gain = self._thread_gain(elapsed_s) if batch_s >= _WORTH_THREADS_S else 0.0
+        gain = self._thread_gain(batch_s) if batch_s >= _WORTH_THREADS_S else 0.0
         is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
         return np.array([batch_s, cpu_share, gain, is_unsafe])
 
@@ -124,38 +122,22 @@ class _Looking:
 
     def _thread_gain(self, batch_s: float) -> float:
         """Return how many times as many batches two threads make as one, which needs so long for one."""
-        each = max(1, int(_LOOK_S / 2 / batch_s))
         makers = [self._maker(number) for number in (0, 1)]
         for make in makers:
             make()
-        threads = [threading.Thread(target=_repeat, args=(make, each), daemon=True) for make in makers]
-        begun_s = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return 2 * each * batch_s / (time.perf_counter() - begun_s)
+        return on_threads(makers, time.monotonic() + _LOOK_S / 2).rate * batch_s
 
 
-def _repeat(make: Callable[[], None], count: int) -> None:
-    for _ in range(count):
-        make()
-
-
-def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float, float]:
-    """Make batches for so long; returns how long one takes, which share of it is computing, and how long one took.
-
-    The last is more than the first if others computed on this machine meanwhile.
-    """
-    count, elapsed_s, pid, begun_s = 0, 0.0, os.getpid(), time.perf_counter()
-    computed_before_s, queued_before_s = scheduled_s(pid)
-    while elapsed_s < seconds:
+def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
+    """Make batches for so long; returns how long one takes, and which share of it is computing."""
+    count, end_s, clock = 0, time.monotonic() + seconds, Clock()
+    before = clock.now()
+    while not count or time.monotonic() < end_s:
         make()
         count += 1
-        elapsed_s = time.perf_counter() - begun_s
-    computed_s, queued_s = scheduled_s(pid)
-    own_s = max(elapsed_s - (queued_s - queued_before_s), 1e-9)
-    return own_s / count, min(1.0, (computed_s - computed_before_s or own_s) / own_s), elapsed_s / count
+    own_s, computed_s = clock.since(before)
+    clock.close()
+    return own_s / count, min(1.0, computed_s / own_s)
 
 
 def _indices(dataset: Any, number: int) -> Iterator[Any]:

@@ -8,7 +8,7 @@ import torch
 
 from feedline.tune.measured import Batch
 from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock
 
 
 def tried(samples: list[Any], collate: Any = None) -> Batch | None:

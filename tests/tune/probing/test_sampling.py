@@ -12,7 +12,7 @@ import torch
 from feedline.errors import DatasetFailed
 from feedline.tune.measured import Samples
 from feedline.tune.probing import sampling
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock
 from feedline.tune.probing.sampling import Sampling, as_array, leaves, size_of, some_indices, try_threads
 
 

@@ -19,7 +19,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
 from feedline.tune.measured import Batch, FloatField
-from feedline.tune.probing.clock import Clock, shortest_s
+from feedline.system.timing import Clock, shortest_s
 from feedline.tune.probing.sampling import as_array, leaves
 
 _ROOM_BYTES = 16 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
 from feedline.tune.measured import Samples, Threads
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock, on_threads
 from feedline.tune.probing.watching import Decodes, Opens
 
 _MOST_SAMPLES = 2000
@@ -274,57 +273,24 @@ def _growth(memory: list[tuple[int, int]]) -> float:
 def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
     """Make the same samples on so many threads, in turn; each gets an equal part of the time."""
     rates: dict[int, float] = {}
-    failures: list[str] = []
-    helped = 1.0
+    failure, helped = "", 1.0
+    some = indices[:_THREADED_SAMPLES]
     for place, count in enumerate(counts):
         left_s = (until_s - time.monotonic()) / (len(counts) - place)
         if left_s <= 0:
             break
-        end_s = time.monotonic() + left_s
-        found: list[tuple[float, float]] = []
-        barrier = threading.Barrier(count)
-        some = indices[:_THREADED_SAMPLES]
         firsts = [number * len(some) // count for number in range(count)]
-        threads = [
-            threading.Thread(target=_make, args=(ask, some[first:] + some[:first], end_s, barrier, found, failures))
-            for first in firsts
-        ]
+        calls = [_maker(ask, itertools.cycle(some[first:] + some[:first])) for first in firsts]
         computed_s = time.process_time()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if len(found) < count:
+        made = on_threads(calls, time.monotonic() + left_s)
+        failure = failure or ("" if made.failure is None else users_traceback(made.failure))
+        if not made.rate:
             break
-        rates[count] = sum(rate for rate, _ in found)
+        rates[count] = made.rate
         if count == 1:
-            helped = (time.process_time() - computed_s) / max(found[0][1], 1e-6)
-    return Threads(rates, helped, failures[0] if failures else "")
+            helped = (time.process_time() - computed_s) / max(made.computed_s, 1e-6)
+    return Threads(rates, helped, failure)
 
 
-def _make(
-    ask: Ask,
-    indices: list[Any],
-    end_s: float,
-    barrier: threading.Barrier,
-    found: list[tuple[float, float]],
-    failures: list[str],
-) -> None:
-    """Make samples on this thread; adds how many a second and how long the thread computed."""
-    clock = Clock()
-    barrier.wait()
-    # Looked at twice only: it gives up the interpreter's lock, and a wait for that would not count.
-    before = clock.now()
-    made = 0
-    for index in itertools.cycle(indices):
-        try:
-            ask(index)
-            made += 1
-        except Exception as exc:  # whatever the user's code raises, perhaps only on threads
-            failures.append(users_traceback(exc))
-        if time.monotonic() > end_s or len(failures) > _MOST_FAILURES:
-            break
-    spent_s, computed_s = clock.since(before)
-    clock.close()
-    if made:
-        found.append((made / spent_s, computed_s))
+def _maker(ask: Ask, indices: Iterator[Any]) -> Callable[[], Any]:
+    return lambda: ask(next(indices))

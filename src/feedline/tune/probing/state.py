@@ -19,7 +19,7 @@ from feedline.engines.unpicklable import what_fails
 from feedline.failures import words
 from feedline.sharing import share
 from feedline.tune.measured import Held, OpenHandle
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock
 
 _MANY = 1000
 """Items from which on a container is looked at."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from feedline.tune.measured import Decoded, Opened
-from feedline.tune.probing.clock import Clock, shortest_s
+from feedline.system.timing import Clock, shortest_s
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
 """Files that are not the dataset's."""

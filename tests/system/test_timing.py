@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from feedline.tune.probing.clock import Clock, shortest_s
+from feedline.system.timing import Clock, on_threads, shortest_s
 
 
 def test_time_goes_by_whether_it_is_spent_computing_or_not() -> None:
@@ -40,3 +40,26 @@ def test_the_shortest_of_some_calls() -> None:
     assert len(calls) == 5
     assert shortest_s(lambda: time.sleep(0.02), clock, most_s=0.01) >= 0.019
     clock.close()
+
+
+def test_threads_that_wait_make_more_and_those_that_hold_the_lock_do_not() -> None:
+    def wait() -> None:
+        time.sleep(0.002)
+
+    def hold() -> None:
+        sum(range(20_000))
+
+    for call, is_more in ((wait, True), (hold, False)):
+        one = on_threads([call], time.monotonic() + 0.2)
+        two = on_threads([call, call], time.monotonic() + 0.2)
+        assert one.failure is None
+        assert (two.rate > 1.5 * one.rate) == is_more
+
+
+def test_what_fails_on_threads_is_told() -> None:
+    def fail() -> None:
+        raise RuntimeError("not here")
+
+    made = on_threads([fail, lambda: None], time.monotonic() + 60)
+    assert made.rate == 0
+    assert str(made.failure) == "not here"
