@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
     """Measure what the search asks for; in a process of its own."""
-    from feedline.tune.probe import room_now
+    from feedline.tune.measured import room_now
 
     until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
     send("stage", "import")

@@ -7,9 +7,9 @@ import math
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 
-_SLIGHT = 0.05
+SLIGHT = 0.05
 """Share of the time below which waiting does not matter. A guess."""
-_FEW = 10
+FEW = 10
 """Batches after which something can be said. A guess."""
 _HEADROOM = 1.05
 """Workers are to have a little less to do than they could: batches do not take equally long."""
@@ -34,7 +34,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
     if not period.batches:
         return "nothing to say yet: no batch was delivered"
     start_s = period.waits.get("start", 0.0)
-    if period.batches < _FEW:
+    if period.batches < FEW:
         return (
             f"too early to say: {_counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}, "
             f"of which {_time(period.start_s)} until the first"
@@ -48,7 +48,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
             f"{_share(stall)} of the time"
         )
     needed = needed_workers(period)
-    if stall < _SLIGHT:
+    if stall < SLIGHT:
         ready = f"compute-bound: data was ready {_share(1 - stall, digits=1)} of the time"
         if not worker_count:
             return f"{ready}; no workers are needed"

@@ -6,9 +6,14 @@ look like a slow dataset.
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from feedline.driver.settings import local_rank_count
+from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 
 STAGES = ("import", "samples", "batch", "loader", "threads")
 """What is measured, in this order; "loader" only if one was given."""
@@ -128,6 +133,28 @@ class Samples:
         return float(np.mean(self.seconds[2:] or self.seconds))
 
 
+_STEADY_BYTES = 2 << 20
+"""Growth of the memory while samples are made that is not just noise."""
+
+
+def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
+    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time.
+
+    Args:
+        memory: how many samples had been made, and the bytes at that moment.
+    """
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    made = means[-1][0] - means[0][0]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / made)
+
+
 @dataclass(frozen=True)
 class FloatField:
     """A field of floats whose values fit into bytes."""
@@ -218,6 +245,19 @@ class Room:
     start_method: str = "fork"
     """Of worker processes, by default."""
     local_ranks: int = 1
+
+
+def room_now() -> Room:
+    """Return what the system grants this process."""
+    _, free = physical_bytes()
+    return Room(
+        cores=usable_cores(),
+        memory_bytes=None if free is None else min(free, memory_limit()),
+        shared_bytes=shared_bytes(),
+        open_files=limits_of("RLIMIT_NOFILE")[0],
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+        local_ranks=local_rank_count(),
+    )
 
 
 @dataclass

@@ -34,7 +34,7 @@ def find(measured: Measured) -> list[Finding]:
         *_restarted(measured, loader),
         *_workers(measured, loader),
         *_memory(measured, loader),
-        *_files(measured.room, loader),
+        *open_files(measured.room, loader),
         *_shuffling(measured, loader),
     ]
 
@@ -100,11 +100,16 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 
 
 def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
-    room, samples, batch = measured.room, measured.samples, measured.batch
-    if samples is None or loader.engine == "inline":
+    samples, batch = measured.samples, measured.batch
+    if samples is not None:
+        each = samples.sample_bytes if batch is None else batch.bytes / batch.size
+        yield from prefetch_memory(measured.room, loader, (loader.batch_size or 1) * each)
+
+
+def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Finding]:
+    """Compare the batches that are made ahead of time, of so many bytes each, with what the system grants."""
+    if loader.engine == "inline":
         return
-    size = loader.batch_size or 1
-    each = size * (samples.sample_bytes if batch is None else batch.bytes / batch.size)
     whole = loader.workers * loader.depth * each * room.local_ranks
     told = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
     fix = "Prefetch less, use fewer workers or smaller batches"
@@ -128,7 +133,8 @@ def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         )
 
 
-def _files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+    """Compare the open files that workers take with what the system grants."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers
     if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
         return

@@ -26,6 +26,7 @@ from feedline.engines.processes.worker import STACK_SIGNAL
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.failures import words
 from feedline.fetch.awaiting import is_awaited
+from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.tune.measured import LoaderFacts, Making, Samples, State
 from feedline.tune.probing.batch import try_batch
@@ -81,13 +82,13 @@ def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, s
         connection.send(Told("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
-def try_parts(source: str, seconds: float, tell: Tell) -> None:
-    """Try the dataset or loader that was named, part by part."""
+def try_parts(source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+    """Try the dataset or loader that was named, part by part; of a loader that is given, its dataset."""
     _Probe(source, seconds, tell).run()
 
 
 class _Probe:
-    def __init__(self, source: str, seconds: float, tell: Tell) -> None:
+    def __init__(self, source: str | LoaderBase, seconds: float, tell: Tell) -> None:
         self._source = source
         self._tell = tell
         self._end_s = time.monotonic() + seconds
@@ -114,7 +115,8 @@ class _Probe:
         if facts is None or facts.batch_size is not None:
             batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
             self._tell("part", "batch", batch)
-        if loader is not None and facts is not None:
+        # A loader that was given, not named, may be running: what its epochs take is known already.
+        if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
             self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
@@ -126,7 +128,9 @@ class _Probe:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
 
     def _opened(self) -> tuple[Any, float]:
-        """Return what the user named, and how long the user's own code took to make it."""
+        """Return what the user named or gave, and how long the user's own code took to make it."""
+        if not isinstance(self._source, str):
+            return self._source, 0.0
         before = self._clock.now()
         with _imports_timed(self._clock) as spent:
             opened = open_object(self._source)

@@ -20,7 +20,7 @@ from feedline.driver.memory_watch import seen_bytes
 from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
-from feedline.tune.measured import Samples, Threads
+from feedline.tune.measured import Samples, Threads, steady_growth
 from feedline.system.timing import Clock, on_threads
 from feedline.tune.probing.watching import Decodes, Opens
 
@@ -31,8 +31,6 @@ _LONG_LIST = 32
 """Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
 _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
-_STEADY_BYTES = 2 << 20
-"""Growth of the memory while samples are made that is not just noise."""
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
 _MADE_AGAIN = 8
@@ -164,7 +162,7 @@ class Sampling:
             opened=opened,
             decoded=decoded,
             lengths=_varying(run.lengths),
-            growth=_growth(run.memory),
+            growth=steady_growth(run.memory),
         )
 
     def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
@@ -255,19 +253,6 @@ def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[int, ...]:
     differing = [found for found in lengths.values() if len({length for length, _ in found}) > 1]
     largest = max(differing, key=lambda found: sum(size for _, size in found), default=[])
     return tuple(length for length, _ in largest)
-
-
-def _growth(memory: list[tuple[int, int]]) -> float:
-    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time."""
-    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
-    if len(later) < 8:
-        return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
-    grown = later[-1][1] - later[0][1]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16:
-        return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / (means[-1][0] - means[0][0]))
 
 
 def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
