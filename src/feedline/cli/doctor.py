@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write what was found to standard output, as a table or as JSON; returns the exit code.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState, BadRecording: the file
-    cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it is not installed.
+    cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it
+    is not installed.
     """
     if not arguments.json:
         require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")

@@ -16,10 +16,10 @@ from feedline.collate import default, pad
 from feedline.errors import BatchNotPicklable
 from feedline.failures import words
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.system.timing import Clock, shortest_s
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
 from feedline.tune.measured import Batch, FloatField
-from feedline.system.timing import Clock, shortest_s
 from feedline.tune.probing.sampling import as_array, leaves
 
 _ROOM_BYTES = 16 << 20

@@ -28,9 +28,9 @@ from feedline.failures import words
 from feedline.fetch.awaiting import is_awaited
 from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
+from feedline.system.timing import Clock
 from feedline.tune.measured import LoaderFacts, Making, Samples, State
 from feedline.tune.probing.batch import try_batch
-from feedline.system.timing import Clock
 from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled

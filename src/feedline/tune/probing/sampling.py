@@ -20,8 +20,8 @@ from feedline.driver.memory_watch import seen_bytes
 from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
-from feedline.tune.measured import Samples, Threads, steady_growth
 from feedline.system.timing import Clock, on_threads
+from feedline.tune.measured import Samples, Threads, steady_growth
 from feedline.tune.probing.watching import Decodes, Opens
 
 _MOST_SAMPLES = 2000

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.tune.measured import Decoded, Opened
 from feedline.system.timing import Clock, shortest_s
+from feedline.tune.measured import Decoded, Opened
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
 """Files that are not the dataset's."""
