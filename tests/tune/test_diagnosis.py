@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from feedline.tune.probe import probe
 from tests import program_server
 from tests.report.recordings import recording_of
 from tests.tune import sick  # with torch: a process that is forked has both imported
+from tests.tune.cures import CURES
 
 PROGRAM = """
 import pathlib, pickle, sys
@@ -103,6 +105,17 @@ def test_the_disease_is_named_and_no_other(
     (finding,) = findings
     assert finding.fix
     assert finding.gain is None or finding.gain >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CURES)
+def test_the_gain_is_what_the_cure_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {finding.name: finding.gain for finding in diagnose(tried(name, tmp_path, monkeypatch, 4.0))}
+    promised, real = told[CURES[name].disease], CURES[name].gain()
+    assert promised is not None
+    # Where others use the cores as well, caches are cold, and a worker waits for its turn.
+    factor = 1.5 if os.getloadavg()[0] < (os.cpu_count() or 1) else 3.0
+    assert real / factor < promised < real * factor
 
 
 @pytest.mark.parametrize(

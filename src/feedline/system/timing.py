@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,14 +49,14 @@ class Clock:
 
 
 # Any: whatever the function returns is dropped.
-def shortest_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
-    """Return the shortest of some calls, of which the first may have been the only one."""
+def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
+    """Return the median of some calls, of which the first may have been the only one."""
     times: list[float] = []
     while len(times) < _REPEATS and sum(times) < most_s:
         before = clock.now()
         function()
         times.append(clock.since(before)[0])
-    return min(times)
+    return statistics.median(times)
 
 
 @dataclass(frozen=True)

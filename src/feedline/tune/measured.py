@@ -116,6 +116,8 @@ class Samples:
     failure: str = ""
     """What the first that failed raised, with the user's frames."""
     opened: tuple[Opened, ...] = ()
+    kept_open_s: float | None = None
+    """What a usual sample takes if these files stay open; None if that could not be tried."""
     decoded: Decoded | None = None
     lengths: tuple[int, ...] = ()
     """Of the first axis of the largest field whose samples differ in it; empty if they do not differ."""
@@ -163,8 +165,8 @@ class FloatField:
     dtype: str
     is_scaled: bool
     """True if they are k/255, False if they are whole numbers from 0 to 255."""
-    saved_s: float
-    """What a sample would take less, in the batch and in the transport."""
+    convert_s: float
+    """To make them of bytes, for one sample."""
     sample_bytes: int
 
 
@@ -183,8 +185,12 @@ class Batch:
     pickle_s: float
     """To pickle it and to read it again, as a whole."""
     pickle_bytes: int
+    write_s: float
+    """To write it into memory that processes share: the worker's part of"""
     arena_s: float
     """To write it into memory that processes share, and to read it again."""
+    as_arrays_s: float
+    """To put as many bytes together as its objects have, if they were arrays."""
     object_bytes: int
     """What of it is not arrays, as pickles."""
     objects: str = ""
@@ -223,8 +229,10 @@ class LoaderFacts:
     is_persistent: bool
     start_method: str
     start_s: float | None = None
-    """From asking for an epoch until the first batch came, less what that batch takes; None if it was not tried, or
-    if workers are kept."""
+    """From asking for an epoch until the first batch came, less what that batch takes, and from the last batch to the
+    end; None if it was not tried, or if workers are kept."""
+    rest_s: float | None = None
+    """From the first batch of an epoch to the last; estimated from some batches if there are many."""
     failure: str = ""
     """What the first batch raised, with the user's frames."""
     shuffle_s: float | None = None
@@ -260,6 +268,9 @@ def room_now() -> Room:
     )
 
 
+GUESSED_HANDOVER_S = 1e-4
+
+
 @dataclass
 class Measured:
     """All of it. What is None was not reached."""
@@ -271,6 +282,8 @@ class Measured:
     batch: Batch | None = None
     threads: Threads | None = None
     loader: LoaderFacts | None = None
+    handover_s: float = GUESSED_HANDOVER_S
+    """What a worker needs for a batch of the same number of samples that are next to nothing."""
     ended: str | None = None
     """What ended the probe early, in words; None if nothing did."""
     ended_in: str = ""
@@ -292,9 +305,19 @@ class Measured:
         return self.room.start_method if self.loader is None else self.loader.start_method
 
     @property
+    def batch_share_s(self) -> float:
+        """What a sample takes of the time in which a worker puts its batch together and sends it."""
+        if self.batch is None:
+            return 0.0
+        sent_s = {"inline": 0.0, "thread": self.handover_s}.get(self.engine or "", self.handover_s + self.batch.write_s)
+        return (self.batch.collate_s + sent_s) / self.batch.size
+
+    @property
     def epoch_s(self) -> float | None:
         """How long an epoch takes with the workers of the loader, or one per core; None if it is not known."""
+        if self.loader is not None and self.loader.rest_s is not None:
+            return self.loader.rest_s
         if self.samples is None or self.making is None or self.making.length is None:
             return None
         workers = self.room.cores if self.loader is None else min(self.loader.workers, self.room.cores)
-        return self.making.length * self.samples.mean_s / max(workers, 1)
+        return self.making.length * (self.samples.mean_s + self.batch_share_s) / max(workers, 1)

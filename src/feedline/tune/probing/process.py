@@ -29,9 +29,9 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.timing import Clock
-from feedline.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tune.measured import GUESSED_HANDOVER_S, LoaderFacts, Making, Samples, State
 from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
+from feedline.tune.probing.loading import collate_of, facts_of, handover_s, is_loader, with_times
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
@@ -115,6 +115,8 @@ class _Probe:
         if facts is None or facts.batch_size is not None:
             batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
             self._tell("part", "batch", batch)
+            if facts is None or facts.engine == "process":
+                self._tell("part", "handover_s", handover_s(len(kept)) or GUESSED_HANDOVER_S)
         # A loader that was given, not named, may be running: what its epochs take is known already.
         if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")

@@ -22,7 +22,7 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
 from feedline.system.timing import Clock, on_threads
 from feedline.tune.measured import Samples, Threads, steady_growth
-from feedline.tune.probing.watching import Decodes, Opens
+from feedline.tune.probing.watching import Decodes, Opens, kept_open
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
@@ -151,6 +151,10 @@ class Sampling:
         later = len(run.seconds) - 1
         repeated = tuple(self._again(run, until_s, clock)) if can_repeat else ()
         again_s = functools.partial(self._usual_s, run.indices, clock)
+        kept_open_s = None
+        if opened and can_repeat:
+            with kept_open():
+                kept_open_s = again_s()
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
@@ -160,6 +164,7 @@ class Sampling:
             failed=run.failed,
             failure=run.failure,
             opened=opened,
+            kept_open_s=kept_open_s,
             decoded=decoded,
             lengths=_varying(run.lengths),
             growth=steady_growth(run.memory),
