@@ -20,10 +20,10 @@ def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     recording = recording_of(60, workers=2)
     recording.settings["cores"] = 8
     recording.save(tmp_path / "run.json")
-    advice: list[str] = []
-    monkeypatch.setattr("feedline.cli.report.page_of", lambda _, told: str(advice.extend(told)))
+    monkeypatch.setattr("feedline.cli.report.page_of", lambda _, advice: "\n".join(advice))
     assert main(["report", str(tmp_path / "run.json")]) == 0
-    assert [text.partition(":")[0] for text in advice] == ["too-few-workers"]
+    (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
+    assert line.startswith("too-few-workers: A batch takes")
 
 
 def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -416,6 +416,10 @@ def too_few_workers() -> Any:
     return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
 
 
+def three_workers() -> Any:
+    return feedline.DataLoader(Computing(), 8, num_workers=3, persistent_workers=True)
+
+
 def large_batches() -> Any:
     return torch.utils.data.DataLoader(Thirds(), 64, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
 

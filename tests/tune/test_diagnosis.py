@@ -20,7 +20,7 @@ from feedline.tune.measured import Measured, Room
 from feedline.tune.probe import probe
 from tests import program_server
 from tests.report.recordings import recording_of
-from tests.tune import sick  # with torch: a process that is forked has both imported
+from tests.tune import sick, sound  # with torch: a process that is forked has both imported
 from tests.tune.cures import CURES
 
 PROGRAM = """
@@ -51,6 +51,30 @@ def _tried_apart(name: str, folder: Path) -> Measured:
 )
 def test_healthy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnose(tried(name, tmp_path, monkeypatch)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tensors",
+        "subset",
+        "concatenated",
+        "Texts",
+        "Tokens",
+        "Images",
+        "image_folder",
+        "mapped",
+        "hdf5",
+        "hugging_face",
+    ],
+)
+def test_healthy_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "hugging_face":
+        pytest.importorskip("datasets")  # imported here: it takes longer than the dataset is tried
+    monkeypatch.chdir(tmp_path)
+    measured = probe(f"{sound.__name__}:{name}", seconds=4.0)
+    assert measured.ended is None
+    assert diagnose(measured) == []
 
 
 @pytest.mark.parametrize(
@@ -122,6 +146,8 @@ def test_the_gain_is_what_the_cure_gains(name: str, tmp_path: Path, monkeypatch:
     ("name", "granted", "disease", "is_serious"),
     [
         ("too_few_workers", {"cores": 16}, "too-few-workers", False),
+        ("three_workers", {"cores": 1}, "too-many-workers", False),
+        ("three_workers", {"local_ranks": 2}, "too-many-workers", False),
         ("large_batches", {"shared_bytes": 8 << 20}, "shared-memory", True),
         ("large_batches", {"open_files": 25}, "open-files", False),
         ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),

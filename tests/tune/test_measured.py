@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from feedline.tune.measured import room_now, steady_growth
@@ -19,3 +21,13 @@ def test_the_room() -> None:
     room = room_now()
     assert room.cores >= 1
     assert room.memory_bytes is None or room.memory_bytes > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_the_cores_are_those_that_this_process_may_use() -> None:
+    all_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_cores)})
+    try:
+        assert room_now().cores == 1
+    finally:
+        os.sched_setaffinity(0, all_cores)

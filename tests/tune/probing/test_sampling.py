@@ -45,6 +45,13 @@ def test_fields_have_names() -> None:
     assert list(leaves(5)) == [("sample", 5)]
 
 
+def test_a_sample_may_hold_itself() -> None:
+    sample: list[Any] = []
+    sample.append(sample)
+    assert len(list(leaves(sample))) == 1
+    assert size_of(sample) > 0
+
+
 def test_sizes_and_arrays() -> None:
     assert size_of({"x": np.zeros(3), "t": torch.zeros(2), "s": "four", "n": 1}) == 24 + 8 + 4 + 8
     assert as_array(torch.zeros(2)) is not None

@@ -65,7 +65,8 @@ def _objects(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
     yield Finding(
         "serialisation",
         f"{bytes_text(batch.object_bytes / batch.size)} of a sample are Python objects, most of all {batch.objects}: "
-        f"they are pickled and read again, {seconds_text(sent_s)} for a sample that takes a worker {seconds_text(now_s)} "
+        f"they are pickled and read again, {seconds_text(sent_s)} for a sample that keeps a worker for "
+        f"{seconds_text(now_s)} "
         f"(torch's loader pickles all of it: {as_pickle})",
         "Return arrays or tensors: they are written into shared memory as they are.",
         "return np.asarray(values, np.float32)",

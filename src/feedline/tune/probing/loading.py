@@ -27,6 +27,7 @@ _STARTS = 2
 _PATIENCE = 4
 """Times what a batch should take that there must be time for: on a busy machine it may take that long."""
 _HANDED_OVER = 100
+_HANDOVER_TIMEOUT_S = 2.0
 _MOST_BATCHES = 100
 """Of an epoch that is gone through to see how long it takes."""
 _DRAWN = 500_000
@@ -144,7 +145,8 @@ class _Least:
 def handover_s(batch_size: int) -> float | None:
     """Return how long a worker computes for a batch of the smallest samples; None if it cannot be tried."""
     least = _Least(2 * _HANDED_OVER * batch_size)
-    loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1)  # not the default: tasks one by one
+    # With more than the default prefetch, workers get tasks one by one.
+    loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1, timeout_s=_HANDOVER_TIMEOUT_S)
     try:
         batches = iter(loader)
         next(batches)

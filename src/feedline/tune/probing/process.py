@@ -37,6 +37,8 @@ from feedline.tune.probing.state import OwnGenerators, handles_before, handles_o
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
+_HANDOVER_S = 1.0
+"""That must be left to try what a worker needs for any batch."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
@@ -108,6 +110,8 @@ class _Probe:
         self._tell("part", "making", making)
         facts = None if loader is None else facts_of(loader)
         self._tell("part", "loader", facts)
+        if (facts is None or facts.engine == "process") and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # as in worker processes
         self._tell("stage", "samples")
         samples, kept, state, ask = self._samples(dataset, making, facts)
         self._tell("stage", "batch")
@@ -115,7 +119,7 @@ class _Probe:
         if facts is None or facts.batch_size is not None:
             batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
             self._tell("part", "batch", batch)
-            if facts is None or facts.engine == "process":
+            if (facts is None or facts.engine == "process") and time.monotonic() < self._end_s - _HANDOVER_S:
                 self._tell("part", "handover_s", handover_s(len(kept)) or GUESSED_HANDOVER_S)
         # A loader that was given, not named, may be running: what its epochs take is known already.
         if loader is not None and facts is not None and isinstance(self._source, str):

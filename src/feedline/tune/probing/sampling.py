@@ -27,6 +27,7 @@ from feedline.tune.probing.watching import Decodes, Opens, kept_open
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
 """Samples that may fail before one works. Then all are taken to fail."""
+_DEPTH = 16
 _LONG_LIST = 32
 """Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
 _KEPT_BYTES = 64 << 20
@@ -55,14 +56,16 @@ def some_indices(dataset: Any, length: int) -> list[Any]:
     return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a sample or batch that hold values, with their names."""
-    if isinstance(value, Mapping):
+    if depth == _DEPTH:  # a sample may even hold itself
+        yield name, value
+    elif isinstance(value, Mapping):
         for key, held in value.items():
-            yield from leaves(held, f"{name}.{key}" if name else str(key))
+            yield from leaves(held, f"{name}.{key}" if name else str(key), depth + 1)
     elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
         for place, held in enumerate(value):
-            yield from leaves(held, f"{name or 'sample'}[{place}]")
+            yield from leaves(held, f"{name or 'sample'}[{place}]", depth + 1)
     else:
         yield name or "sample", value
 
@@ -177,7 +180,7 @@ class Sampling:
             sample = self._ask(index)
         except StopIteration:
             return False
-        except (Exception, SystemExit) as exc:  # whatever the user's code raises
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # the user's code's: Ctrl-C does not come to here
             run.failed += 1
             run.failure = run.failure or f"sample {index!r:.40}:\n{users_traceback(exc)}"
             return run.failed < _MOST_FAILURES or bool(run.seconds)
