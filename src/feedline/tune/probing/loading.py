@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import sys
@@ -24,6 +25,7 @@ from feedline.system.process import scheduled_s
 from feedline.tune.measured import LoaderFacts
 
 _STARTS = 2
+_KEPT_EPOCHS = 5
 _PATIENCE = 4
 """Times what a batch should take that there must be time for: on a busy machine it may take that long."""
 _HANDED_OVER = 100
@@ -91,6 +93,8 @@ def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) 
         return facts
     first_s, end_s = (min(getattr(epoch, name) for epoch in epochs) for name in ("first_s", "end_s"))
     rest_s = min((epoch.rest_s for epoch in epochs if epoch.rest_s is not None), default=None)
+    if all(epoch.is_over for epoch in epochs):  # and so short that most of its batches are made while workers start
+        rest_s = _kept_epoch_s(loader, until_s) or rest_s
     return replace(facts, start_s=max(0.0, first_s - batch_s) + end_s, rest_s=rest_s)
 
 
@@ -104,6 +108,8 @@ class _Epoch:
     """From there to the last one; None if that is not known."""
     end_s: float
     """From there to the end."""
+    is_over: bool
+    """True if it was gone through to its end."""
 
 
 def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
@@ -125,7 +131,24 @@ def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
     count = len(moments) if is_over else len(loader) - 1 if hasattr(type(loader.dataset), "__len__") else 0
     if len(steady) > 1:
         rest_s = (steady[-1] - steady[0]) / (len(steady) - 1) * count
-    return _Epoch(first_s - began_s, rest_s or None, end_s)
+    return _Epoch(first_s - began_s, rest_s or None, end_s, is_over)
+
+
+def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
+    """Return how long an epoch takes whose workers are there already; None if that cannot be tried in time."""
+    if "persistent_workers" not in vars(loader):
+        return None
+    twin = copy.copy(loader)
+    vars(twin).update(persistent_workers=True, _iterator=None)
+    times = []
+    for _ in range(_KEPT_EPOCHS):
+        began_s = time.perf_counter()
+        for _ in twin:
+            if time.monotonic() > until_s:
+                return None
+        times.append(time.perf_counter() - began_s)
+    vars(twin).update(_iterator=None)  # with which its workers end
+    return min(times[1:])
 
 
 @dataclass(frozen=True)
