@@ -186,7 +186,7 @@ class Batch:
     """To pickle it and to read it again, as a whole."""
     pickle_bytes: int
     write_s: float
-    """To write it into memory that processes share: the worker's part of"""
+    """To write it into memory that processes share, which a worker does."""
     arena_s: float
     """To write it into memory that processes share, and to read it again."""
     as_arrays_s: float
@@ -234,7 +234,7 @@ class LoaderFacts:
     rest_s: float | None = None
     """From the first batch of an epoch to the last; estimated from some batches if there are many."""
     failure: str = ""
-    """What the first batch raised, with the user's frames."""
+    """What a batch raised, with the user's frames."""
     shuffle_s: float | None = None
     """To draw the order of an epoch as a list; None if no list is drawn."""
     shuffle_bytes: int = 0
@@ -269,6 +269,7 @@ def room_now() -> Room:
 
 
 GUESSED_HANDOVER_S = 1e-4
+"""Where there is no time, or no process, to measure it."""
 
 
 @dataclass

@@ -43,7 +43,7 @@ def test_what_is_written_is_written(tmp_path: Path) -> None:
         for text in ("first", "second"):
             with open(tmp_path / "a.txt", "w") as file:
                 file.write(text)
-        with open(tmp_path / "a.txt", mode="a") as file:
+        with open(file=tmp_path / "a.txt", mode="a") as file:
             file.write(" and last")
         read, write = os.pipe()
         os.close(write)

@@ -43,7 +43,7 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     if loader.failure and not _is_explained(measured, loader):
         yield Finding(
             "failing-loader",
-            f"Single samples can be made, but the first batch of the loader raised:\n{loader.failure.rstrip()}",
+            f"Single samples can be made, but a batch of the loader raised:\n{loader.failure.rstrip()}",
             "Correct what it raises: the collate function, or what workers get of the dataset.",
             is_serious=True,
         )
@@ -52,6 +52,8 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
     """True if another finding says why batches fail."""
     state, threads, batch = measured.state, measured.threads, measured.batch
+    if measured.samples is not None and measured.samples.failed:
+        return True
     if loader.engine == "thread":
         return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
     return bool(state.handles) or (batch is not None and batch.not_picklable is not None)

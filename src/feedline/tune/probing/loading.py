@@ -141,13 +141,17 @@ def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
     twin = copy.copy(loader)
     vars(twin).update(persistent_workers=True, _iterator=None)
     times = []
-    for _ in range(_KEPT_EPOCHS):
-        began_s = time.perf_counter()
-        for _ in twin:
-            if time.monotonic() > until_s:
-                return None
-        times.append(time.perf_counter() - began_s)
-    vars(twin).update(_iterator=None)  # with which its workers end
+    try:
+        for _ in range(_KEPT_EPOCHS):
+            began_s = time.perf_counter()
+            for _ in twin:
+                if time.monotonic() > until_s:
+                    return None
+            times.append(time.perf_counter() - began_s)
+    except Exception:  # an epoch worked before; what raises now and then is told elsewhere
+        return None
+    finally:
+        vars(twin).update(_iterator=None)  # with which its workers end
     return min(times[1:])
 
 

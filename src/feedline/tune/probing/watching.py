@@ -118,10 +118,9 @@ def kept_open() -> Iterator[None]:
 
     def once(name: str, function: Callable[..., Any], keep: Callable[[Any], Any]) -> Callable[..., Any]:
         def opened(*args: Any, **options: Any) -> Any:
-            mode = options.get("mode", args[1] if len(args) > 1 else "r")
-            if not isinstance(args[0], (str, bytes, os.PathLike)) or (
-                isinstance(mode, str) and set(mode) & set("wax+")
-            ):
+            path, mode = [*args, None, None][:2]
+            mode = str(options.get("mode", mode or "r"))
+            if not isinstance(path, (str, bytes, os.PathLike)) or set(mode) & set("wax+"):
                 return function(*args, **options)  # it is written to, or no file that could be opened again
             key = f"{name} {args!r} {options!r}"
             if key not in kept:
