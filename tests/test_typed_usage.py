@@ -24,6 +24,7 @@ from feedline.faults import Policy, Retry, Skip
 from feedline.observe.recording import Recording
 from feedline.observe.stats import Stats
 from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
+from feedline.tune.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -189,6 +190,8 @@ def test_what_a_loader_measures(tmp_path: Path) -> None:
         for _ in loader:
             with feedline.stage("step"):
                 pass
+    assert_type(feedline.doctor(loader), Findings)
+    assert_type(feedline.doctor(tmp_path / "run.json")[0:1], list[Finding])
     stats = assert_type(loader.stats(), Stats)
     assert_type(stats.verdict, str)
     assert_type(stats.epoch.waits, dict[str, float])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from feedline.randomness.scope import rng
     from feedline.recorder import record
     from feedline.sharing.share import share
+    from feedline.tune.diagnosis import doctor
 
 __all__ = [
     "DataLoader",
@@ -26,6 +27,7 @@ __all__ = [
     "abc",
     "collate",
     "datasets",
+    "doctor",
     "errors",
     "faults",
     "images",
@@ -51,6 +53,7 @@ _PLACES = {
     "abc": "feedline.abc",
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
+    "doctor": "feedline.tune.diagnosis",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
     "images": "feedline.images",

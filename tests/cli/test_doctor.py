@@ -16,6 +16,7 @@ from feedline.cli.doctor import show
 from feedline.cli.main import main
 from feedline.tune.finding import Finding
 from tests import program_server
+from tests.report.recordings import recording_of
 
 
 def draw(*findings: Finding, lines: tuple[str, ...] = ()) -> str:
@@ -97,6 +98,33 @@ def test_a_file_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert told["findings"][0]["severity"] == "fine"
 
 
+def test_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recording_of(200, workers=2)
+    recording.settings["cores"] = 8
+    for name in ("run.json", "run.json.gz"):
+        recording.save(tmp_path / name)
+        assert main(["doctor", str(tmp_path / name)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("data-bound: training waited")
+        assert "too-few-workers" in out
+        assert main(["doctor", "--json", str(tmp_path / name)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [finding["name"] for finding in told["findings"]] == ["too-few-workers"]
+        assert told["run"]["verdict"] == recording.stats().verdict
+    recording.counters["restarted_workers"] = 2
+    recording.save(tmp_path / "run.json")
+    assert main(["doctor", str(tmp_path / "run.json")]) == 3
+
+
+def test_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run.json", "run.json.gz"):
+        recording_of(20).save(tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+        assert main(["doctor", str(tmp_path / name)]) == 1
+        assert "was cut off" in capsys.readouterr().err
+
+
 def test_a_file_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"PK\x03\x04rest")
@@ -164,7 +192,7 @@ def test_datasets_that_cannot_be_tried(name: str, status: int, text: str, traceb
 @pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
 def test_what_is_neither_a_dataset_nor_a_file_of_faults(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", what]) == 1
-    assert "is no file of faults. Name a dataset as module:dataset" in capsys.readouterr().err
+    assert "is no file of faults and no recording. Name a dataset as" in capsys.readouterr().err
 
 
 def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:

@@ -18,6 +18,16 @@ def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.Captu
     assert "<title>feedline report" in (tmp_path / "run.html").read_text("utf-8")
 
 
+def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recording_of(60, workers=2)
+    recording.settings["cores"] = 8
+    recording.save(tmp_path / "run.json")
+    monkeypatch.setattr("feedline.cli.report.page_of", lambda _, advice: "\n".join(advice))
+    assert main(["report", str(tmp_path / "run.json")]) == 0
+    (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
+    assert line.startswith("too-few-workers: A batch takes")
+
+
 def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:
     recording_of(60).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "other.html")]) == 0

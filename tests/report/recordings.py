@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from feedline.observe.batch_rows import Row, columns_of, row
+from feedline.observe.batch_rows import Row, columns_of, row, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 
 MS = 1_000_000
@@ -51,13 +51,15 @@ def recording_of(
         if len(tasks) < batches:
             tasks.append(make(got))
         now = got + int(step_ms * MS * (0.9 + 0.2 * dice.random()))
+    columns = columns_of(rows)
+    settle_order(columns)
     at = np.linspace(BEGUN, now, 50).tolist()
     return Recording(
         settings={"engine": "process", "workers": workers, "prefetch": 2, "batch_size": 32, "in_order": True},
         environment={"feedline": "0.0", "cores": 8},
         started=1.79e9,
         epochs=[EpochSpan(0, BEGUN, 30 * MS, 0)],
-        rows=columns_of(rows),
+        rows=columns,
         system={"at": at, "memory": [4e8] * 50, "worker_memory": [9e8 + 1e6 * place for place in range(50)]},
         counters={"workers": workers, "batches": batches},
     )

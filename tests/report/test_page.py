@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from feedline.observe.attribution import CAUSES
 from feedline.observe.recording import Recording
 from feedline.report import page_of
 from feedline.report.page import contents
@@ -54,6 +55,25 @@ def test_columns_are_those_of_the_recording() -> None:
     last = sum(rows["got"])
     assert last == (recording.rows["got"][-1] - began) // 1000
     assert sum(rows["worker"]) == recording.rows["worker"][-1]
+
+
+@pytest.mark.parametrize(
+    ("slow", "workers", "cause", "words"),
+    [
+        (0.3, 2, "order", "mostly for a late batch while later ones were ready"),
+        (0.0, 2, "fetch", "mostly for fetch"),
+        (0.1, 6, "order", "mostly for a late batch while later ones were ready"),
+    ],
+)
+def test_the_verdict_names_what_the_timeline_shows(slow: float, workers: int, cause: str, words: str) -> None:
+    recording = recording_of(300, slow=slow, workers=workers)
+    told = contents(recording)
+    shown: dict[str, int] = dict.fromkeys(CAUSES, 0)
+    waited = recording.rows["got"] - recording.rows["asked"]
+    for place, wait in zip(itertools.accumulate(told["rows"]["cause"]), waited.tolist(), strict=True):
+        shown[CAUSES[place]] += wait
+    assert max(shown, key=shown.__getitem__) == cause
+    assert words in told["verdict"]
 
 
 def test_a_recording_without_batches_is_shown() -> None:

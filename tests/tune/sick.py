@@ -109,8 +109,11 @@ class OpenedLater(Healthy):
 
 
 class Objects(Healthy):
+    def __init__(self) -> None:
+        self.words = [[f"word {index} {number}" for number in range(300)] for index in range(200)]
+
     def __getitem__(self, index: int) -> Any:
-        return {"words": [f"word {index} {number}" for number in range(300)]}
+        return {"words": self.words[index % 200]}
 
 
 class SlowToMake(Healthy):
@@ -279,6 +282,11 @@ class LargeImages(Healthy):
 
 
 class LargeImagesByOpenCV(LargeImages):
+    def __init__(self) -> None:
+        import cv2  # noqa: F401  # not in the first sample, which would take all of the time
+
+        super().__init__()
+
     def __getitem__(self, index: int) -> Any:
         import cv2
 
@@ -406,6 +414,10 @@ def failing_loader() -> Any:
 
 def too_few_workers() -> Any:
     return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
+
+
+def three_workers() -> Any:
+    return feedline.DataLoader(Computing(), 8, num_workers=3, persistent_workers=True)
 
 
 def large_batches() -> Any:

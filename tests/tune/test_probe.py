@@ -10,7 +10,7 @@ import pytest
 
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.tune.measured import STAGES
-from feedline.tune.probe import probe, room_now
+from feedline.tune.probe import probe
 
 HERE = Path(__file__).parent
 
@@ -105,9 +105,3 @@ def test_a_fault_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.M
     monkeypatch.setattr("feedline.tune.probing.process.try_batch", lambda *_: 1 / 0)
     with pytest.raises(InternalError, match=r"(?s)while a batch was put together.*ZeroDivisionError"):
         probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
-
-
-def test_the_room() -> None:
-    room = room_now()
-    assert room.cores >= 1
-    assert room.memory_bytes is None or room.memory_bytes > 0

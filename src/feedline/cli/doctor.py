@@ -1,4 +1,4 @@
-"""`feedline doctor`: look at this machine, at saved faults or at a dataset, and say what to change."""
+"""`feedline doctor`: look at this machine, a dataset, a recording or saved faults, and say what to change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from feedline.bench import machine
 from feedline.cli import fault_file
 from feedline.cli.findings import find
 from feedline.errors import BadOption
-from feedline.tune.diagnosis import as_dict, diagnose, summary
-from feedline.tune.finding import Finding
+from feedline.observe.recording import FORMAT, Recording
+from feedline.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tune.finding import NOTHING, SHOWN_GAIN, Finding
 from feedline.tune.measured import STAGES
 from feedline.values.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SHOWN_GAIN = 1.05
 SERIOUS = 3
 """The exit code if something serious was found; see `main.FAILED` for those of datasets that cannot be tried."""
 
@@ -46,8 +46,9 @@ class _Looked:
 def run(arguments: argparse.Namespace) -> int:
     """Write what was found to standard output, as a table or as JSON; returns the exit code.
 
-    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState: the file cannot be read, is
-    damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it is not installed.
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState, BadRecording: the file
+    cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it
+    is not installed.
     """
     if not arguments.json:
         require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
@@ -58,11 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
     elif what.endswith(".py") or not os.path.exists(what):
         raise BadOption(
-            f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a "
-            "file that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
+            f"{what!r} is no file of faults and no recording. Name a dataset as module:dataset or "
+            "path/to/file.py:dataset, or a file that feedline.record, loader.faults.to_csv or "
+            "json.dump(loader.state_dict(), file) wrote."
         )
     else:
-        looked = _look_at_faults(Path(what))
+        looked = _look_at_recording(Path(what)) if _is_recording(Path(what)) else _look_at_faults(Path(what))
     if arguments.json:
         told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
         sys.stdout.write(json.dumps(told) + "\n")
@@ -86,6 +88,23 @@ def _look_at_faults(file: Path) -> _Looked:
     return _Looked(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
 
 
+def _is_recording(file: Path) -> bool:
+    """True for a file that begins as recordings do, also one that is damaged."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(256)
+    except OSError:  # whoever reads it says why
+        return False
+    return start.startswith(b"\x1f\x8b") or FORMAT.encode() in start
+
+
+def _look_at_recording(file: Path) -> _Looked:
+    recording = Recording.load(file)
+    stats, findings = recording.stats(), diagnose_recording(recording)
+    after = [] if findings else [NOTHING]
+    return _Looked(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
+
+
 def check_linux(source: str) -> None:
     """Raise BadOption where a dataset cannot be tried."""
     if sys.platform != "linux":
@@ -99,7 +118,7 @@ def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
     with _bar(source) if with_bar else _no_bar() as on_stage:
         measured = probe(source, seconds=seconds, on_stage=on_stage)
     findings = diagnose(measured)
-    after = [] if findings else ["Nothing that ought to be changed was found."]
+    after = [] if findings else [NOTHING]
     return _Looked(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
 
 
@@ -138,7 +157,7 @@ def show(
         console.print(Text(printable(line)))
     if before and findings:
         console.print()
-    has_gains = any((finding.gain or 1.0) >= _SHOWN_GAIN for finding in findings)
+    has_gains = any((finding.gain or 1.0) >= SHOWN_GAIN for finding in findings)
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("what", "found", "to change", *(["gain"] if has_gains else [])):
         table.add_column(name, overflow="fold", min_width=5)
@@ -150,7 +169,7 @@ def show(
             change.append(f"\n{printable(finding.code)}", "cyan")
         cells = [Text(printable(finding.name), colour), Text(printable(finding.evidence)), change]
         if has_gains:
-            cells.append(Text(f"{finding.gain:.1f}x" if (finding.gain or 1.0) >= _SHOWN_GAIN else ""))
+            cells.append(Text(f"{finding.gain:.1f}x" if (finding.gain or 1.0) >= SHOWN_GAIN else ""))
         table.add_row(*cells)
     if findings:
         console.print(table)

@@ -166,15 +166,15 @@ def _add_plot(parser: Any) -> None:
 def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="look at this machine, at a dataset or at saved faults, and say what to change",
+        help="look at this machine, a dataset, a recording or saved faults, and say what to change",
         epilog=f"Exit codes: 0 nothing serious was found; 3 something serious was; {_FAILED_TEXT}",
     )
     doctor.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help=f"{_DATASET}; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
-        "the machine is looked at",
+        help=f"{_DATASET}; or a file: a recording, a state saved as JSON, or a table that loader.faults.to_csv wrote. "
+        "Without it the machine is looked at",
     )
     doctor.add_argument(
         "--seconds", type=_positive, default=20.0, help="how long a dataset may be tried, at most (%(default)s)"

@@ -37,6 +37,7 @@ from feedline.observe.stats import aligned, shown
 from feedline.ranks import share_if_known
 from feedline.recorder import Recorder
 from feedline.report import page_of
+from feedline.tune.diagnosis import diagnose_recording
 from feedline.values.shown import printable
 
 NOTHING_ITERATED = 4
@@ -215,7 +216,7 @@ class _Recorded:
         suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
         recording.save(file)
-        page.write_text(page_of(recording), "utf-8")
+        page.write_text(page_of(recording, [str(one) for one in diagnose_recording(recording)]), "utf-8")
         result.paths = [str(file), str(page)]
         return result
 

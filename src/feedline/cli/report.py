@@ -10,6 +10,7 @@ from pathlib import Path
 from feedline.errors import BadOption
 from feedline.observe.recording import Recording
 from feedline.report import page_of
+from feedline.tune.diagnosis import diagnose_recording
 from feedline.values.shown import printable
 
 
@@ -19,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out or arguments.file.with_name(arguments.file.name.partition(".")[0] + ".html")
     if arguments.file in (out, arguments.trace):
         raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
-    files = {out: page_of(recording)}
+    files = {out: page_of(recording, [str(finding) for finding in diagnose_recording(recording)])}
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
     for path, text in files.items():

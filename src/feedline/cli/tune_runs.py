@@ -27,7 +27,8 @@ from feedline.loader.iteration import watchers
 from feedline.loader.parts import adjusters
 from feedline.observe.batch_rows import Totals
 from feedline.observe.period import Period, period_of
-from feedline.tune.probe import room_now, watch
+from feedline.tune.measured import room_now
+from feedline.tune.probe import watch
 from feedline.tune.probing.loading import is_loader
 from feedline.tune.probing.process import Tell
 from feedline.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search

@@ -7,7 +7,6 @@ finding out from the first batches.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.limits import usable_cores
-from feedline.system.process import scheduled_s
+from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec
 
 _LOOK_S = 0.15
@@ -109,7 +108,7 @@ class _Looking:
         draws = bool(GlobalStates.now().differing(before))
         is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
         threads = 0 if is_unsafe or batch_s < _WORTH_THREADS_S else thread_count(cpu_share)
-        gain = self._thread_gain(threads, batch_s)
+        gain = self._thread_gain(threads, batch_s) if threads else 0.0
         return np.array([batch_s, cpu_share, threads, gain, is_unsafe])
 
     def _maker(self, number: int) -> Callable[[], None]:
@@ -133,24 +132,12 @@ class _Looking:
     def _thread_gain(self, count: int, batch_s: float) -> float:
         """Return how many times as many batches so many threads make as one, which needs so long for one.
 
-        A thread that is not done in time, or whose batches fail, counts for nothing.
+        0 if one of them fails, or is not done in time: the dataset is not for threads.
         """
-        took_s: list[float] = []
-
-        def repeat(make: Callable[[], None]) -> None:
-            try:
-                took_s.append(_timed(make, _LOOK_S / 2)[0])
-            except Exception:  # of a dataset that is not for threads
-                return
-
         makers = [self._maker(number) for number in range(count)]
-        threads = [threading.Thread(target=repeat, args=(make,), daemon=True) for make in makers]
-        for thread in threads:
-            thread.start()
-        until_s = time.monotonic() + 2 * max(_LOOK_S, batch_s)
-        for thread in threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
-        return sum(batch_s / each_s for each_s in list(took_s))
+        now_s = time.monotonic()
+        found = on_threads(makers, now_s + _LOOK_S / 2, give_up_s=now_s + 2 * max(_LOOK_S, batch_s))
+        return found.rate * batch_s
 
 
 def thread_count(cpu_share: float) -> int:
@@ -159,20 +146,15 @@ def thread_count(cpu_share: float) -> int:
 
 
 def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
-    """Make batches for so long; returns how long one takes, and which share of it is computing.
-
-    What this thread has waited for a core, because others computed on this machine, is left out. What it has waited for
-    the GIL is not.
-    """
-    count, elapsed_s, thread, begun_s = 0, 0.0, threading.get_native_id(), time.perf_counter()
-    computed_before_s, queued_before_s = scheduled_s(thread)
-    while elapsed_s < seconds:
+    """Make batches for so long; returns how long one takes, and which share of it is computing."""
+    count, end_s, clock = 0, time.monotonic() + seconds, Clock()
+    before = clock.now()
+    while not count or time.monotonic() < end_s:
         make()
         count += 1
-        elapsed_s = time.perf_counter() - begun_s
-    computed_s, queued_s = scheduled_s(thread)
-    own_s = max(elapsed_s - (queued_s - queued_before_s), 1e-9)
-    return own_s / count, min(1.0, (computed_s - computed_before_s or own_s) / own_s)
+    own_s, computed_s = clock.since(before)
+    clock.close()
+    return own_s / count, min(1.0, computed_s / own_s)
 
 
 def _indices(dataset: Any, number: int) -> Iterator[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 from feedline.failures import words
 
 COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
-"""When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers; share of
-the GPU; bytes of it in use; bytes read from disks so far."""
+"""When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers' own, so
+without the arena and files that they map; share of the GPU; bytes of it in use; bytes read from disks so far."""
 
 _EVERY_S = 0.5
 _MOST = 4096
@@ -87,7 +87,7 @@ class MachineFigures:
         """Note the figures of this moment."""
         memory, disk = self._memory_and_disk()
         share, gpu_bytes = self._gpu.look()
-        workers = [_resident(pid) for pid in self._pids()]
+        workers = [_own(pid) for pid in self._pids()]
         figures = (
             time.monotonic_ns() - self._begun,
             self._cpu(),
@@ -174,9 +174,12 @@ def _optional(name: str) -> Any:
         return None
 
 
-def _resident(pid: int) -> float | None:
+def _own(pid: int) -> float | None:
     lines = _lines(f"/proc/{pid}/statm")
-    return float(int(lines[0].split()[1]) * _PAGE) if lines else None
+    if not lines:
+        return None
+    _, resident, shared, *_ = map(int, lines[0].split())
+    return float((resident - shared) * _PAGE)
 
 
 def _lines(path: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from feedline.errors import BadOption
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
-from feedline.observe.verdict import verdict_of
+from feedline.observe.verdict import FEW, verdict_of
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
@@ -84,12 +84,16 @@ class Stats(Mapping[str, Any]):
         return self.counters.get("faults", {})
 
     @property
+    def judged(self) -> Period:
+        """What the verdict is about: this epoch, or all of them while it has few batches."""
+        few = self.epoch.batches < FEW and self.total.batches > self.epoch.batches
+        return self.total if few else self.epoch
+
+    @property
     def verdict(self) -> str:
         """What the training loop waits for, and what would change that, in one sentence."""
-        few = self.epoch.batches < 10 and self.total.batches > self.epoch.batches
-        period = self.total if few else self.epoch
         cores = int(self.settings.get("cores", 0))
-        return verdict_of(period, worker_count=int(self.counters.get("workers", 0)), cores=cores)
+        return verdict_of(self.judged, worker_count=int(self.counters.get("workers", 0)), cores=cores)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""

@@ -7,9 +7,9 @@ import math
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 
-_SLIGHT = 0.05
+SLIGHT = 0.05
 """Share of the time below which waiting does not matter. A guess."""
-_FEW = 10
+FEW = 10
 """Batches after which something can be said. A guess."""
 _HEADROOM = 1.05
 """Workers are to have a little less to do than they could: batches do not take equally long."""
@@ -34,7 +34,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
     if not period.batches:
         return "nothing to say yet: no batch was delivered"
     start_s = period.waits.get("start", 0.0)
-    if period.batches < _FEW:
+    if period.batches < FEW:
         return (
             f"too early to say: {_counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}, "
             f"of which {_time(period.start_s)} until the first"
@@ -47,38 +47,50 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
             f"to epoch (persistent_workers=True), or make the dataset quicker to open; afterwards training waited "
             f"{_share(stall)} of the time"
         )
-    needed = _needed(period)
-    if stall < _SLIGHT:
+    needed = needed_workers(period)
+    if stall < SLIGHT:
         ready = f"compute-bound: data was ready {_share(1 - stall, digits=1)} of the time"
         if not worker_count:
             return f"{ready}; no workers are needed"
         if needed is not None and needed < worker_count:
             return f"{ready}; {_counted(needed, 'worker', 'workers')} would do"
         return f"{ready}, and {_counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
-    bound = f"data-bound: training waited {_share(stall)} of the time, mostly"
     waits = {name: waited for name, waited in period.waits.items() if name != "start"}
-    if needed is None or needed > worker_count:  # then a batch is late because workers are few, in whatever order
-        waits["fetch"] = waits.get("fetch", 0.0) + waits.pop("order", 0.0)
     cause = max(waits, key=waits.__getitem__)
-    remedy = _REMEDIES.get(cause)
-    if remedy is not None:
-        return f"{bound} {remedy}{_straggling(period) if cause == 'order' else ''}"
-    return f"{bound} for {_what(period, cause)}; {_workers(needed, worker_count, cores)}"
+    what, remedy = _REMEDIES.get(cause, (f"for {_what(period, cause)}", ""))
+    if cause == "order":
+        what += _straggling(period)
+    if not remedy or (cause == "order" and (needed is None or needed > worker_count)):
+        remedy = _workers(needed, worker_count, cores)
+    return f"data-bound: training waited {_share(stall)} of the time, mostly {what}; {remedy}"
 
 
 _REMEDIES = {
-    "slot": "for slots: the program holds batches, and the memory for them is used up; drop them sooner, or raise "
-    "memory_budget",
-    "order": "for a late batch while later ones were ready; in_order=False delivers those first, more workers or a "
-    "larger prefetch_factor bridge it",
-    "device": "for the device: batches come to it too late; pin_memory=True and fewer bytes per batch help, more "
-    "workers do not",
-    "deliver": "for the training process itself, which unpacks and prepares batches or draws indices; more workers "
-    "would not help",
+    "slot": (
+        "for slots: the program holds batches, and the memory for them is used up",
+        "drop them sooner, or raise memory_budget",
+    ),
+    "order": (
+        "for a late batch while later ones were ready",
+        "in_order=False delivers those first, more workers or a larger prefetch_factor bridge it",
+    ),
+    "transfer": (
+        "for batches on their way from the workers",
+        "larger batches help, and cores that the training process does not share with workers",
+    ),
+    "device": (
+        "for the device: batches come to it too late",
+        "pin_memory=True and fewer bytes per batch help, more workers do not",
+    ),
+    "deliver": (
+        "for the training process itself, which unpacks and prepares batches or draws indices",
+        "more workers would not help",
+    ),
 }
+"""What is said of a cause, and what would help. Where samples are late because workers are few, that comes first."""
 
 
-def _needed(period: Period) -> int | None:
+def needed_workers(period: Period) -> int | None:
     """Return how many workers make batches as fast as the training loop can take them; None if no number does."""
     # What the training process does about a batch itself stays, however many workers there are.
     own_s = sum(period.waits.get(cause, 0.0) for cause in ("deliver", "device")) / period.batches
@@ -105,11 +117,11 @@ def _workers(needed: int | None, worker_count: int, cores: int) -> str:
 
 
 def _what(period: Period, cause: str) -> str:
-    """Name what workers are at, while they are waited for."""
+    """Name the cause, and what workers were at if none was free; for fetch, the stage of the user's own that it is."""
     stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
-    if cause in ("queue", "transfer", "fetch"):  # behind what other batches were at
+    if cause == "queue":
         made = {name: stages.get(name, 0.0) for name in ("fetch", "transform", "collate", "write")}
-        cause = max(made, key=made.__getitem__) if any(made.values()) else cause
+        return f"queue: no worker was free, most were at {_what(period, max(made, key=made.__getitem__))}"
     named = {name: spent for name, spent in stages.items() if name not in _KNOWN}
     if cause == "fetch" and named:
         slowest = max(named, key=named.__getitem__)
@@ -124,7 +136,7 @@ _KNOWN = ("wait", "fetch", "transform", "collate", "write", "transfer", "device"
 def _straggling(period: Period) -> str:
     fetch = period.stages.get("fetch", Spread())
     if fetch.p50 > 0 and fetch.p99 > 4 * fetch.p50:
-        return f"; a slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most (slowest_samples names samples)"
+        return f" (a slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most; see slowest_samples)"
     return ""
 
 

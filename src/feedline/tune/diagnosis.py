@@ -1,22 +1,107 @@
-"""All of what is found about a dataset, and what was measured of it in a few words."""
+"""All of what is found about a dataset or a run, and what was measured of it in a few words."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import numpy as np
 
-from feedline.tune.diseases import batching, fetching, loading, state
-from feedline.tune.finding import Finding, in_order, seconds_text
-from feedline.tune.measured import Measured
+from feedline.errors import BadOption
+from feedline.loader.base import LoaderBase
+from feedline.observe.recording import Recording
+from feedline.tune.diseases import batching, fetching, loading, running, state
+from feedline.tune.diseases.running import Run
+from feedline.tune.finding import Findings, seconds_text
+from feedline.tune.measured import Measured, Room, room_now, steady_growth
 from feedline.values.sizes import bytes_text
 
 _GROUPS = (fetching.find, batching.find, state.find, loading.find)
 
 
-def diagnose(measured: Measured) -> list[Finding]:
-    """Return what is found, the most serious first and then by gain."""
-    return in_order(finding for find in _GROUPS for finding in find(measured))
+def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
+    """Say what ought to be changed about a loader, from what it has measured so far, or from a recording of it.
+
+    Nothing is tried and nothing waits, unless `seconds` are given. May be called while the loader is iterated.
+    `feedline doctor run.json` and `feedline doctor module:dataset` are the same from a shell.
+
+    Args:
+        run: a loader, a recording, or the path of one.
+        seconds: how long to try the loader's dataset besides, at most; in a process of its own, on Linux.
+
+    Returns:
+        A list of findings with `name`, `evidence`, `fix`, `code`, `gain`; what is serious first, then by gain. Print
+        it to read them.
+
+    Raises:
+        BadOption: it is no loader of feedline's; or a recording, of which no dataset can be tried.
+        BadRecording: the file is no recording, cut off, or of another version.
+        DatasetFailed: no sample could be made in the seconds given.
+
+    Example:
+        >>> import feedline
+        >>> loader = feedline.Loader(list(range(8)), 2)
+        >>> batches = list(loader)
+        >>> print(feedline.doctor(loader))
+        Nothing that ought to be changed was found.
+    """
+    if isinstance(run, LoaderBase):
+        found = diagnose_run(_run_of_loader(run))
+        return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
+    if not isinstance(run, (str, os.PathLike, Recording)):
+        raise BadOption(
+            f"doctor() was given {type(run).__name__}, which is no loader of feedline's and no recording. Give the "
+            "DataLoader or Loader itself, or what feedline.record has written. For a dataset, and for torch's loader: "
+            "feedline doctor module:dataset, in a shell."
+        )
+    if seconds is not None:
+        raise BadOption(
+            "seconds= was given, and there is no dataset in a recording that could be tried. Leave it out, or give the "
+            "loader."
+        )
+    return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
+
+
+def diagnose_recording(recording: Recording) -> Findings:
+    """Return what is found about the run that was recorded, on whatever machine."""
+    stats = recording.stats()
+    told = stats.settings
+    room = Room(
+        cores=int(told.get("cores") or 1), memory_bytes=told.get("memory_limit"), shared_bytes=None, open_files=None,
+        local_ranks=int(told.get("local_ranks") or 1),
+    )  # fmt: skip
+    system, got = recording.system, recording.rows["got"]
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=True)
+    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
+    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
+    return diagnose_run(Run(stats, room, steady_growth(memory)))
+
+
+def _run_of_loader(loader: LoaderBase) -> Run:
+    stats = loader.stats()
+    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
+    return Run(stats, room_now(), 1000 * grown / max(stats.total.samples, 1))
+
+
+def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
+    """Try the dataset of a loader; what its run has told already is not told again."""
+    if sys.platform != "linux":
+        raise BadOption("A dataset can be tried on Linux only, where its process can be watched. Leave seconds= out.")
+    from feedline.tune.probe import probe  # which cannot be imported elsewhere
+
+    names = {finding.name for finding in known}
+    return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
+
+
+def diagnose_run(run: Run) -> Findings:
+    """Return what is found about a run."""
+    return Findings(running.find(run))
+
+
+def diagnose(measured: Measured) -> Findings:
+    """Return what is found about a dataset that was tried."""
+    return Findings(finding for find in _GROUPS for finding in find(measured))
 
 
 def summary(measured: Measured) -> list[str]:

@@ -28,15 +28,29 @@ class Finding:
         """One of "serious", "advice", and "fine" if there is nothing to change."""
         return "fine" if self.fix is None else "serious" if self.is_serious else "advice"
 
+    def __str__(self) -> str:
+        gain = f" Gain: {self.gain:.1f}x." if (self.gain or 1.0) >= SHOWN_GAIN else ""
+        return f"{self.name}: {self.evidence.rstrip('.')}. {self.fix or ''}{gain}".rstrip()
+
     # Any: values that JSON keeps.
     def as_dict(self) -> dict[str, Any]:
         """Return the finding for programs."""
         return {**asdict(self), "severity": self.severity}
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return what is serious first, and then what gains most."""
-    return sorted(findings, key=lambda finding: (not finding.is_serious, -(finding.gain or 1.0)))
+class Findings(list[Finding]):
+    """Findings in order: what is serious first, and then what gains most. Printed, they are a line each."""
+
+    def __init__(self, findings: Iterable[Finding] = ()) -> None:
+        super().__init__(sorted(findings, key=lambda finding: (not finding.is_serious, -(finding.gain or 1.0))))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or NOTHING
+
+
+NOTHING = "Nothing that ought to be changed was found."
+SHOWN_GAIN = 1.05
+"""Less is not told."""
 
 
 _MOST_GAIN = 100.0

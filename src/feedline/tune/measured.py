@@ -6,9 +6,14 @@ look like a slow dataset.
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from feedline.driver.settings import local_rank_count
+from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 
 STAGES = ("import", "samples", "batch", "loader", "threads")
 """What is measured, in this order; "loader" only if one was given."""
@@ -111,6 +116,8 @@ class Samples:
     failure: str = ""
     """What the first that failed raised, with the user's frames."""
     opened: tuple[Opened, ...] = ()
+    kept_open_s: float | None = None
+    """What a usual sample takes if these files stay open; None if that could not be tried."""
     decoded: Decoded | None = None
     lengths: tuple[int, ...] = ()
     """Of the first axis of the largest field whose samples differ in it; empty if they do not differ."""
@@ -128,6 +135,28 @@ class Samples:
         return float(np.mean(self.seconds[2:] or self.seconds))
 
 
+_STEADY_BYTES = 2 << 20
+"""Growth of the memory while samples are made that is not just noise."""
+
+
+def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
+    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time.
+
+    Args:
+        memory: how many samples had been made, and the bytes at that moment.
+    """
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    made = means[-1][0] - means[0][0]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16 or made <= 0:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / made)
+
+
 @dataclass(frozen=True)
 class FloatField:
     """A field of floats whose values fit into bytes."""
@@ -136,8 +165,8 @@ class FloatField:
     dtype: str
     is_scaled: bool
     """True if they are k/255, False if they are whole numbers from 0 to 255."""
-    saved_s: float
-    """What a sample would take less, in the batch and in the transport."""
+    convert_s: float
+    """To make them of bytes, for one sample."""
     sample_bytes: int
 
 
@@ -156,8 +185,12 @@ class Batch:
     pickle_s: float
     """To pickle it and to read it again, as a whole."""
     pickle_bytes: int
+    write_s: float
+    """To write it into memory that processes share, which a worker does."""
     arena_s: float
     """To write it into memory that processes share, and to read it again."""
+    as_arrays_s: float
+    """To put as many bytes together as its objects have, if they were arrays."""
     object_bytes: int
     """What of it is not arrays, as pickles."""
     objects: str = ""
@@ -196,10 +229,12 @@ class LoaderFacts:
     is_persistent: bool
     start_method: str
     start_s: float | None = None
-    """From asking for an epoch until the first batch came, less what that batch takes; None if it was not tried, or
-    if workers are kept."""
+    """From asking for an epoch until the first batch came, less what that batch takes, and from the last batch to the
+    end; None if it was not tried, or if workers are kept."""
+    rest_s: float | None = None
+    """From the first batch of an epoch to the last; estimated from some batches if there are many."""
     failure: str = ""
-    """What the first batch raised, with the user's frames."""
+    """What a batch raised, with the user's frames."""
     shuffle_s: float | None = None
     """To draw the order of an epoch as a list; None if no list is drawn."""
     shuffle_bytes: int = 0
@@ -220,6 +255,23 @@ class Room:
     local_ranks: int = 1
 
 
+def room_now() -> Room:
+    """Return what the system grants this process."""
+    _, free = physical_bytes()
+    return Room(
+        cores=usable_cores(),
+        memory_bytes=None if free is None else min(free, memory_limit()),
+        shared_bytes=shared_bytes(),
+        open_files=limits_of("RLIMIT_NOFILE")[0],
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+        local_ranks=local_rank_count(),
+    )
+
+
+GUESSED_HANDOVER_S = 1e-4
+"""Where there is no time, or no process, to measure it."""
+
+
 @dataclass
 class Measured:
     """All of it. What is None was not reached."""
@@ -231,6 +283,8 @@ class Measured:
     batch: Batch | None = None
     threads: Threads | None = None
     loader: LoaderFacts | None = None
+    handover_s: float = GUESSED_HANDOVER_S
+    """What a worker needs for a batch of the same number of samples that are next to nothing."""
     ended: str | None = None
     """What ended the probe early, in words; None if nothing did."""
     ended_in: str = ""
@@ -252,9 +306,19 @@ class Measured:
         return self.room.start_method if self.loader is None else self.loader.start_method
 
     @property
+    def batch_share_s(self) -> float:
+        """What a sample takes of the time in which a worker puts its batch together and sends it."""
+        if self.batch is None:
+            return 0.0
+        sent_s = {"inline": 0.0, "thread": self.handover_s}.get(self.engine or "", self.handover_s + self.batch.write_s)
+        return (self.batch.collate_s + sent_s) / self.batch.size
+
+    @property
     def epoch_s(self) -> float | None:
         """How long an epoch takes with the workers of the loader, or one per core; None if it is not known."""
+        if self.loader is not None and self.loader.rest_s is not None:
+            return self.loader.rest_s
         if self.samples is None or self.making is None or self.making.length is None:
             return None
         workers = self.room.cores if self.loader is None else min(self.loader.workers, self.room.cores)
-        return self.making.length * self.samples.mean_s / max(workers, 1)
+        return self.making.length * (self.samples.mean_s + self.batch_share_s) / max(workers, 1)

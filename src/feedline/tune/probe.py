@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from feedline.driver.memory_watch import seen_bytes
-from feedline.driver.settings import local_rank_count
 from feedline.engines.calm import calm_moment
 from feedline.engines.processes.stacks import Stacks
 from feedline.errors import BadOption, DatasetFailed, InternalError
-from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
+from feedline.loader.base import LoaderBase
 from feedline.system.openmp import dismiss_idle_threads
-from feedline.tune.measured import Measured, Room
+from feedline.tune.measured import Measured, room_now
 from feedline.tune.probing.process import Tell, Told, run, try_parts
 from feedline.values.sizes import bytes_text
 
@@ -53,13 +52,13 @@ K = TypeVar("K", bound=Kept)
 
 
 def probe(
-    source: str,
+    source: str | LoaderBase,
     *,
     seconds: float,
     memory_bytes: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
-    """Try the dataset or loader that `module:object` names, and return what was measured.
+    """Try the dataset or loader that `module:object` names, or the dataset of a loader; returns what was measured.
 
     Blocks for `seconds` at most, and a second more for a sample that has begun. Its process may take `memory_bytes`,
     four fifths of what can be had if that is None. `on_stage` is called with each of `STAGES` when it begins.
@@ -109,19 +108,6 @@ def watch(
         process.close()
         near.close()
         stacks.close()
-
-
-def room_now() -> Room:
-    """Return what the system grants this process."""
-    _, free = physical_bytes()
-    return Room(
-        cores=usable_cores(),
-        memory_bytes=None if free is None else min(free, memory_limit()),
-        shared_bytes=shared_bytes(),
-        open_files=limits_of("RLIMIT_NOFILE")[0],
-        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
-        local_ranks=local_rank_count(),
-    )
 
 
 class _Listening:

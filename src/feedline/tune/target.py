@@ -19,7 +19,7 @@ from feedline.datasets.objects import open_object, users_traceback
 from feedline.errors import DatasetFailed
 from feedline.failures import words
 from feedline.loader.torch import DataLoader
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock
 from feedline.tune.probing.loading import collate_of, facts_of, is_loader
 from feedline.tune.probing.process import making_of
 from feedline.tune.probing.sampling import size_of

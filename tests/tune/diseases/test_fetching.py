@@ -57,6 +57,13 @@ def test_what_gains_more_comes_first() -> None:
     (finding,) = find(measured(samples=reopening, threads=locked))
     assert (finding.name, finding.gain) == ("reopened-file", 5.0)
     assert "each reads 4.0 MiB to deliver 1.0 MiB" not in finding.evidence, "not far more than it delivers"
+    kept = replace(reopening, kept_open_s=1e-4)
+    assert find(measured(samples=kept, threads=locked))[0].gain == pytest.approx(10, abs=0.1), (
+        "what was tried counts, if it is more"
+    )
+    several = replace(reopening, opened=reopening.opened * 3)
+    (finding,) = find(measured(samples=several, threads=locked))
+    assert "/data/a.npy and 2 other files again" in finding.evidence
     cheap = samples(opened=(Opened("/data/a.npy", 200, again_s=1e-5, read_bytes=0),))
     assert [finding.name for finding in find(measured(samples=cheap, threads=locked))] == ["reopened-file", "gil-bound"]
 

@@ -41,6 +41,7 @@ def test_a_batch_that_fails_is_told_unless_something_else_explains_it() -> None:
     assert "KeyError: 'z'" in finding.evidence
     handle = OpenHandle("dataset.file", "an open file", "", "")
     for explained in (
+        measured(loader=loader(failure="..."), samples=samples(failed=3)),
         measured(loader=loader(failure="..."), batch=batch(not_picklable="a generator")),
         measured(loader=loader(failure="..."), state=State(handles=(handle,))),
         measured(loader=loader(failure="...", engine="thread"), state=State(thread_handles=(handle,))),

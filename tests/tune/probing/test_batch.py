@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from feedline.system.timing import Clock
 from feedline.tune.measured import Batch
 from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.clock import Clock
 
 
 def tried(samples: list[Any], collate: Any = None) -> Batch | None:

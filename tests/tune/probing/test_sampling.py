@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from feedline.errors import DatasetFailed
+from feedline.system.timing import Clock
 from feedline.tune.measured import Samples
 from feedline.tune.probing import sampling
-from feedline.tune.probing.clock import Clock
 from feedline.tune.probing.sampling import Sampling, as_array, leaves, size_of, some_indices, try_threads
 
 
@@ -43,6 +43,13 @@ def test_fields_have_names() -> None:
     sample = {"x": np.zeros(3), "boxes": [{"id": 1}, (2, 3)], "words": ["a"] * 40}
     assert [name for name, _ in leaves(sample)] == ["x", "boxes[0].id", "boxes[1][0]", "boxes[1][1]", "words"]
     assert list(leaves(5)) == [("sample", 5)]
+
+
+def test_a_sample_may_hold_itself() -> None:
+    sample: list[Any] = []
+    sample.append(sample)
+    assert len(list(leaves(sample))) == 1
+    assert size_of(sample) > 0
 
 
 def test_sizes_and_arrays() -> None:
@@ -88,16 +95,6 @@ def test_slow_samples_are_made_again() -> None:
     samples, _ = made(lambda index: time.sleep(0.02 if index == 7 else 1e-4), iter(range(50)))
     assert samples.repeated[0][0] == "7"
     assert samples.repeated[0][1] >= 0.019
-
-
-def test_growth_counts_if_it_is_steady() -> None:
-    mib = float(1 << 20)
-    steady = [(number * 16, int(number * mib)) for number in range(40)]
-    assert sampling._growth(steady) == pytest.approx(mib * 1000 / 16)
-    step = [(number * 16, int(mib * (0 if number < 20 else 40))) for number in range(40)]
-    assert sampling._growth(step) == 0
-    assert sampling._growth(steady[:5]) == 0
-    assert sampling._growth([]) == 0
 
 
 def test_threads_are_counted_and_failures_kept() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.tune.probing.clock import Clock
+from feedline.system.timing import Clock
 from feedline.tune.probing.state import OwnGenerators, held_in, pickled
 
 

@@ -15,6 +15,8 @@ _SENDING = 0.1
 _SENDING_S = 1e-5
 """The same, for one sample: less is not noticed."""
 _LARGE_FLOATS = 16 << 10
+_CONVERTING = 0.95
+"""Share of a sample's time that making floats of bytes can have been, at most."""
 _COLLATING = 0.3
 """Share of a batch's time that goes into putting it together."""
 _COLLATING_S = 1e-3
@@ -35,8 +37,8 @@ def find(measured: Measured) -> list[Finding]:
         return found
     if batch.not_picklable is not None:
         return [*found, *_unsendable(measured, batch)]
-    objects = list(_objects(samples, batch))
-    return [*found, *_floats(samples, batch), *(objects or _collate(samples, batch))]
+    objects = list(_objects(measured, samples, batch))
+    return [*found, *_floats(measured, samples, batch), *(objects or _collate(samples, batch))]
 
 
 def _unsendable(measured: Measured, batch: Batch) -> Iterator[Finding]:
@@ -51,19 +53,20 @@ def _unsendable(measured: Measured, batch: Batch) -> Iterator[Finding]:
         )
 
 
-def _objects(samples: Samples, batch: Batch) -> Iterator[Finding]:
+def _objects(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Finding]:
     """What is not arrays is pickled, whatever the transport."""
-    now_s = samples.mean_s + (batch.collate_s + batch.arena_s) / batch.size
+    now_s = samples.usual_s + measured.batch_share_s
     sent_s = batch.arena_s / batch.size
     is_mostly_objects = bool(batch.objects) and 2 * batch.object_bytes > batch.bytes
     if not is_mostly_objects or sent_s < max(_SENDING * now_s, _SENDING_S):
         return
     as_pickle = f"{bytes_text(batch.pickle_bytes / batch.size)} in {seconds_text(batch.pickle_s / batch.size)}"
-    saved_s = (batch.arena_s + batch.collate_s - batch.copy_s) / batch.size
+    saved_s = (batch.write_s + batch.collate_s - batch.copy_s - batch.as_arrays_s) / batch.size
     yield Finding(
         "serialisation",
         f"{bytes_text(batch.object_bytes / batch.size)} of a sample are Python objects, most of all {batch.objects}: "
-        f"they are pickled, {seconds_text(sent_s)} of the {seconds_text(now_s)} that a sample takes in all "
+        f"they are pickled and read again, {seconds_text(sent_s)} for a sample that keeps a worker for "
+        f"{seconds_text(now_s)} "
         f"(torch's loader pickles all of it: {as_pickle})",
         "Return arrays or tensors: they are written into shared memory as they are.",
         "return np.asarray(values, np.float32)",
@@ -71,25 +74,28 @@ def _objects(samples: Samples, batch: Batch) -> Iterator[Finding]:
     )
 
 
-def _floats(samples: Samples, batch: Batch) -> Iterator[Finding]:
-    now_s = samples.mean_s + (batch.collate_s + batch.arena_s) / batch.size
+def _floats(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Finding]:
+    now_s = samples.usual_s + measured.batch_share_s
     for field in batch.floats:
         if field.sample_bytes < _LARGE_FLOATS:
             continue
         what = "multiples of 1/255" if field.is_scaled else "whole numbers from 0 to 255"
         width = np.dtype(field.dtype).itemsize
+        less = min(1.0, field.sample_bytes * batch.size / max(batch.bytes, 1)) * (1 - 1 / width)
+        copied_s = batch.copy_s + (0.0 if measured.engine in ("inline", "thread") else batch.write_s)
+        saved_s = min(field.convert_s, _CONVERTING * samples.usual_s) + less * copied_s / batch.size
         yield Finding(
             "floats",
             f"{field.name} is {field.dtype}, and all of its values are {what}: {bytes_text(field.sample_bytes)} a "
             f"sample where {bytes_text(field.sample_bytes / width)} would do",
             "Return uint8, and make floats of them on the device.",
             "batch.to(device, non_blocking=True).float()" + ("" if not field.is_scaled else ".div_(255)"),
-            gain=gain_of(now_s, field.saved_s),
+            gain=gain_of(now_s, saved_s),
         )
 
 
 def _collate(samples: Samples, batch: Batch) -> Iterator[Finding]:
-    fetch_s = samples.mean_s * batch.size
+    fetch_s = samples.usual_s * batch.size
     is_long = batch.collate_s > max(_COLLATING * (fetch_s + batch.collate_s), _COLLATING_S)
     if not is_long or batch.collate_s < _COPIES * batch.copy_s:
         return

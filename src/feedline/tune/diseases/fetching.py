@@ -42,9 +42,9 @@ def find(measured: Measured) -> list[Finding]:
         *_failing(samples),
         *_ended(measured),
         *_failing_on_threads(measured),
-        *_reopened(samples),
-        *_oversized(samples),
-        *_stragglers(samples),
+        *_reopened(measured, samples),
+        *_oversized(measured, samples),
+        *_stragglers(measured, samples),
     ]
     if samples.usual_s >= _COSTLY_S and not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in found):
         found += _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
@@ -120,7 +120,7 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if share < _LOCKED or measured.threads.helped > _HELPED:
         return
     workers = measured.room.cores if measured.loader is None else measured.loader.workers
-    gain = min(workers, measured.room.cores) / two
+    gain = min(workers, measured.room.cores) / max(two, 1.0)  # fewer than one thread makes: others took the cores
     yield Finding(
         "gil-bound",
         f"A sample holds the interpreter's lock (GIL) for {share:.0%} of its {seconds_text(samples.usual_s)}: two "
@@ -133,24 +133,30 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _reopened(samples: Samples) -> Iterator[Finding]:
-    for file in samples.opened:
-        saved_s = file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1))
-        reads = ""
-        if file.read_bytes > 4 * samples.sample_bytes + 4096:
-            reads = f", and each reads {bytes_text(file.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
-        yield Finding(
-            "reopened-file",
-            f"{file.samples} of {len(samples.seconds)} samples opened {file.path} again{reads}; opening and reading "
-            f"it takes {seconds_text(file.again_s)} of {seconds_text(samples.mean_s)}",
-            "Open it once in each worker, when it is first used, and keep it; an array in a file is better mapped than "
-            "read.",
-            "if self.file is None:\n    self.file = open(self.path)  # np.load(self.path, mmap_mode='r')",
-            gain=gain_of(samples.mean_s, saved_s),
-        )
+def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
+    if not samples.opened:
+        return
+    first, others = samples.opened[0], len(samples.opened) - 1
+    again_s = sum(file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1)) for file in samples.opened)
+    kept_s = max(samples.usual_s - again_s, 0.0)
+    if samples.kept_open_s is not None:
+        kept_s = min(kept_s, samples.kept_open_s) or samples.kept_open_s
+    reads = ""
+    if first.read_bytes > 4 * samples.sample_bytes + 4096:
+        reads = f", and each reads {bytes_text(first.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
+    more = f" and {others} other file{'' if others == 1 else 's'}" if others else ""
+    yield Finding(
+        "reopened-file",
+        f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more} again{reads}: a sample takes "
+        f"{seconds_text(samples.usual_s)}, and {seconds_text(kept_s)} if what is opened is kept",
+        "Open it once in each worker, when it is first used, and keep it; an array in a file is better mapped than "
+        "read.",
+        "if self.file is None:\n    self.file = open(self.path)  # np.load(self.path, mmap_mode='r')",
+        gain=gain_of(samples.usual_s + measured.batch_share_s, samples.usual_s - kept_s),
+    )
 
 
-def _oversized(samples: Samples) -> Iterator[Finding]:
+def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
     images = samples.decoded
     if images is None or images.pixels < _TOO_MANY_PIXELS * images.used_pixels:
         return
@@ -166,11 +172,11 @@ def _oversized(samples: Samples) -> Iterator[Finding]:
         "Store the images smaller, once; or let the decoder make them smaller: feedline.images does, and "
         "PIL.Image.draft.",
         f"feedline pack SOURCE OUT --resize {max(1, round(images.used_pixels**0.5))}",
-        gain=gain_of(samples.mean_s, saved_s),
+        gain=gain_of(samples.mean_s + measured.batch_share_s, saved_s),
     )
 
 
-def _stragglers(samples: Samples) -> Iterator[Finding]:
+def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
     times = np.array(samples.seconds[2:])  # the first ones are slow for reasons of their own
     if len(times) < _FEW:
         return
@@ -188,5 +194,5 @@ def _stragglers(samples: Samples) -> Iterator[Finding]:
         "See what these samples have in common, such as their size. Until then deliver batches as they come, so that "
         "they hold up nobody.",
         "DataLoader(dataset, in_order=False)",
-        gain=gain_of(float(times.sum()), excess),
+        gain=gain_of(float(times.sum()) + len(times) * measured.batch_share_s, excess),
     )

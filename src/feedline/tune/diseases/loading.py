@@ -34,7 +34,7 @@ def find(measured: Measured) -> list[Finding]:
         *_restarted(measured, loader),
         *_workers(measured, loader),
         *_memory(measured, loader),
-        *_files(measured.room, loader),
+        *open_files(measured.room, loader),
         *_shuffling(measured, loader),
     ]
 
@@ -43,7 +43,7 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     if loader.failure and not _is_explained(measured, loader):
         yield Finding(
             "failing-loader",
-            f"Single samples can be made, but the first batch of the loader raised:\n{loader.failure.rstrip()}",
+            f"Single samples can be made, but a batch of the loader raised:\n{loader.failure.rstrip()}",
             "Correct what it raises: the collate function, or what workers get of the dataset.",
             is_serious=True,
         )
@@ -52,6 +52,8 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
     """True if another finding says why batches fail."""
     state, threads, batch = measured.state, measured.threads, measured.batch
+    if measured.samples is not None and measured.samples.failed:
+        return True
     if loader.engine == "thread":
         return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
     return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
@@ -100,11 +102,16 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 
 
 def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
-    room, samples, batch = measured.room, measured.samples, measured.batch
-    if samples is None or loader.engine == "inline":
+    samples, batch = measured.samples, measured.batch
+    if samples is not None:
+        each = samples.sample_bytes if batch is None else batch.bytes / batch.size
+        yield from prefetch_memory(measured.room, loader, (loader.batch_size or 1) * each)
+
+
+def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Finding]:
+    """Compare the batches that are made ahead of time, of so many bytes each, with what the system grants."""
+    if loader.engine == "inline":
         return
-    size = loader.batch_size or 1
-    each = size * (samples.sample_bytes if batch is None else batch.bytes / batch.size)
     whole = loader.workers * loader.depth * each * room.local_ranks
     told = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
     fix = "Prefetch less, use fewer workers or smaller batches"
@@ -128,7 +135,8 @@ def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         )
 
 
-def _files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+    """Compare the open files that workers take with what the system grants."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers
     if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
         return

@@ -16,10 +16,10 @@ from feedline.collate import default, pad
 from feedline.errors import BatchNotPicklable
 from feedline.failures import words
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.system.timing import Clock, usual_s
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
 from feedline.tune.measured import Batch, FloatField
-from feedline.tune.probing.clock import Clock, shortest_s
 from feedline.tune.probing.sampling import as_array, leaves
 
 _ROOM_BYTES = 16 << 20
@@ -35,19 +35,17 @@ _DISTINCT = 16
 Collate = Callable[[Any], Any]
 
 
-def collates_for(samples: list[Any], given: Collate | None) -> list[Collate]:
-    """Return what may put the samples together: the loader's function, or the defaults."""
+def collates_for(given: Collate | None) -> list[Collate]:
+    """Return what may put samples together: the loader's function, or the defaults."""
     if given is not None:
         return [given]
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is not None and any(is_tensor(value) for _, value in leaves(samples[0])):
-        return [torch_data.default_collate, pad()]
-    return [default, pad()]
+    torch_data = sys.modules.get("torch.utils.data")  # if the program has it, it will use a DataLoader
+    return [default if torch_data is None else torch_data.default_collate, pad()]
 
 
 def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch | None:
     """Make a batch of the samples and send it; None if they cannot be put together."""
-    collate, batch = _first_that_works(collates_for(samples, given), samples)
+    collate, batch = _first_that_works(collates_for(given), samples)
     if collate is None:
         return None
     arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
@@ -56,13 +54,15 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
         "size": len(samples),
         "collate": getattr(collate, "__qualname__", type(collate).__name__),
         "is_custom": given is not None and not _is_default(given),
-        "collate_s": shortest_s(lambda: collate(samples), clock),
+        "collate_s": usual_s(lambda: collate(samples), clock),
         "copy_s": _copy_s(arrays, clock),
     }
     try:
-        return Batch(**facts, **_sent(batch, size, clock), floats=tuple(_floats(samples, clock)))
+        return Batch(**facts, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
     except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-        nothing: dict[str, Any] = dict.fromkeys(("pickle_s", "pickle_bytes", "arena_s", "object_bytes"), 0)
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
+        )
         return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
 
 
@@ -91,10 +91,10 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
             room[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
             place += array.nbytes
 
-    return shortest_s(copy, clock)
+    return usual_s(copy, clock)
 
 
-def _sent(batch: Any, size: int, clock: Clock) -> dict[str, Any]:
+def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, Any]:
     """Send a batch as a pickle, and through memory that processes share; returns what both took."""
     whole = pickle.dumps(batch, 5)
     objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
@@ -103,18 +103,26 @@ def _sent(batch: Any, size: int, clock: Clock) -> dict[str, Any]:
     codec = Codec(_framework())
     room = np.zeros(2 * len(whole) + _ROOM_BYTES, np.uint8)
 
-    def through_arena() -> None:
-        header = codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
-        codec.decode(header, Views(room))
+    def write() -> Any:
+        return codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
 
     return {
         "bytes": size + object_bytes,
-        "pickle_s": shortest_s(lambda: pickle.loads(pickle.dumps(batch, 5)), clock),
+        "pickle_s": usual_s(lambda: pickle.loads(pickle.dumps(batch, 5)), clock),
         "pickle_bytes": len(whole),
-        "arena_s": shortest_s(through_arena, clock),
+        "write_s": usual_s(write, clock),
+        "as_arrays_s": _as_arrays_s(object_bytes, len(samples), clock),
+        "arena_s": usual_s(lambda: codec.decode(write(), Views(room)), clock),
         "object_bytes": object_bytes,
         "objects": "" if largest is None else f"{largest} ({objects[largest][1]})",
     }
+
+
+def _as_arrays_s(size: int, samples: int, clock: Clock) -> float:
+    """Return how long it takes to put so many bytes together, if each sample has its part of them in an array."""
+    arrays = [{"values": np.zeros(size // samples + 1, np.uint8)} for _ in range(samples)]
+    collate = collates_for(None)[0]
+    return usual_s(lambda: collate(arrays), clock)
 
 
 def _objects(batch: Any) -> Iterator[tuple[str, Any]]:
@@ -133,20 +141,31 @@ def _framework() -> Framework:
 def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
     """Yield the fields of floats whose values would fit into bytes."""
     fields: dict[str, list[NDArray[Any]]] = {}
+    tensors: set[str] = set()
     for sample in samples[:_LOOKED_AT]:
         for name, value in leaves(sample):
             array = as_array(value)
             if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:
                 fields.setdefault(name, []).append(array)
+                tensors.update([name] if is_tensor(value) else [])
     for name, arrays in fields.items():
         for scale in (1, 255):
             small = [_as_bytes(array, scale) for array in arrays]
             fitting = [array for array in small if array is not None]
             if len(fitting) == len(arrays) and len(np.unique(fitting[0])) >= _DISTINCT:
-                saved = (_copy_s(arrays, clock) - _copy_s(fitting, clock)) / len(arrays)
-                # Once when the batch is put together, once more when it is sent.
-                yield FloatField(name, str(arrays[0].dtype), scale > 1, max(2 * saved, 0.0), arrays[0].nbytes)
+                convert = _conversion(fitting[0], arrays[0].dtype, scale, is_torchs=name in tensors)
+                convert_s = usual_s(convert, clock)
+                yield FloatField(name, str(arrays[0].dtype), scale > 1, convert_s, arrays[0].nbytes)
                 break
+
+
+def _conversion(array: NDArray[np.uint8], dtype: np.dtype[Any], scale: int, *, is_torchs: bool) -> Callable[[], Any]:
+    """Return what makes floats of bytes, as the dataset will have done it."""
+    if is_torchs:
+        torch: Any = sys.modules["torch"]
+        tensor, kind = torch.from_numpy(array), torch.from_numpy(np.zeros(0, dtype)).dtype
+        return (lambda: tensor.to(kind) / scale) if scale > 1 else (lambda: tensor.to(kind))
+    return (lambda: array.astype(dtype) / np.float32(scale)) if scale > 1 else (lambda: array.astype(dtype))
 
 
 def _as_bytes(array: NDArray[Any], scale: int) -> NDArray[np.uint8] | None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from feedline.datasets.objects import users_traceback
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import DEFAULT_DEPTH
+from feedline.errors import FeedlineError
 from feedline.loader.base import LoaderBase
+from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
+from feedline.system.process import scheduled_s
 from feedline.tune.measured import LoaderFacts
 
 _STARTS = 2
+_KEPT_EPOCHS = 5
 _PATIENCE = 4
 """Times what a batch should take that there must be time for: on a busy machine it may take that long."""
+_HANDED_OVER = 100
+_HANDOVER_TIMEOUT_S = 2.0
+_MOST_BATCHES = 100
+"""Of an epoch that is gone through to see how long it takes."""
 _DRAWN = 500_000
 """Indices whose order is drawn to see how long that takes."""
 
@@ -68,28 +80,112 @@ def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) 
     # All workers make their first batch at the same time, on the cores that there are.
     batch_s = batch_s * max(1.0, facts.workers / usable_cores()) + (facts.shuffle_s or 0.0)
     is_started_again = facts.workers > 0 and not facts.is_persistent and facts.engine == "process"
-    times: list[float] = []
+    epochs: list[_Epoch] = []
     while (
-        len(times) < (_STARTS if is_started_again else 1)
-        and time.monotonic() + max([_PATIENCE * batch_s, *times]) < until_s
+        len(epochs) < (_STARTS if is_started_again else 1)
+        and time.monotonic() + max([_PATIENCE * batch_s, *(epoch.first_s for epoch in epochs)]) < until_s
     ):
         try:
-            times.append(_first_batch_s(loader))
+            epochs.append(_epoch(loader, facts.workers, until_s if is_started_again else 0.0))
         except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
             return replace(facts, failure=users_traceback(exc))
-    start_s = max(0.0, min(times) - batch_s) if times and is_started_again else None
-    return replace(facts, start_s=start_s)
+    if not epochs or not is_started_again:
+        return facts
+    first_s, end_s = (min(getattr(epoch, name) for epoch in epochs) for name in ("first_s", "end_s"))
+    rest_s = min((epoch.rest_s for epoch in epochs if epoch.rest_s is not None), default=None)
+    if all(epoch.is_over for epoch in epochs):  # and so short that most of its batches are made while workers start
+        rest_s = _kept_epoch_s(loader, until_s) or rest_s
+    return replace(facts, start_s=max(0.0, first_s - batch_s) + end_s, rest_s=rest_s)
 
 
-def _first_batch_s(loader: Any) -> float:
-    began_s = time.perf_counter()
+@dataclass(frozen=True)
+class _Epoch:
+    """Times of an epoch, in seconds."""
+
+    first_s: float
+    """Until the first batch came."""
+    rest_s: float | None
+    """From there to the last one; None if that is not known."""
+    end_s: float
+    """From there to the end."""
+    is_over: bool
+    """True if it was gone through to its end."""
+
+
+def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
+    """Begin an epoch, and go through it until a time; what is left then is estimated."""
+    began_s, moments = time.perf_counter(), list[float]()
     iterator = iter(loader)
     next(iterator, None)
-    seconds = time.perf_counter() - began_s
+    first_s = last_s = time.perf_counter()
+    is_over = False
+    while not is_over and len(moments) < _MOST_BATCHES + workers and time.monotonic() < until_s:
+        is_over = next(iterator, iterator) is iterator
+        moments += [] if is_over else [last_s := time.perf_counter()]
+    end_s = time.perf_counter() - last_s if is_over else 0.0
     close = getattr(loader, "close", None)
     if callable(close):
         close()
-    return seconds
+    # Until every worker has come with a batch, some of them are still being started.
+    steady, rest_s = moments[workers - 1 :], None
+    count = len(moments) if is_over else len(loader) - 1 if hasattr(type(loader.dataset), "__len__") else 0
+    if len(steady) > 1:
+        rest_s = (steady[-1] - steady[0]) / (len(steady) - 1) * count
+    return _Epoch(first_s - began_s, rest_s or None, end_s, is_over)
+
+
+def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
+    """Return how long an epoch takes whose workers are there already; None if that cannot be tried in time."""
+    if "persistent_workers" not in vars(loader):
+        return None
+    twin = copy.copy(loader)
+    vars(twin).update(persistent_workers=True, _iterator=None)
+    times = []
+    try:
+        for _ in range(_KEPT_EPOCHS):
+            began_s = time.perf_counter()
+            for _ in twin:
+                if time.monotonic() > until_s:
+                    return None
+            times.append(time.perf_counter() - began_s)
+    except Exception:  # an epoch worked before; what raises now and then is told elsewhere
+        return None
+    finally:
+        vars(twin).update(_iterator=None)  # with which its workers end
+    return min(times[1:])
+
+
+@dataclass(frozen=True)
+class _Least:
+    """A dataset whose samples are next to nothing."""
+
+    length: int
+    sample = np.zeros(1)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample
+
+
+def handover_s(batch_size: int) -> float | None:
+    """Return how long a worker computes for a batch of the smallest samples; None if it cannot be tried."""
+    least = _Least(2 * _HANDED_OVER * batch_size)
+    # With more than the default prefetch, workers get tasks one by one.
+    loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1, timeout_s=_HANDOVER_TIMEOUT_S)
+    try:
+        batches = iter(loader)
+        next(batches)
+        (pid,) = loader._resources.worker_pids
+        before_s = scheduled_s(pid)[0]
+        for _ in islice(batches, _HANDED_OVER):
+            pass
+        return (scheduled_s(pid)[0] - before_s) / _HANDED_OVER or None
+    except (FeedlineError, OSError, ValueError):  # there may be no more processes
+        return None
+    finally:
+        loader.close()
 
 
 def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:

@@ -26,16 +26,19 @@ from feedline.engines.processes.worker import STACK_SIGNAL
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.failures import words
 from feedline.fetch.awaiting import is_awaited
+from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
-from feedline.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.system.timing import Clock
+from feedline.tune.measured import GUESSED_HANDOVER_S, LoaderFacts, Making, Samples, State
 from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.clock import Clock
-from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
+from feedline.tune.probing.loading import collate_of, facts_of, handover_s, is_loader, with_times
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
+_HANDOVER_S = 1.0
+"""That must be left to try what a worker needs for any batch."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
@@ -81,13 +84,13 @@ def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, s
         connection.send(Told("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
-def try_parts(source: str, seconds: float, tell: Tell) -> None:
-    """Try the dataset or loader that was named, part by part."""
+def try_parts(source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+    """Try the dataset or loader that was named, part by part; of a loader that is given, its dataset."""
     _Probe(source, seconds, tell).run()
 
 
 class _Probe:
-    def __init__(self, source: str, seconds: float, tell: Tell) -> None:
+    def __init__(self, source: str | LoaderBase, seconds: float, tell: Tell) -> None:
         self._source = source
         self._tell = tell
         self._end_s = time.monotonic() + seconds
@@ -107,6 +110,8 @@ class _Probe:
         self._tell("part", "making", making)
         facts = None if loader is None else facts_of(loader)
         self._tell("part", "loader", facts)
+        if (facts is None or facts.engine == "process") and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # as in worker processes
         self._tell("stage", "samples")
         samples, kept, state, ask = self._samples(dataset, making, facts)
         self._tell("stage", "batch")
@@ -114,7 +119,10 @@ class _Probe:
         if facts is None or facts.batch_size is not None:
             batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
             self._tell("part", "batch", batch)
-        if loader is not None and facts is not None:
+            if (facts is None or facts.engine == "process") and time.monotonic() < self._end_s - _HANDOVER_S:
+                self._tell("part", "handover_s", handover_s(len(kept)) or GUESSED_HANDOVER_S)
+        # A loader that was given, not named, may be running: what its epochs take is known already.
+        if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
             self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
@@ -126,7 +134,9 @@ class _Probe:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
 
     def _opened(self) -> tuple[Any, float]:
-        """Return what the user named, and how long the user's own code took to make it."""
+        """Return what the user named or gave, and how long the user's own code took to make it."""
+        if not isinstance(self._source, str):
+            return self._source, 0.0
         before = self._clock.now()
         with _imports_timed(self._clock) as spent:
             opened = open_object(self._source)

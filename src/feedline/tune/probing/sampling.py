@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,19 +20,18 @@ from feedline.driver.memory_watch import seen_bytes
 from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
-from feedline.tune.measured import Samples, Threads
-from feedline.tune.probing.clock import Clock
-from feedline.tune.probing.watching import Decodes, Opens
+from feedline.system.timing import Clock, on_threads
+from feedline.tune.measured import Samples, Threads, steady_growth
+from feedline.tune.probing.watching import Decodes, Opens, kept_open
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
 """Samples that may fail before one works. Then all are taken to fail."""
+_DEPTH = 16
 _LONG_LIST = 32
 """Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
 _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
-_STEADY_BYTES = 2 << 20
-"""Growth of the memory while samples are made that is not just noise."""
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
 _MADE_AGAIN = 8
@@ -58,14 +56,16 @@ def some_indices(dataset: Any, length: int) -> list[Any]:
     return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a sample or batch that hold values, with their names."""
-    if isinstance(value, Mapping):
+    if depth == _DEPTH:  # a sample may even hold itself
+        yield name, value
+    elif isinstance(value, Mapping):
         for key, held in value.items():
-            yield from leaves(held, f"{name}.{key}" if name else str(key))
+            yield from leaves(held, f"{name}.{key}" if name else str(key), depth + 1)
     elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
         for place, held in enumerate(value):
-            yield from leaves(held, f"{name or 'sample'}[{place}]")
+            yield from leaves(held, f"{name or 'sample'}[{place}]", depth + 1)
     else:
         yield name or "sample", value
 
@@ -154,6 +154,10 @@ class Sampling:
         later = len(run.seconds) - 1
         repeated = tuple(self._again(run, until_s, clock)) if can_repeat else ()
         again_s = functools.partial(self._usual_s, run.indices, clock)
+        kept_open_s = None
+        if opened and can_repeat:
+            with kept_open():
+                kept_open_s = again_s()
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
@@ -163,9 +167,10 @@ class Sampling:
             failed=run.failed,
             failure=run.failure,
             opened=opened,
+            kept_open_s=kept_open_s,
             decoded=decoded,
             lengths=_varying(run.lengths),
-            growth=_growth(run.memory),
+            growth=steady_growth(run.memory),
         )
 
     def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
@@ -175,7 +180,7 @@ class Sampling:
             sample = self._ask(index)
         except StopIteration:
             return False
-        except (Exception, SystemExit) as exc:  # whatever the user's code raises
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # the user's code's: Ctrl-C does not come to here
             run.failed += 1
             run.failure = run.failure or f"sample {index!r:.40}:\n{users_traceback(exc)}"
             return run.failed < _MOST_FAILURES or bool(run.seconds)
@@ -258,73 +263,27 @@ def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[int, ...]:
     return tuple(length for length, _ in largest)
 
 
-def _growth(memory: list[tuple[int, int]]) -> float:
-    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time."""
-    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
-    if len(later) < 8:
-        return 0.0
-    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
-    steps = np.diff([mean[1] for mean in means])
-    grown = later[-1][1] - later[0][1]
-    if grown < _STEADY_BYTES or steps.min() < grown / 16:
-        return 0.0
-    return float(1000 * (means[-1][1] - means[0][1]) / (means[-1][0] - means[0][0]))
-
-
 def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
     """Make the same samples on so many threads, in turn; each gets an equal part of the time."""
     rates: dict[int, float] = {}
-    failures: list[str] = []
-    helped = 1.0
+    failure, helped = "", 1.0
+    some = indices[:_THREADED_SAMPLES]
     for place, count in enumerate(counts):
         left_s = (until_s - time.monotonic()) / (len(counts) - place)
         if left_s <= 0:
             break
-        end_s = time.monotonic() + left_s
-        found: list[tuple[float, float]] = []
-        barrier = threading.Barrier(count)
-        some = indices[:_THREADED_SAMPLES]
         firsts = [number * len(some) // count for number in range(count)]
-        threads = [
-            threading.Thread(target=_make, args=(ask, some[first:] + some[:first], end_s, barrier, found, failures))
-            for first in firsts
-        ]
+        calls = [_maker(ask, itertools.cycle(some[first:] + some[:first])) for first in firsts]
         computed_s = time.process_time()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if len(found) < count:
+        made = on_threads(calls, time.monotonic() + left_s)
+        failure = failure or ("" if made.failure is None else users_traceback(made.failure))
+        if not made.rate:
             break
-        rates[count] = sum(rate for rate, _ in found)
+        rates[count] = made.rate
         if count == 1:
-            helped = (time.process_time() - computed_s) / max(found[0][1], 1e-6)
-    return Threads(rates, helped, failures[0] if failures else "")
+            helped = (time.process_time() - computed_s) / max(made.computed_s, 1e-6)
+    return Threads(rates, helped, failure)
 
 
-def _make(
-    ask: Ask,
-    indices: list[Any],
-    end_s: float,
-    barrier: threading.Barrier,
-    found: list[tuple[float, float]],
-    failures: list[str],
-) -> None:
-    """Make samples on this thread; adds how many a second and how long the thread computed."""
-    clock = Clock()
-    barrier.wait()
-    # Looked at twice only: it gives up the interpreter's lock, and a wait for that would not count.
-    before = clock.now()
-    made = 0
-    for index in itertools.cycle(indices):
-        try:
-            ask(index)
-            made += 1
-        except Exception as exc:  # whatever the user's code raises, perhaps only on threads
-            failures.append(users_traceback(exc))
-        if time.monotonic() > end_s or len(failures) > _MOST_FAILURES:
-            break
-    spent_s, computed_s = clock.since(before)
-    clock.close()
-    if made:
-        found.append((made / spent_s, computed_s))
+def _maker(ask: Ask, indices: Iterator[Any]) -> Callable[[], Any]:
+    return lambda: ask(next(indices))

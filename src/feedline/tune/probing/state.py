@@ -18,8 +18,8 @@ from feedline.engines.handles import inherited, objects_in, used_by_threads
 from feedline.engines.unpicklable import what_fails
 from feedline.failures import words
 from feedline.sharing import share
+from feedline.system.timing import Clock
 from feedline.tune.measured import Held, OpenHandle
-from feedline.tune.probing.clock import Clock
 
 _MANY = 1000
 """Items from which on a container is looked at."""

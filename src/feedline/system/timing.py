@@ -1,0 +1,112 @@
+"""How long something takes, on one thread or on several, on a machine that may be busy with other things."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PATH = "/proc/thread-self/schedstat"
+_EMPTY = 20
+_REPEATS = 5
+_MOST_FAILURES = 16
+
+
+class Clock:
+    """The time of one thread, in seconds: without that in which it was ready to run and had no core.
+
+    Where the system does not tell how long that was, it is the time on the wall.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+        self._cost_s = 0.0
+        self._cost_s = min(self.since(self.now())[0] for _ in range(_EMPTY))
+        """What looking at it takes."""
+
+    def now(self) -> tuple[float, float]:
+        """Return the time, and how much of it the thread has been computing."""
+        waited_ns = int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
+        return (time.perf_counter_ns() - waited_ns) / 1e9, time.thread_time_ns() / 1e9
+
+    def since(self, before: tuple[float, float]) -> tuple[float, float]:
+        """Return how much time has gone by, and how much of it was computing."""
+        now, computed = self.now()
+        return max(now - before[0] - self._cost_s, 1e-7), max(computed - before[1], 0.0)
+
+    def close(self) -> None:
+        """Give back the descriptor. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# Any: whatever the function returns is dropped.
+def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
+    """Return the median of some calls, of which the first may have been the only one."""
+    times: list[float] = []
+    while len(times) < _REPEATS and sum(times) < most_s:
+        before = clock.now()
+        function()
+        times.append(clock.since(before)[0])
+    return statistics.median(times)
+
+
+@dataclass(frozen=True)
+class OnThreads:
+    """What several threads did at the same time."""
+
+    rate: float
+    """Calls a second of all of them; 0 if one of them had no success."""
+    computed_s: float
+    """How long they computed, all together."""
+    failure: Exception | None = None
+    """What a call raised, if one did."""
+
+
+# Any: as above.
+def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s: float = math.inf) -> OnThreads:
+    """Have each of these called by a thread of its own, again and again, until a time on `time.monotonic`'s clock.
+
+    A thread that is still inside of a call at `give_up_s` is left alone, and has had no success.
+
+    With one call and then with two, it tells how much of the time the interpreter's lock (GIL) is held: a thread that
+    waits for the lock makes less, one that waits for a core does not.
+    """
+    found: list[tuple[float, float]] = []
+    failures: list[Exception] = []
+    barrier = threading.Barrier(len(calls))
+
+    def work(call: Callable[[], Any]) -> None:
+        clock, count = Clock(), 0
+        barrier.wait()
+        # Looked at twice only: it gives up the interpreter's lock, and a wait for that would not count.
+        before = clock.now()
+        while True:
+            try:
+                call()
+                count += 1
+            except Exception as exc:  # whatever the user's code raises, perhaps only on threads
+                failures.append(exc)
+            if time.monotonic() > until_s or len(failures) > _MOST_FAILURES:
+                break
+        spent_s, computed_s = clock.since(before)
+        clock.close()
+        found.append((count / spent_s, computed_s))
+
+    threads = [threading.Thread(target=work, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(min(max(0.0, give_up_s - time.monotonic()), threading.TIMEOUT_MAX))
+    rates = [rate for rate, _ in list(found)]
+    rate = sum(rates) if all(rates) and len(rates) == len(calls) else 0.0
+    return OnThreads(rate, sum(computed for _, computed in list(found)), failures[0] if failures else None)
