@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from feedline.randomness.scope import rng
     from feedline.recorder import record
     from feedline.sharing.share import share
+    from feedline.state.ranks import merge_states
 
 __all__ = [
     "DataLoader",
@@ -30,6 +31,7 @@ __all__ = [
     "faults",
     "images",
     "install",
+    "merge_states",
     "pack",
     "precompute",
     "record",
@@ -55,6 +57,7 @@ _PLACES = {
     "faults": "feedline.faults",
     "images": "feedline.images",
     "install": "feedline.loader.install",
+    "merge_states": "feedline.state.ranks",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",
     "record": "feedline.recorder",

@@ -31,6 +31,7 @@ from feedline.observe.stats import Stats
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.order.sharding import split_of
+from feedline.ranks import share_if_known
 from feedline.state import Snapshot
 from feedline.state.epochs import Epochs
 from feedline.types import DatasetKind, StreamSplit, WorkerSpec
@@ -375,8 +376,10 @@ class LoaderBase:
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
                 DoubtfulArgument,
             )
-        self._check_draws(_part_of(state_dict, "order"))
-        faults = _part_of(state_dict, "faults")
+        ranks, share = _part_of(state_dict, "ranks"), share_if_known()
+        own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state_dict
+        self._check_draws(_part_of(own, "order"))
+        faults = _part_of(own, "faults")
         self._fault_budget.copy().restore(faults)  # before anything changes: it may be damaged
         self._epochs.load(state_dict, self._order())
         if state_dict:

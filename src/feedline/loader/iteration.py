@@ -28,6 +28,7 @@ from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.state.epochs import Start
+from feedline.state.ranks import own_snapshot
 from feedline.types import Key, WorkerSpec
 
 watchers: list[Callable[[LoaderBase], None]] = []
@@ -157,6 +158,7 @@ class Iteration(Iterator[Any]):
         """
         begun = time.monotonic_ns()
         with self.still():
+            _place(loader)
             start = loader._epochs.begin(order)
             self.seeds = self._enter(loader, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
@@ -264,8 +266,15 @@ def order_state(start: Start) -> dict[str, Any]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
+def _place(loader: LoaderBase) -> None:
+    """Find out where this rank goes on, with the workers that it has, if a state was loaded."""
+    share, room = share_if_known(), loader._resources.settings.room
+    loader._epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, loader.dataset))
+
+
 def _start_of(loader: LoaderBase, order: Order) -> Start:
     """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+    _place(loader)
     start = loader._epochs.begin(order)
     streams = () if start.before is None else start.before.streams
     if loader._worker_count or len(streams) != 1:

@@ -96,6 +96,18 @@ def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return state
 
 
+def checked_ranks(state: Mapping[str, Any]) -> list[Any]:
+    """Return the states of several ranks, of which one consists.
+
+    Raises:
+        BadState: there are none, or something else.
+    """
+    ranks = _held(state, "ranks", (list, tuple))
+    if not ranks or any(not isinstance(each, Mapping) or "ranks" in each for each in ranks):
+        _refuse(f"ranks is {ranks!r:.100}, and not the states of ranks")
+    return list(ranks)
+
+
 def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
     at = "order."
     if not ended and unit != "stream batches":
@@ -104,6 +116,10 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
         _refuse(f"order.consumed is {order['consumed']!r:.100}, and nothing is counted")
     if "sampler_epoch" in order:
         _number(order, "sampler_epoch", at)
+    if "rank" in order:
+        rank = _held(order, "rank", (list, tuple), at)
+        if not (len(rank) == 2 and all(map(_is_number, rank)) and rank[0] < rank[1]):
+            _refuse(f"order.rank is {rank!r:.100}, and not which of how many ranks it is")
     for name in ("torch_generator", "torch_generator_next", "torch_seeds_next"):
         if name in order:
             _held(order, name, str, at, optional=True)

@@ -8,11 +8,11 @@ not about those that were made ahead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.errors import BadState
-from feedline.state.damage import checked, upgraded
+from feedline.state.damage import checked, checked_ranks, upgraded
 
 VERSION = 2
 
@@ -40,9 +40,13 @@ class Snapshot:
     """What the dataset's `set_epoch` was last told, if it was."""
     virtual: tuple[int, int] | None = None
     """The virtual epoch, and the batches of it that were delivered."""
+    ranks: tuple[Snapshot, ...] = ()
+    """Those of all ranks, if each has one of its own and they were put together; the rest is that of the first."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the snapshot as `state_dict()` hands it out. What is empty is there too, so that it can be missed."""
+        if self.ranks:
+            return {"feedline": VERSION, "ranks": [each.as_dict() for each in self.ranks]}
         return {
             "feedline": VERSION,
             "epoch": self.epoch,
@@ -80,6 +84,10 @@ class Snapshot:
                 f"The state has version {version!r}, and this feedline reads versions 1 and {VERSION}. "
                 "Resume with the feedline that saved it, or begin the epoch anew."
             )
+        if "ranks" in state:
+            ranks = checked_ranks(state)
+            snapshots = tuple(cls.from_dict(each) for each in ranks)
+            return replace(snapshots[0], ranks=snapshots)
         state = checked(upgraded(state) if version == 1 else state)
         return cls(
             epoch=state["epoch"],

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.tar import arrays, members
-from feedline.datasets.tar.stream import ShuffleBuffer, TarPass, shares_of
+from feedline.datasets.tar.shares import shares_of
+from feedline.datasets.tar.stream import ShuffleBuffer, TarPass
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -470,16 +471,14 @@ def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_p
 # -- which shards a part reads ---
 
 
-@given(st.integers(1, 60), st.integers(1, 40), st.none() | st.integers(0, 2**64 - 1), st.integers(0, 30))
-def test_every_sample_of_every_shard_belongs_to_one_part(
-    shard_count: int, part_count: int, key: int | None, size: int
-) -> None:
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 30))
+def test_every_sample_of_every_shard_belongs_to_one_part(shard_count: int, part_count: int, size: int) -> None:
     found: Counter[tuple[int, int]] = Counter()
     for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count), key)
+        own = shares_of(shard_count, (number, part_count))
         assert own, "nobody is idle"
         for share in own:
-            found.update((share.shard, sample) for sample in range(size) if sample % share.every == share.place)
+            found.update((share.turn, sample) for sample in range(size) if sample % share.every == share.place)
     assert found == Counter((shard, sample) for shard in range(shard_count) for sample in range(size))
 
 
@@ -487,9 +486,9 @@ def test_every_sample_of_every_shard_belongs_to_one_part(
 def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, part_count: int) -> None:
     readers: Counter[int] = Counter()
     for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count), 3)
-        assert len({share.shard for share in own}) == len(own)
-        readers.update(share.shard for share in own)
+        own = shares_of(shard_count, (number, part_count))
+        assert len({share.turn for share in own}) == len(own)
+        readers.update(share.turn for share in own)
     left = shard_count % part_count
     assert sum(count > 1 for count in readers.values()) <= left
     assert sum(readers.values()) == shard_count - left + (part_count if left else 0)
@@ -497,17 +496,21 @@ def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, par
 
 def test_shards_are_shuffled_before_they_are_shared_out() -> None:
     """Which shards a part gets differs between epochs, not only their order."""
-    own = [frozenset(share.shard for share in shares_of(100, (0, 10), key)) for key in range(150)]
+    dataset = stream([f"{number}.tar" for number in range(100)], shuffle=True)
+    turns = [share.turn for share in shares_of(100, (0, 10))]
+    own = [frozenset(dataset.order(epoch)[turn] for turn in turns) for epoch in range(150)]
     assert len(set(own)) == 150
     assert set().union(*own) == set(range(100))
 
 
-def test_without_a_key_shards_keep_their_order() -> None:
-    assert [share.shard for share in shares_of(7, (0, 1), None)] == list(range(7))
+def test_without_shuffling_shards_keep_their_order(shards: list[str]) -> None:
+    assert stream(shards).order(3) == list(range(len(shards)))
+    assert [share.turn for share in shares_of(7, (0, 1))] == list(range(7))
 
 
-def test_every_order_of_shards_is_as_likely() -> None:
-    found = Counter(tuple(share.shard for share in shares_of(4, (0, 1), int(key))) for key in np.arange(4_800))
+def test_every_order_of_shards_is_as_likely(shards: list[str]) -> None:
+    dataset = stream(shards[:4], shuffle=True)
+    found = Counter(tuple(dataset.order(epoch)) for epoch in range(4_800))
     assert len(found) == 24
     assert all(130 < count < 280 for count in found.values())
 
