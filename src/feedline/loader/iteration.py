@@ -22,8 +22,10 @@ from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
+from feedline.driver.together import Together
 from feedline.loader.base import LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
+from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.state.checkpoint import Checkpoint, resume_of
@@ -91,7 +93,10 @@ class Iteration(Iterator[Any]):
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
         self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
-        self._source: ExclusiveBatches = self._on_device or self._batches
+        self._source: ExclusiveBatches | Together = self._on_device or self._batches
+        share = tail_of(loader.dataset, loader._given.shard)
+        if share is not None:
+            self._source = Together(self._source, share, self._end)
         self._obey_until_first(loader, order)
         self._observe(loader, start.epoch, begun)
 
@@ -170,6 +175,8 @@ class Iteration(Iterator[Any]):
                 loader._epochs.begun(start, order, checkpoint)
             if self._on_device is not None:
                 self._on_device.begin()
+            if isinstance(self._source, Together):
+                self._source.begin()
             self._obey_until_first(loader, order)
             self._observe(loader, start.epoch, begun)
 
@@ -212,6 +219,10 @@ class Iteration(Iterator[Any]):
 
     def __next__(self) -> Any:
         return self._source.__next__()  # not next(), after which a signal could come
+
+    def _end(self) -> None:
+        """Take the epoch for ended, whatever is left of it."""
+        self._batches.checkpoint.entry.progress.ended = True
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")

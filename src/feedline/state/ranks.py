@@ -78,8 +78,8 @@ def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: A
                 "the states of all ranks: loader.load_state_dict(feedline.merge_states(states)). Or use as many ranks "
                 "and workers as then."
             )
-    elif len(ranks) == share.world_size and fits:
-        return ranks[share.rank]
+    elif fits and (len(ranks) == share.world_size or _is_common(ranks)):
+        return ranks[share.rank % len(ranks)]
     elif not is_reshardable:
         raise BadState(
             f"The state was saved by {len(ranks)} ranks, each with a state of its own, and there are "
@@ -87,6 +87,14 @@ def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: A
             "rows of a query can. Use as many ranks and workers as then."
         )
     return _resharded(ranks, share, parts, dataset)
+
+
+def _is_common(ranks: Sequence[Snapshot]) -> bool:
+    """True if ranks go through one order, and are at the same place of it."""
+    first, *others = ((each.epoch, each.ended, each.order) for each in ranks)
+    unit = ranks[0].order["unit"]
+    has_own = unit == "stream batches" or (unit != "stream samples" and any(each.streams for each in ranks))
+    return not has_own and all(other == first for other in others)
 
 
 def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Reshardable) -> Snapshot:
