@@ -367,6 +367,9 @@ class LoaderBase:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken.
 
+        Ranks that read shards of their own are given all of their states, if their number may have changed:
+        `feedline.merge_states`.
+
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
