@@ -16,6 +16,7 @@ import feedline
 from feedline import DataLoader, Loader
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption
+from feedline.types import Tail
 from tests.datasets.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
@@ -79,7 +80,7 @@ def test_ranks_that_have_none_left_repeat_their_first_batch(folder: Path, world_
         assert epochs == [own + own[:1] * (most - len(own))] * 2
 
 
-def with_nothing(rank: int, world_size: int, folder: Path, shard: str) -> Any:
+def with_nothing(rank: int, world_size: int, folder: Path, shard: Tail) -> Any:
     dataset = TarDataset(str(folder / "shard-003.tar"), "cls").stream()  # two samples: one for each of two ranks
     return steps_of(Loader(dataset, 4, shard=shard))
 
@@ -111,6 +112,40 @@ def test_other_ranks_go_on_and_end_together(folder: Path, shard: str) -> None:
         assert max(came.values()) == 1
     else:
         assert came.keys() == set(range(COUNT))
+
+
+def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -> Any:
+    """Stop when one rank repeats batches, and go on: with its own state, and with that of all."""
+    whole = steps_of(make(folder, "pad", workers))
+    own = len(list(make(folder, None, workers)))
+    counts: list[Any] = [None] * world_size
+    dist.all_gather_object(counts, own)
+    loader = make(folder, "pad", workers)
+    steps = min(counts) + 2
+    assert steps_of(itertools.islice(loader, steps)) == whole[:steps]
+    state = loader.state_dict()
+    loader.close()
+    assert not state["ended"]
+    states: list[Any] = [None] * world_size
+    dist.all_gather_object(states, state)
+    found = []
+    for saved in (state, feedline.merge_states(states)):
+        resumed = make(folder, "pad", workers)
+        resumed.load_state_dict(saved)
+        found.append((steps_of(resumed), resumed.state_dict()["epoch"]))
+        resumed.close()
+    return own, whole[steps:], found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_when_ranks_repeat_batches(folder: Path, workers: int) -> None:
+    reports = run_ranks(2, folder, stop_while_padding, workers)
+    for own, rest, found in reports:
+        has_own = own == max(other for other, _, _ in reports)
+        for steps, epoch in found:
+            assert len(steps) == len(rest)
+            assert epoch == 0
+            assert not has_own or steps == rest
 
 
 def drop_in(rank: int, world_size: int, folder: Path) -> Any:

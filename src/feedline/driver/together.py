@@ -30,10 +30,11 @@ class Together(Iterator[Any]):
         source: the batches of this rank.
         share: this rank, and the tail: "drop" ends when the first rank has no more, "pad" when the last one has; until
             then the others hand out their first batch again.
-        end: called when ranks have agreed on the end.
+        end: called with False when this rank has no batch left, and with True when ranks have agreed on the end: until
+            then the epoch is under way, also to a state.
     """
 
-    def __init__(self, source: ExclusiveBatches, share: Share, end: Callable[[], None]) -> None:
+    def __init__(self, source: ExclusiveBatches, share: Share, end: Callable[[bool], None]) -> None:
         self._source = source
         self._end = end
         self._share = share
@@ -77,12 +78,13 @@ class Together(Iterator[Any]):
                 if self._source.leaving:
                     raise
                 self._has_none = True
+                self._end(False)
         if self._pads and self._first is _NOTHING and not self._has_none:
             self._first = copy.deepcopy(self._taken)
         least, most = self._ask(0 if self._has_none else 1 + self._source.ready_count())
         if most == 0 or (least == 0 and not self._pads):
             self._taken, self._is_over = _NOTHING, True
-            self._end()
+            self._end(True)
             raise StopIteration
         self._agreed = max(0, least - 1)
         if self._has_none:

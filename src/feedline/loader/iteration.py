@@ -220,9 +220,9 @@ class Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         return self._source.__next__()  # not next(), after which a signal could come
 
-    def _end(self) -> None:
-        """Take the epoch for ended, whatever is left of it."""
-        self._batches.checkpoint.entry.progress.ended = True
+    def _end(self, has_ended: bool) -> None:
+        """Take the epoch for ended, or for under way, whatever is left of it here."""
+        self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")

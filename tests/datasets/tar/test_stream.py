@@ -479,29 +479,6 @@ def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_p
 # -- which shards a part reads ---
 
 
-@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 30))
-def test_every_sample_of_every_shard_belongs_to_one_part(shard_count: int, part_count: int, size: int) -> None:
-    found: Counter[tuple[int, int]] = Counter()
-    for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count))
-        assert own, "nobody is idle"
-        for share in own:
-            found.update((share.turn, sample) for sample in range(size) if sample % share.every == share.place)
-    assert found == Counter((shard, sample) for shard in range(shard_count) for sample in range(size))
-
-
-@given(st.integers(1, 60), st.integers(1, 20))
-def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, part_count: int) -> None:
-    readers: Counter[int] = Counter()
-    for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count))
-        assert len({share.turn for share in own}) == len(own)
-        readers.update(share.turn for share in own)
-    left = shard_count % part_count
-    assert sum(count > 1 for count in readers.values()) <= left
-    assert sum(readers.values()) == shard_count - left + (part_count if left else 0)
-
-
 def test_shards_are_shuffled_before_they_are_shared_out() -> None:
     """Which shards a part gets differs between epochs, not only their order."""
     dataset = stream([f"{number}.tar" for number in range(100)], shuffle=True)

@@ -170,7 +170,8 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._connection = database.connect()
         key = f"feedline_q.{quoted(dataset.key)}"
         first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
-        conditions, columns, keys = [], [dataset.key, *names], []
+        conditions: list[str] = []
+        columns, keys = [dataset.key, *names], list[Any]()
         is_number = bool(first) and type(first[0][0]) is int
         if not is_number:
             for place, (_, ends) in enumerate(self._before):

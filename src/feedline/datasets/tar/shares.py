@@ -50,7 +50,7 @@ class ShardShare:
         first = self.ordinal + (self.place - self.ordinal) % self.every
         most = first + (len(numbers) + len(self.came)) * self.every
         ordinals = (ordinal for ordinal in range(first, most, self.every) if ordinal not in self.came)
-        came = {ordinal for ordinal, has_come in zip(ordinals, numbers, strict=False) if has_come}
+        came = frozenset(ordinal for ordinal, has_come in zip(ordinals, numbers, strict=False) if has_come)
         return replace(self, came=came.union(ordinal for ordinal in self.came if ordinal >= first))
 
 
