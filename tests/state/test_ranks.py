@@ -304,6 +304,23 @@ def test_ranks_have_to_be_all_there_and_in_order(sources: dict[str, Make], monke
         iter(loader)
 
 
+def test_a_merged_state_that_nobody_has_begun_with_is_saved_as_it_is(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    before, state = world.go((3, 0), None, lambda _: 2)
+    loaders = [world.loader(rank, (2, 0)) for rank in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+    states = [loader.state_dict() for loader in loaders]
+    assert feedline.merge_states(states) == state
+    world.loader(1, (2, 0))
+    next(iter(loaders[1]))
+    with pytest.raises(BadState, match="rank 0 is one of several ranks"):
+        feedline.merge_states([states[0], loaders[1].state_dict()])
+    assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
+
+
 def test_one_rank_alone_needs_no_merging(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(sources["tar"], monkeypatch)
     loader = world.loader(0, (1, 3))

@@ -37,8 +37,16 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if isinstance(states, Mapping) or not states:
         raise BadState("Give merge_states a list with what state_dict() has returned on each rank, in their order.")
-    for rank, state in enumerate(states):
-        was = rank_of(Snapshot.from_dict(state))
+    snapshots = [Snapshot.from_dict(state) for state in states]
+    if snapshots[0].ranks and all(snapshot == snapshots[0] for snapshot in snapshots):
+        return dict(states[0])  # which all ranks have loaded, and none has begun with
+    for rank, snapshot in enumerate(snapshots):
+        if snapshot.ranks:
+            raise BadState(
+                f"The state of rank {rank} is one of several ranks, which it has loaded and not begun with, but others "
+                "have. Call state_dict() on all ranks after the same step."
+            )
+        was = rank_of(snapshot)
         if was is not None and was != (rank, len(states)):
             raise BadState(
                 f"Of {len(states)} states, number {rank} is that of rank {was[0]} of {was[1]}. Give those of all ranks "

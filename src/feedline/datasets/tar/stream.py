@@ -237,7 +237,10 @@ class TarPass(ResumablePass[RawSample]):
 
     def _position(self) -> dict[str, Any]:
         position = self._start if self._reader is None else self._reader.state()
-        return {**position, "epoch": self._epoch, "units": self._units}
+        units, share = self._units, position["share"]
+        while units and share and len(units[0]) > 3:  # those that others had begun are the largest part of a state
+            units, share = units[1:], share - 1
+        return {**position, "share": share, "epoch": self._epoch, "units": units}
 
     def _options(self) -> dict[str, Any]:
         stream = self._stream
