@@ -91,6 +91,7 @@ def test_any_other_dataset() -> None:
     assert_type(tuned.num_workers, int)
     assert Loader([1, 2], workers="auto", prefetch="auto").tuning is not None
     train, test = feedline.split(Words(), [0.5, 0.5])
+    assert_type(feedline.merge_states([Loader(Words(), 2).state_dict()]), dict[str, Any])
     assert len(DataLoader(train)) == len(DataLoader(test)) == 6
 
 

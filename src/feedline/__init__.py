@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from feedline.recorder import record
     from feedline.sharing.share import share
     from feedline.tune.diagnosis import doctor
+    from feedline.state.ranks import merge_states
 
 __all__ = [
     "DataLoader",
@@ -32,6 +33,7 @@ __all__ = [
     "faults",
     "images",
     "install",
+    "merge_states",
     "pack",
     "precompute",
     "record",
@@ -58,6 +60,7 @@ _PLACES = {
     "faults": "feedline.faults",
     "images": "feedline.images",
     "install": "feedline.loader.install",
+    "merge_states": "feedline.state.ranks",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",
     "record": "feedline.recorder",

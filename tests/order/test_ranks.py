@@ -1,11 +1,9 @@
 """Several ranks share one order: each sample once, equal steps, and a state fits any number of them."""
 
 import itertools
-import multiprocessing
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from feedline.errors import BadOption, BadState
 from feedline.types import Tail
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, rows, through_json, values
+from tests.rank_processes import run_ranks
 
 WORLDS = [1, 2, 3, 4, 8]
 STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}
@@ -491,54 +490,6 @@ def test_foreign_samplers_stay_with_their_number_of_ranks(monkeypatch: pytest.Mo
 
 
 # Real ranks
-
-
-def as_rank(rank: int, world_size: int, folder: Path, part: Callable[[int, int, Path], Any], sender: Any) -> None:
-    """Run in a process of its own: join the group, do the part, report."""
-    try:
-        torch.set_num_threads(1)
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/group-{part.__name__}-{world_size}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=30),
-        )
-        report: Any = part(rank, world_size, folder)
-        dist.destroy_process_group()
-    except BaseException as exc:
-        report = exc
-    sender.send_bytes(pickle.dumps(report))
-    sender.close()
-
-
-def run_ranks(world_size: int, folder: Path, part: Callable[[int, int, Path], Any]) -> list[Any]:
-    """Run a part on every rank, each a process; returns the reports."""
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
-    ranks = [
-        context.Process(target=as_rank, args=(rank, world_size, folder, part, pipes[rank][1]))
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    reports = []
-    for (receiver, sender), process in zip(pipes, ranks, strict=True):
-        sender.close()
-        try:
-            assert receiver.poll(60), "a rank does not answer"
-            reports.append(pickle.loads(receiver.recv_bytes()))
-        finally:
-            process.join(10)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            process.close()
-            receiver.close()
-    failed = [report for report in reports if isinstance(report, BaseException)]
-    if failed:
-        raise failed[0]
-    return reports
 
 
 def count_together(batches: Any, n: int) -> list[int]:

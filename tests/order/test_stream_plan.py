@@ -8,7 +8,7 @@ import pytest
 
 from feedline.order.streams import StreamPlan
 from feedline.randomness.keys import mix
-from feedline.types import Draw
+from feedline.types import Draw, Share
 
 
 @pytest.mark.parametrize("count", [1, 32, None])
@@ -22,4 +22,5 @@ def test_it_draws_as_the_first_of_several_workers_would() -> None:
 
 
 def test_how_far_it_is_is_known_to_who_reads_it() -> None:
-    assert StreamPlan(4, 9).state(3) == {"unit": "stream batches"}
+    assert StreamPlan(4, 9).state(3) == {"unit": "stream batches", "rank": [0, 1]}
+    assert StreamPlan(4, 9, Share(1, 3)).state(3) == {"unit": "stream batches", "rank": [1, 3]}

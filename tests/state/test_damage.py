@@ -9,7 +9,7 @@ import pytest
 
 from feedline.errors import BadState
 from feedline.state import Snapshot
-from feedline.state.snapshot import checked, upgraded
+from feedline.state.damage import checked, upgraded
 
 PLACE: dict[str, Any] = {"feedline": 2, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3, "dataset_epoch": None}
 EMPTY: dict[str, Any] = {"early": [], "streams": [], "turn": 0, "virtual": None}

@@ -7,7 +7,7 @@ from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.abc.selection import Derived, Selection
-from feedline.abc.source import ColumnSource, EpochAware, Repeatable, SplitSource, StreamSource
+from feedline.abc.source import ColumnSource, EpochAware, Repeatable, Reshardable, SplitSource, StreamSource
 from feedline.abc.stateful import Stateful
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ErrorPolicy",
     "Framework",
     "Repeatable",
+    "Reshardable",
     "Sampler",
     "Scheduler",
     "Selection",

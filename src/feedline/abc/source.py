@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,28 @@ class SplitSource(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of this part of an epoch."""
+
+
+class Reshardable(ABC):
+    """A `SplitSource` that shares out anew what is left of an epoch, among another number of workers and ranks."""
+
+    @abstractmethod
+    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+        """Return the states of the iterators of `into` parts, which together go on with what `count` parts have left.
+
+        The part of worker w of rank r has the number w * ranks + r. Nothing may come twice or be lost. Called in the
+        training process of every rank, and has to return the same in all of them. No I/O.
+
+        Args:
+            left: what the iterators of parts have saved, by the numbers of the parts: None of one that has not begun.
+                Parts that have ended are missing.
+            count: how many parts there were.
+            into: how many there are now.
+            epoch: in which they are.
+
+        Raises:
+            BadState: the states do not fit.
+        """
 
 
 # Any: a dataset is whatever the user has.

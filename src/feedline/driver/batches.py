@@ -25,7 +25,7 @@ from feedline.failures import is_interrupt, twin_of
 from feedline.order.progress import Progress, StreamProgress
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint, notes_of, resume_of
-from feedline.types import DatasetKind, Resume, WorkerSpec
+from feedline.types import DatasetKind, ResultKind, Resume, WorkerSpec
 
 BeginEpoch = Callable[[Driver], None]
 
@@ -218,6 +218,9 @@ class WorkerBatches(ExclusiveBatches):
         """True if the next batch has come already."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
         return usable and self.at_first is None and self.driver.epoch.take() is not None
+
+    def ready_count(self) -> int:
+        return sum(result.kind is ResultKind.DONE for result in self.driver.epoch.ready.values())
 
     def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
         """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""

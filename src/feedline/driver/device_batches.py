@@ -66,6 +66,11 @@ class DeviceBatches(ExclusiveBatches):
         """Begin another epoch of the same iteration: what was got ready is dropped."""
         self._line.drop()
 
+    def ready_count(self) -> int:
+        line = self._line
+        with line.lock:
+            return sum(item[0] is _BATCH and number >= line.taken for number, item in line.items.items())
+
     @contextmanager
     def still(self) -> Iterator[None]:
         """Let no thread ask for a batch meanwhile; one that waits for a batch is waited for."""

@@ -134,6 +134,10 @@ class ExclusiveBatches(Iterator[Any]):
     def _close(self) -> None:
         """End the iteration. Nobody else is inside."""
 
+    def ready_count(self) -> int:
+        """Return how many batches are there already, and sure to come."""
+        return 0
+
     def __next__(self) -> Any:
         entrance = self._entrance
         if entrance.free and _HAS_GIL:

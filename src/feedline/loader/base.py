@@ -21,6 +21,7 @@ from feedline.loader.parts import LoaderParts
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.observe.stats import Stats
 from feedline.order.order import Order
+from feedline.ranks import share_if_known
 from feedline.state import Snapshot
 
 
@@ -178,6 +179,9 @@ class LoaderBase(LoaderParts):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken.
 
+        Ranks that read shards of their own are given all of their states, if their number may have changed:
+        `feedline.merge_states`.
+
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
@@ -187,8 +191,10 @@ class LoaderBase(LoaderParts):
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
                 DoubtfulArgument,
             )
-        self._check_draws(_part_of(state_dict, "order"))
-        faults = _part_of(state_dict, "faults")
+        ranks, share = _part_of(state_dict, "ranks"), share_if_known()
+        own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state_dict
+        self._check_draws(_part_of(own, "order"))
+        faults = _part_of(own, "faults")
         self._fault_budget.copy().restore(faults)  # before anything changes: it may be damaged
         self._epochs.load(state_dict, self._order())
         if state_dict:

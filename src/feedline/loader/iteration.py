@@ -22,12 +22,15 @@ from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
+from feedline.driver.together import Together
 from feedline.loader.base import Listener, LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
+from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.state.epochs import Start
+from feedline.state.ranks import own_snapshot
 from feedline.types import Key, WorkerSpec
 
 watchers: list[Callable[[LoaderBase], None]] = []
@@ -91,7 +94,10 @@ class Iteration(Iterator[Any]):
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
         self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
-        self._source: ExclusiveBatches = self._on_device or self._batches
+        self._source: ExclusiveBatches | Together = self._on_device or self._batches
+        share = tail_of(loader.dataset, loader._given.shard)
+        if share is not None:
+            self._source = Together(self._source, share, self._end)
         self._obey_until_first(loader, order)
         self._observe(loader, start.epoch, begun)
 
@@ -158,6 +164,7 @@ class Iteration(Iterator[Any]):
         """
         begun = time.monotonic_ns()
         with self.still():
+            _place(loader)
             start = loader._epochs.begin(order)
             self.seeds = self._enter(loader, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
@@ -169,6 +176,8 @@ class Iteration(Iterator[Any]):
                 loader._epochs.begun(start, order, checkpoint)
             if self._on_device is not None:
                 self._on_device.begin()
+            if isinstance(self._source, Together):
+                self._source.begin()
             self._obey_until_first(loader, order)
             self._observe(loader, start.epoch, begun)
 
@@ -214,6 +223,10 @@ class Iteration(Iterator[Any]):
         if self._listener is not None:
             self._listener.tell()
         return self._source.__next__()  # not next(), after which a signal could come
+
+    def _end(self, has_ended: bool) -> None:
+        """Take the epoch for ended, or for under way, whatever is left of it here."""
+        self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
@@ -268,8 +281,15 @@ def order_state(start: Start) -> dict[str, Any]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
+def _place(loader: LoaderBase) -> None:
+    """Find out where this rank goes on, with the workers that it has, if a state was loaded."""
+    share, room = share_if_known(), loader._resources.settings.room
+    loader._epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, loader.dataset))
+
+
 def _start_of(loader: LoaderBase, order: Order) -> Start:
     """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+    _place(loader)
     start = loader._epochs.begin(order)
     streams = () if start.before is None else start.before.streams
     if loader._worker_count or len(streams) != 1:

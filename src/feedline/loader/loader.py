@@ -69,6 +69,7 @@ class Loader(LoaderBase):
             None for another order every time.
         shard: how a dataset with only `__iter__` is shared out over workers and ranks. True: each sample once; "pad",
             "drop" or "exact" say what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
+            Of a dataset that splits itself, such as a stream of shards: with "pad" or "drop" ranks end together.
         persistent: True to keep the workers from epoch to epoch.
         start_method: of worker processes: "fork", "forkserver" or "spawn"; None for Python's default.
         worker_init: called with the worker's number when it starts.

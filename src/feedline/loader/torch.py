@@ -64,7 +64,8 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers.
         shard: True to have the loader split an iterable dataset over workers and ranks, each sample once; "pad", "drop"
             or "exact" say what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own copy,
-            as torch has it, unless the dataset is one of feedline's own sources.
+            as torch has it, unless the dataset is one of feedline's own sources. Of one that splits itself, such as a
+            stream of shards: with "pad" or "drop" ranks end together.
         snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
         num_workers: a number, or "auto" to have as many as it takes that the training loop does not wait; they are
             found while it runs, see `tuning`. `prefetch_factor="auto"` does so for the batches that workers are ahead.

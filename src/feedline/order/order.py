@@ -19,6 +19,7 @@ from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.spans import SpanPlan
 from feedline.order.streams import StreamPlan
+from feedline.ranks import share_if_known
 from feedline.steps import Steps
 from feedline.types import Key, Share, StreamSplit
 
@@ -330,7 +331,7 @@ class StreamOrder(Order):
         self.batch_size = batch_size
 
     def plan(self, entry: Entry) -> StreamPlan:
-        return StreamPlan(self.batch_size, entry.draw_key)
+        return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
 
     def expected(self) -> dict[str, Any]:
         return {"unit": self.unit, "batch_size": self.batch_size}

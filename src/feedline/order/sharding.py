@@ -51,10 +51,12 @@ def split_of(
             )
         return None
     if isinstance(dataset, SplitSource):
-        if shard in TAILS:
+        if shard == "exact":
             raise BadOption(
                 f"shard={shard!r} is about samples that do not go round, but a {type(dataset).__name__} splits itself, "
-                "and ranks end when their own parts do. Drop it."
+                "and nobody knows how many samples each rank has. With shard='drop' ranks end together when the first "
+                "one has no more batches, with shard='pad' when the last one has; without it, each when its own part "
+                "does."
             )
         return None
     if shard is None:
@@ -80,6 +82,14 @@ def split_of(
                 "some ranks would have a sample and others none. Use a larger batch size, or another tail."
             )
     return StreamSplit(batch_size or 1, share, drop_last)
+
+
+def tail_of(dataset: Any, shard: bool | str | None) -> Share | None:
+    """Return this rank and what ranks do that have no batches left, if they end together; None if each for itself."""
+    if not isinstance(dataset, SplitSource) or shard not in TAILS:
+        return None
+    share = own_share(None, None, str(shard))
+    return share if share.world_size > 1 else None
 
 
 def steps_of(dataset: Any, split: StreamSplit) -> int | None:

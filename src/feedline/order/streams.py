@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw
+from feedline.types import Draw, Share
 
 
 class StreamPlan(Plan):
@@ -15,10 +15,12 @@ class StreamPlan(Plan):
     Args:
         count: samples of a batch; None for single samples.
         draw_key: from which the random numbers of the stream follow.
+        share: this rank: what a stream yields may depend on it.
     """
 
-    def __init__(self, count: int | None, draw_key: int) -> None:
+    def __init__(self, count: int | None, draw_key: int, share: Share | None = None) -> None:
         self._count = count
+        self._share = share or Share()
         self._draw = Draw(mix(draw_key, 0))
 
     def __next__(self) -> Any:
@@ -28,4 +30,4 @@ class StreamPlan(Plan):
         return self._draw
 
     def state(self, done: int) -> dict[str, Any]:
-        return {"unit": "stream batches"}
+        return {"unit": "stream batches", "rank": [self._share.rank, self._share.world_size]}

@@ -135,7 +135,11 @@ class Checkpoint:
                 return [self._own_stream()]
             return [
                 _described(
-                    stream.notes, batches=stream.batches, noted_at=stream.noted_at, ended=stream.ended, read=stream.read
+                    stream.notes,
+                    batches=stream.batches,
+                    noted_at=stream.noted_at,
+                    ended=stream.ended,
+                    read=stream.read,
                 )
                 for stream in progress.streams
             ]

@@ -151,12 +151,18 @@ class Epochs:
         if isinstance(state, dict) and not state:  # torchdata: an empty state is none
             return
         snapshot = Snapshot.from_dict(state)
-        order.check(snapshot.order)
+        for each in snapshot.ranks or (snapshot,):
+            order.check(each.order)
         for sampler in order.samplers:  # whoever iterates over it meanwhile gets that epoch
             sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.checkpoint = None
         self.virtual = None
+
+    def place(self, own: Callable[[Snapshot], Snapshot]) -> None:
+        """Let the next iteration go on where `own` says, of the state that was loaded, if one was."""
+        if self._loaded is not None:
+            self._loaded = own(self._loaded)
 
     @property
     def has_not_begun(self) -> bool:

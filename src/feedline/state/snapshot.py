@@ -8,10 +8,11 @@ not about those that were made ahead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from feedline.errors import BadState
+from feedline.state.damage import checked, checked_ranks, upgraded
 
 VERSION = 2
 
@@ -39,9 +40,13 @@ class Snapshot:
     """What the dataset's `set_epoch` was last told, if it was."""
     virtual: tuple[int, int] | None = None
     """The virtual epoch, and the batches of it that were delivered."""
+    ranks: tuple[Snapshot, ...] = ()
+    """Those of all ranks, if each has one of its own and they were put together; the rest is that of the first."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the snapshot as `state_dict()` hands it out. What is empty is there too, so that it can be missed."""
+        if self.ranks:
+            return {"feedline": VERSION, "ranks": [each.as_dict() for each in self.ranks]}
         return {
             "feedline": VERSION,
             "epoch": self.epoch,
@@ -79,6 +84,10 @@ class Snapshot:
                 f"The state has version {version!r}, and this feedline reads versions 1 and {VERSION}. "
                 "Resume with the feedline that saved it, or begin the epoch anew."
             )
+        if "ranks" in state:
+            ranks = checked_ranks(state)
+            snapshots = tuple(cls.from_dict(each) for each in ranks)
+            return replace(snapshots[0], ranks=snapshots)
         state = checked(upgraded(state) if version == 1 else state)
         return cls(
             epoch=state["epoch"],
@@ -92,174 +101,3 @@ class Snapshot:
             dataset_epoch=state["dataset_epoch"],
             virtual=None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1]),
         )
-
-
-# Any, throughout: whatever was loaded from a file.
-
-_MOST = 1 << 62
-"""Numbers that count something are smaller: with as many places the arithmetic of orders still holds."""
-
-_DEFAULTS: dict[str, Any] = {
-    "seed": None,
-    "draw_seed": 0,
-    "early": (),
-    "streams": (),
-    "turn": 0,
-    "dataset_epoch": None,
-    "virtual": None,
-}
-"""What version 1 left out when it was empty."""
-
-
-def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of version 1 as one of version 2, as far as it is whole."""
-    new = {**_DEFAULTS, **state}
-    order = state.get("order")
-    if isinstance(order, Mapping):
-        counts = state.get("ended") is False and order.get("unit") != "stream batches"
-        began: dict[str, Any] = {"consumed": 0} if counts else {}  # not told before the first batch
-        if "sampler_state" in order:
-            began |= {"held": [], "redraw": 0}
-        if counts and order.get("unit") == "own batches":  # whichever the sampler has: it is not known
-            began |= {"torch_seed": None, "torch_generator": None, "sampler_state": None}
-        new["order"] = {**began, **order}
-    if isinstance(new["streams"], (list, tuple)):
-        new["streams"] = [_upgraded_stream(stream, ended=state.get("ended")) for stream in new["streams"]]
-    return new
-
-
-def _upgraded_stream(stream: Any, *, ended: Any) -> Any:
-    if not isinstance(stream, Mapping):
-        return stream
-    if ended is True:
-        return {"dataset": None, **stream}
-    states = {"dataset": None, "iterator": None} if "place" in stream else {}
-    counts = {"read": None} if "batches" in stream else {}
-    return {**states, **counts, **stream}
-
-
-def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state in which nothing is missing or of another kind than it should be.
-
-    A state that was cut, edited or mixed up would otherwise go on somewhere else without a word. Nothing in a state is
-    optional: what does not apply is None or empty. Whether a state fits a loader is not decided here, but by its
-    `Order`; what a user's dataset or sampler has put into it is theirs to check.
-
-    Raises:
-        BadState: something is; it says what.
-    """
-    ended = _held(state, "ended", bool)
-    _number(state, "epoch")
-    _held(state, "seed", int, optional=True)
-    _held(state, "draw_seed", int)
-    _held(state, "dataset_epoch", int, optional=True)
-    order = _held(state, "order", Mapping)
-    unit = _held(order, "unit", str, "order.")
-    if unit in ("samples", "batches") and state["seed"] is None:
-        _refuse("it has no seed, from which its order follows")
-    _check_order(order, unit, ended=ended)
-    early = _held(state, "early", (list, tuple))
-    if not all(_is_number(number) and number > 0 for number in early) or len(set(early)) < len(early):
-        _refuse(f"early is {early!r:.100}, and these are not numbers of batches")
-    if order.get("reserve"):
-        raise BadState(
-            "The state was saved when samples that were skipped had been replaced by those of later batches, which "
-            "feedline does not do any more: nobody knows here which samples were delivered. Begin the epoch again."
-        )
-    if bool(early) != ("stride" in order):
-        _refuse("of order.stride and early, which belong together, it has only one")
-    streams = _held(state, "streams", (list, tuple))
-    for place, stream in enumerate(streams):
-        _check_stream(stream, f"streams[{place}]", counts=unit == "stream batches" and not ended, ended=ended)
-    _number(state, "turn")
-    if unit != "stream samples" and state["turn"] > len(streams):
-        _refuse(f"turn is {state['turn']!r:.100}, and there are {len(streams)} streams")
-    virtual = _held(state, "virtual", (list, tuple), optional=True)
-    if virtual is not None and not (len(virtual) == 2 and all(map(_is_number, virtual))):
-        _refuse(f"virtual is {virtual!r:.100}, and not the numbers of an epoch and a batch")
-    if order.get("endless") and virtual is None:
-        _refuse("it does not say in which virtual epoch it is")
-    return state
-
-
-def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
-    at = "order."
-    if not ended and unit != "stream batches":
-        _number(order, "consumed", at)
-    elif "consumed" in order:
-        _refuse(f"order.consumed is {order['consumed']!r:.100}, and nothing is counted")
-    if "sampler_epoch" in order:
-        _number(order, "sampler_epoch", at)
-    for name in ("torch_generator", "torch_generator_next", "torch_seeds_next"):
-        if name in order:
-            _held(order, name, str, at, optional=True)
-    seed = _held(order, "torch_seed", int, at, optional=True) if "torch_seed" in order else None
-    if seed is not None and not 0 <= seed < 1 << 63:
-        _refuse(f"order.torch_seed is {seed!r:.100}, which torch never drew")
-    for name in ("finish", "endless"):
-        if name in order and order[name] is not True:
-            _refuse(f"order.{name} is {order[name]!r:.100}")
-    if "stride" in order:
-        _held(order, "stride", (list, tuple), at)
-    states = _held(order, "sampler_state", Mapping, at, optional=True) if "sampler_state" in order else None
-    if states is not None:
-        _held(states, "parts", (list, tuple), "order.sampler_state.")
-        _held(states, "iterator", object, "order.sampler_state.")
-        if _held(order, "redraw", int, at) not in (0, 1):
-            _refuse(f"order.redraw is {order['redraw']!r:.100}")
-        if len(_held(order, "held", (list, tuple), at)) > 1:
-            _refuse(f"order.held has {len(order['held'])} batches")
-    if ("finish" in order) != (ended and states is not None):
-        _refuse("its sampler is in another epoch than the rest, or has no state")
-
-
-def _check_stream(stream: Any, at: str, *, counts: bool, ended: bool) -> None:
-    if not isinstance(stream, Mapping):
-        _refuse(f"{at} is {stream!r:.100}")
-    if ended:
-        _held(stream, "dataset", object, f"{at}.")
-        return
-    if counts:
-        _number(stream, "batches", f"{at}.")
-        _number(stream, "noted_at", f"{at}.")
-        _held(stream, "ended", bool, f"{at}.")
-        if _held(stream, "read", int, f"{at}.", optional=True) is not None:
-            _number(stream, "read", f"{at}.")
-        if stream["noted_at"] > stream["batches"]:
-            _refuse(f"{at}.noted_at is {stream['noted_at']}, of {stream['batches']} batches")
-    if not stream:
-        return  # a worker's dataset that has not told its state yet
-    if counts and not any(name in stream for name in ("place", "dataset", "iterator")):
-        return
-    _number(stream, "place", f"{at}.")
-    states = [_held(stream, name, object, f"{at}.") for name in ("dataset", "iterator")]
-    if all(state is None for state in (*states, stream.get("last"))):
-        _refuse(f"{at} has a place, and no state that it belongs to")
-
-
-def _held(
-    holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], at: str = "", *, optional: bool = False
-) -> Any:
-    """Return a value that has to be there, of this kind; None too, if it is optional."""
-    if name not in holder:
-        _refuse(f"it has no {at + name!r}")
-    value = holder[name]
-    if optional and value is None:
-        return value
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        _refuse(f"{at}{name} is {value!r:.100}")
-    return value
-
-
-def _number(holder: Mapping[str, Any], name: str, at: str = "") -> None:
-    value = _held(holder, name, int, at)
-    if not _is_number(value):
-        _refuse(f"{at}{name} is {value!r:.100}, which is no number of things")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _refuse(what: str) -> NoReturn:
-    raise BadState(f"The state is damaged: {what}. Load one that is whole, or begin the epoch anew.")

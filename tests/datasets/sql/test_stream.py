@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pickle
 import sqlite3
@@ -361,4 +362,49 @@ def test_a_state_after_a_key_that_is_none_does_not_hide_it(extra: Any, tmp_path:
     with pytest.raises(BadOption):
         list(rows)
     rows.close()
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_rows_that_are_left_are_shared_out_anew(address: str, key: str) -> None:
+    """From two parts to three to two: each row comes once, also if one part had not begun and one had ended."""
+    stream = stream_of(address, key)
+    found: list[Any] = []
+
+    def take(parts: list[SQLPass], counts: list[int]) -> dict[int, Any]:
+        left: dict[int, Any] = {}
+        for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+            found.extend(itertools.islice(part, count))
+            left[number] = json.loads(json.dumps(part.state_dict())) if count else None
+            part.close()
+        return left
+
+    def parts(states: list[Any]) -> list[SQLPass]:
+        made = [SQLPass(stream, (number, len(states))) for number in range(len(states))]
+        for part, state in zip(made, states, strict=True):
+            if state is not None:
+                part.load_state_dict(state)
+        return made
+
+    states = stream.reshard(take(parts([None, None]), [9, 0]), 2, 3, 0)
+    left = take(parts(states), [2, 4, 100])
+    states = stream.reshard(left, 3, 2, 0)
+    take(parts(states), [100, 100])
+    assert sorted(found) == sorted(IDS)
+    finish(stream)
+
+
+def test_keys_that_all_have_gone_past_are_forgotten(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    states: list[Any] = [None, None]
+    for _ in range(5):
+        made = [SQLPass(stream, (number, 2)) for number in range(2)]
+        for part, state in zip(made, states, strict=True):
+            if state is not None:
+                part.load_state_dict(state)
+            list(itertools.islice(part, 3))
+        states = stream.reshard({number: part.state_dict() for number, part in enumerate(made)}, 2, 2, 0)
+        for part in made:
+            part.close()
+        assert len(states[0]["before"]) <= 2
     finish(stream)

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.tar import arrays, members
-from feedline.datasets.tar.stream import ShuffleBuffer, TarPass, shares_of
+from feedline.datasets.tar.shares import shares_of
+from feedline.datasets.tar.stream import ShuffleBuffer, TarPass
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -288,15 +289,23 @@ def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None
         iter(stream(shards[::-1])).load_state_dict(state)
 
 
-def test_another_number_of_workers_is_refused_by_the_loader(shards: list[str]) -> None:
-    loader = feedline.Loader(stream(shards), 4, workers=2, engine="thread")
+def test_a_state_of_an_earlier_version_fits_its_number_of_workers_only(shards: list[str]) -> None:
+    loader = feedline.Loader(stream(shards, shuffle=True, buffer=5), 4, workers=2, engine="thread")
     iterator = iter(loader)
     next(iterator)
     state = loader.state_dict()
-    del iterator
-    other = feedline.Loader(stream(shards), 4, workers=3, engine="thread")
+    for part in state["streams"]:
+        for name in ("begun", "units"):
+            part.get("iterator", {}).pop(name, None)
+    rest = listed(iterator)
+    same, other = (
+        feedline.Loader(stream(shards, shuffle=True, buffer=5), 4, workers=workers, engine="thread")
+        for workers in (2, 3)
+    )
+    same.load_state_dict(state)
+    assert listed(same) == rest
     other.load_state_dict(state)
-    with pytest.raises(BadState, match="workers"):
+    with pytest.raises(BadState, match=r"an earlier version.*as many workers"):
         list(other)
 
 
@@ -470,44 +479,23 @@ def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_p
 # -- which shards a part reads ---
 
 
-@given(st.integers(1, 60), st.integers(1, 40), st.none() | st.integers(0, 2**64 - 1), st.integers(0, 30))
-def test_every_sample_of_every_shard_belongs_to_one_part(
-    shard_count: int, part_count: int, key: int | None, size: int
-) -> None:
-    found: Counter[tuple[int, int]] = Counter()
-    for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count), key)
-        assert own, "nobody is idle"
-        for share in own:
-            found.update((share.shard, sample) for sample in range(size) if sample % share.every == share.place)
-    assert found == Counter((shard, sample) for shard in range(shard_count) for sample in range(size))
-
-
-@given(st.integers(1, 60), st.integers(1, 20))
-def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, part_count: int) -> None:
-    readers: Counter[int] = Counter()
-    for number in range(part_count):
-        own = shares_of(shard_count, (number, part_count), 3)
-        assert len({share.shard for share in own}) == len(own)
-        readers.update(share.shard for share in own)
-    left = shard_count % part_count
-    assert sum(count > 1 for count in readers.values()) <= left
-    assert sum(readers.values()) == shard_count - left + (part_count if left else 0)
-
-
 def test_shards_are_shuffled_before_they_are_shared_out() -> None:
     """Which shards a part gets differs between epochs, not only their order."""
-    own = [frozenset(share.shard for share in shares_of(100, (0, 10), key)) for key in range(150)]
+    dataset = stream([f"{number}.tar" for number in range(100)], shuffle=True)
+    turns = [share.turn for share in shares_of(100, (0, 10))]
+    own = [frozenset(dataset.order(epoch)[turn] for turn in turns) for epoch in range(150)]
     assert len(set(own)) == 150
     assert set().union(*own) == set(range(100))
 
 
-def test_without_a_key_shards_keep_their_order() -> None:
-    assert [share.shard for share in shares_of(7, (0, 1), None)] == list(range(7))
+def test_without_shuffling_shards_keep_their_order(shards: list[str]) -> None:
+    assert stream(shards).order(3) == list(range(len(shards)))
+    assert [share.turn for share in shares_of(7, (0, 1))] == list(range(7))
 
 
-def test_every_order_of_shards_is_as_likely() -> None:
-    found = Counter(tuple(share.shard for share in shares_of(4, (0, 1), int(key))) for key in np.arange(4_800))
+def test_every_order_of_shards_is_as_likely(shards: list[str]) -> None:
+    dataset = stream(shards[:4], shuffle=True)
+    found = Counter(tuple(dataset.order(epoch)) for epoch in range(4_800))
     assert len(found) == 24
     assert all(130 < count < 280 for count in found.values())
 

@@ -57,9 +57,17 @@ def checked_parameters(parameters: Any) -> Parameters:
     return list(parameters)
 
 
-def select(columns: Sequence[str], query: str, *, where: str = "", order: str = "", limit: int | None = None) -> str:
-    """Return a statement that selects columns of a query's result."""
-    listed = ", ".join(f"feedline_q.{quoted(column)}" for column in columns) if columns else "*"
+def select(
+    columns: Sequence[str],
+    query: str,
+    *,
+    more: Sequence[str] = (),
+    where: str = "",
+    order: str = "",
+    limit: int | None = None,
+) -> str:
+    """Return a statement that selects columns of a query's result, and more expressions."""
+    listed = ", ".join([*(f"feedline_q.{quoted(column)}" for column in columns), *more]) if columns else "*"
     # The query ends with a line of its own: it may end with a comment.
     text = f"SELECT {listed} FROM (\n{query}\n) AS feedline_q"
     if where:
@@ -139,6 +147,14 @@ class Database(ABC):
             named = {f"feedline_key_{number}": value for number, value in enumerate(values)}
             return [with_name.format(name) for name in named], {**parameters, **named}
         return [unnamed] * len(values), [*(parameters or ()), *values]
+
+    def first_values(self, values: Sequence[Any], parameters: Parameters) -> tuple[list[str], Parameters]:
+        """Add values that stand before all others in a statement; return their placeholders, and all parameters."""
+        unnamed, with_name = self.marks
+        if isinstance(parameters, dict):
+            named = {f"feedline_first_{number}": value for number, value in enumerate(values)}
+            return [with_name.format(name) for name in named], {**named, **parameters}
+        return [unnamed] * len(values), [*values, *(parameters or ())] if values else parameters
 
     def query(self, text: str, parameters: Parameters) -> str:
         """Return the user's query as it is to be given to the driver."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Part, PartedStream, ResumablePass
 from feedline.datasets.source import checked_count
 from feedline.datasets.sql.database import Rows, quoted, select
@@ -13,12 +14,20 @@ from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
-"""Which part a number belongs to: scattered, since keys may all be even, and within 64 bits."""
+"""Which part a number belongs to: scattered, since keys may all be even, and within 64 bits. As `part_of`."""
 
 # Any, throughout: rows, keys and samples are of any kind.
 
 
-class SQLStream(PartedStream):
+def part_of(key: Any, count: int) -> int:
+    """Return which of so many parts a key belongs to."""
+    if type(key) is int:
+        return ((abs(key) % 1000003 * 2654435761) >> 16) % count
+    text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+    return zlib.crc32(text) % count
+
+
+class SQLStream(PartedStream, Reshardable):
     """The rows of a query in the order of their keys; `SQLDataset.stream` makes it.
 
     Every worker of every rank reads the rows whose keys are its own, all of them as they were at one moment: a
@@ -26,7 +35,8 @@ class SQLStream(PartedStream):
     along comes once, whatever else happens to the table, and a row is never half of one version and half of another.
     Ranks may differ in how many rows they have.
 
-    A state is the last key. It goes on after that key, in a new transaction, with as many workers and ranks.
+    A state is the last key. It goes on after that key, in a new transaction. With another number of workers and ranks,
+    every part leaves out the rows of its own that have come already, by the last keys of those that had them before.
     """
 
     def __init__(self, dataset: QuerySource, size: int) -> None:
@@ -37,6 +47,21 @@ class SQLStream(PartedStream):
     def __iter__(self) -> SQLPass:
         return SQLPass(self, self._part())
 
+    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+        ends: list[Any] = [True] * count
+        before: list[Any] = []
+        for number, state in left.items():
+            part = SQLPass(self, (number, count))
+            if state is not None:
+                part.load_state_dict(state)
+                before = part._before
+            ends[number] = part._end()
+        keys = [end[0] for end in ends if type(end) is list]
+        if None not in ends and keys and all(type(key) is int for key in keys):
+            before = [past for past in before if not _is_over(past, min(keys))]
+        state = {**SQLPass(self, (0, into)).state_dict(), "before": [*before, [count, ends]]}
+        return [{**state, "part": [number, into]} for number in range(into)]
+
     def close(self) -> None:
         """Close the connections of this process, but for those of iterations that go on."""
         self.dataset.close()
@@ -45,10 +70,16 @@ class SQLStream(PartedStream):
         return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
 
 
+def _is_over(past: list[Any], key: int) -> bool:
+    """True if none of these parts had come further than a key."""
+    return all(end is None or (type(end) is list and type(end[0]) is int and end[0] <= key) for end in past[1])
+
+
 class SQLPass(ResumablePass[tuple[Any, ...]]):
     """One pass over the rows of a part. Whoever goes on after an error goes on after the last row that came."""
 
     _name = "rows of a query"
+    _added: Mapping[str, Any] = {"before": []}
 
     def __init__(self, stream: SQLStream, part: Part) -> None:
         super().__init__(part, stream.dataset.transform)
@@ -61,9 +92,14 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         """The key of the last row."""
         self._taken = 0
         self._has_ended = False
+        self._before: list[Any] = []
+        """If others have begun the epoch: how many parts there were and where each was, see `_end`; one pair each time
+        that the number has changed."""
+        self._columns: dict[tuple[int, int], int] = {}
+        """For keys that only the database can compare: the columns that say whether a key comes after such an end."""
 
     def _make(self, item: tuple[Any, ...]) -> Any:
-        return self._stream.dataset._shape.build(item[1:])
+        return self._stream.dataset._shape.build(item[1 : 1 + len(self._stream.dataset._shape.names)])
 
     def _take(self) -> tuple[Any, ...]:
         """Return the next row of this part."""
@@ -111,7 +147,21 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
             return []
         if any(row[0] is None for row in rows):
             raise BadOption(f"A row has no key: column {self._stream.dataset.key!r} is null.")
-        return rows if self._is_split_there else [row for row in rows if self._is_own(row[0])]
+        if not self._is_split_there:
+            rows = [row for row in rows if part_of(row[0], self._part[1]) == self._part[0]]
+        return [row for row in rows if not self._has_come(row)] if self._before else rows
+
+    def _has_come(self, row: tuple[Any, ...]) -> bool:
+        """True if a row came before the number of parts has changed."""
+        for number, (count, ends) in enumerate(self._before):
+            part = part_of(row[0], count)
+            end = ends[part]
+            if end is None:
+                continue
+            column = self._columns.get((number, part))
+            if end is True or (row[0] <= end[0] if column is None else not row[column]):
+                return True
+        return False
 
     def _open(self) -> Iterator[Rows]:
         dataset = self._stream.dataset
@@ -120,18 +170,41 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._connection = database.connect()
         key = f"feedline_q.{quoted(dataset.key)}"
         first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
-        conditions = []
+        conditions: list[str] = []
+        columns, keys = [dataset.key, *names], list[Any]()
+        is_number = bool(first) and type(first[0][0]) is int
+        if not is_number:
+            for place, (_, ends) in enumerate(self._before):
+                for part, end in enumerate(ends):
+                    if type(end) is list:
+                        self._columns[place, part] = len(columns) + len(keys)
+                        keys.append(end[0])
         # Of numbers the database itself can choose a part; of other keys all are read, and those of others dropped.
-        self._is_split_there = self._part[1] == 1 or (bool(first) and type(first[0][0]) is int)
+        self._is_split_there = self._part[1] == 1 or is_number
         if self._part[1] > 1 and self._is_split_there:
             own = database.query(_HASH.format(key=key, count=self._part[1], part=self._part[0]), None)
             conditions.append(f"({own} OR {key} IS NULL)")
+        last = self._last
         if self._taken:
             self._check_last(key)
-            after, parameters = database.after_key(self._last, key, parameters)
+        elif is_number:
+            last = self._lowest()
+        if last is not None:
+            after, parameters = database.after_key(last, key, parameters)
             conditions.append(after)
-        statement = select([dataset.key, *names], text, where=" AND ".join(conditions), order=dataset.key)
+        marks, parameters = database.first_values(keys, parameters)
+        more = [f"{key} > {mark}" for mark in marks]
+        statement = select(columns, text, more=more, where=" AND ".join(conditions), order=dataset.key)
         return database.stream(self._connection, statement, parameters, self._stream.size)
+
+    def _lowest(self) -> Any:
+        """Return the key up to which all rows have come before the number of parts has changed; None if none have."""
+        lowest = [
+            min(end[0] for end in ends if type(end) is list)
+            for _, ends in self._before
+            if None not in ends and any(type(end) is list for end in ends)
+        ]
+        return max(lowest, default=None)
 
     def _check_last(self, key: str) -> None:
         """Make sure that no other row has the place of the last one: it could not be told whether it has come.
@@ -149,10 +222,6 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
                 "another key=, or make the query return each once."
             )
 
-    def _is_own(self, key: Any) -> bool:
-        text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
-        return zlib.crc32(text) % self._part[1] == self._part[0]
-
     def close(self) -> None:
         """Close the connection of this pass."""
         batches, self._batches = self._batches, None
@@ -167,7 +236,12 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
             self.close()
 
     def _position(self) -> dict[str, Any]:
-        return {"after": self._last, "taken": self._taken, "ended": self._has_ended and not self._rows}
+        ended = self._has_ended and not self._rows
+        return {"after": self._last, "taken": self._taken, "ended": ended, "before": self._before}
+
+    def _end(self) -> Any:
+        """Return where the pass is: None at the beginning, True at the end, else the last key in a list."""
+        return True if self._has_ended else [self._last] if self._taken else None
 
     def _options(self) -> dict[str, Any]:
         return {}
@@ -176,3 +250,4 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self.close()
         self._rows = []
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]
+        self._before = state["before"]

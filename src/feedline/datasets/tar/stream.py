@@ -8,11 +8,13 @@ import itertools
 import operator
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from feedline.abc.source import Reshardable
 from feedline.datasets.handle import Handle
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
@@ -24,8 +26,10 @@ from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
 from feedline.datasets.tar.members import Bytes, Members
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.shards import Reading
+from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
+from feedline.errors import BadState
 from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.values.shown import identity_of
 
 T = TypeVar("T")
@@ -81,12 +85,19 @@ class ShuffleBuffer(Generic[T]):
         self.last = heapq.heappop(self._heap)
         return self._held.pop(self.last[1])
 
+    def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
+        """Return for each sample from number `first` to `end` whether it was given out, as far as any was."""
+        numbers = np.arange(first, self.last[0] + 1 if end is None else end)
+        releases = numbers + (mix_array(self._key, numbers) % np.uint64(self._width)).astype(np.int64)
+        came: NDArray[np.bool_] = (releases < self.last[0]) | ((releases == self.last[0]) & (numbers <= self.last[1]))
+        return came
+
     def oldest(self) -> tuple[int, T] | None:
         """Return the number of the oldest sample that is held, and itself; None if there is none."""
         return next(iter(self._held.items()), None)
 
 
-class TarStream(PartedStream, Epochs):
+class TarStream(PartedStream, Epochs, Reshardable):
     """An iterable dataset of the samples in shards; `TarDataset.stream` makes it."""
 
     def __init__(
@@ -113,6 +124,32 @@ class TarStream(PartedStream, Epochs):
     def __iter__(self) -> TarPass:
         return TarPass(self, self._part())
 
+    # Any: states may come from anywhere.
+    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+        rest: list[ShardShare] = []
+        for number, state in left.items():
+            part = TarPass(self, (number, count))
+            part.load_state_dict(part.state_dict() | {"epoch": epoch} if state is None else state)
+            rest += part.left()
+        state = {**TarPass(self, (0, into)).state_dict(), "epoch": epoch}
+        return [
+            {**state, **beginning, "part": [number, into]} for number, beginning in enumerate(resharded(rest, into))
+        ]
+
+    def order(self, epoch: int) -> list[int]:
+        """Return the shards in the common order of an epoch."""
+        places = np.arange(len(self.shards))
+        key = mix(epoch_key(self.seed, epoch), 0)
+        order: list[int] = (Bijection(len(places), key)(places) if self.shuffle else places).tolist()
+        return order
+
+    @functools.cached_property
+    def checksum(self) -> int:
+        """Of the names of all shards."""
+        # With another signature they are the same shards.
+        names = "\n".join(identity_of(shard) if protocol_of(shard) else shard for shard in self.shards)
+        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+
     @property
     def hands_on_images(self) -> bool:
         """As `Source.hands_on_images`."""
@@ -132,38 +169,9 @@ class TarStream(PartedStream, Epochs):
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
 
 
-@dataclass(frozen=True)
-class ShardShare:
-    """A shard that a part reads, alone or with others."""
-
-    shard: int
-    place: int = 0
-    every: int = 1
-    """How many parts read it. Each takes every so-manieth sample, beginning with `place`."""
-
-
-def shares_of(shard_count: int, part: Part, key: int | None) -> list[ShardShare]:
-    """Return what a part reads in an epoch, in order.
-
-    All shards are put in random order first; then every part takes one, and again, while there are enough for all.
-    Those left over, or all if there are fewer shards than parts, are each read by several parts.
-    """
-    number, count = part
-    places = np.arange(shard_count)
-    order: list[int] = (places if key is None else Bijection(shard_count, key)(places)).tolist()
-    whole = shard_count - shard_count % count
-    own = [ShardShare(shard) for shard in order[number:whole:count]]
-    left = order[whole:]
-    if left:
-        shared = number % len(left)
-        every = (count - shared + len(left) - 1) // len(left)
-        own.append(ShardShare(left[shared], number // len(left), every))
-    return own
-
-
-_BEGINNING: dict[str, Any] = {"share": 0, "offset": 0, "ordinal": 0, "number": 0, "last": [-1, -1]}
+_BEGINNING: dict[str, Any] = {"share": 0, "offset": 0, "ordinal": 0, "number": 0, "last": [-1, -1], "begun": []}
 """Where to read on: the shard, by its place in this part's order; where in it, and which sample that is; the number of
-that sample in the pass; and what was given out last."""
+that sample in the pass; what was given out last; and with which numbers the shards after that one were begun."""
 
 
 class TarPass(ResumablePass[RawSample]):
@@ -176,59 +184,102 @@ class TarPass(ResumablePass[RawSample]):
     _name = "tar shards"
     _words: Mapping[str, str] = {**ResumablePass._words, "shards": "shards (number and checksum of names)"}
 
+    _added: Mapping[str, Any] = {"begun": None, "units": None}
+
     def __init__(self, stream: TarStream, part: Part) -> None:
         super().__init__(part, stream.transform)
         self._stream = stream
         self._epoch = stream.epoch
         self._start = _BEGINNING
+        self._units: list[list[Any]] | None = None
+        """What this part reads, if others had begun the epoch, as a state holds it."""
         self._reader: _Reader | None = None
 
     def _take(self) -> RawSample:
         if self._reader is None:
-            self._reader = _Reader(self._stream, self._part, self._epoch, self._start)
+            self._reader = _Reader(self._stream, self._shares(), self._buffer(), self._epoch, self._start)
         raw = self._reader.next()
         if raw is None:
             raise StopIteration
         return raw
 
+    def _shares(self) -> list[ShardShare]:
+        count = len(self._stream.shards)
+        return shares_of(count, self._part) if self._units is None else read(self._units, count)
+
+    def _buffer(self) -> ShuffleBuffer[Any]:
+        key = mix(mix(epoch_key(self._stream.seed, self._epoch), 1), self._part[0])
+        start = self._start
+        return ShuffleBuffer(key, max(1, self._stream.buffer), start["number"], tuple(start["last"]))
+
+    def left(self) -> list[ShardShare]:
+        """Return what the state that was loaded leaves to read, whoever does it."""
+        start, shares, buffer = self._start, self._shares(), self._buffer()
+        if start["begun"] is None:
+            raise BadState(
+                "The state was saved by an earlier version of feedline, and does not say what is left of each shard. "
+                "Go on with as many workers and ranks as then, or begin the epoch anew."
+            )
+        first = start["share"]
+        firsts = [start["number"], *start["begun"]][: len(shares) - first]
+        shares[first : first + 1] = [
+            replace(share, offset=start["offset"], ordinal=start["ordinal"]) for share in shares[first : first + 1]
+        ]
+        begun = []
+        for share, number, end in zip(shares[first:], firsts, [*firsts[1:], None], strict=False):
+            came = buffer.came(number, end)
+            if end is None or not came.all():
+                begun.append(share.without(came))
+        return begun + shares[first + len(firsts) :]
+
     def _make(self, item: RawSample) -> Any:
         return self._stream.form.build(item.data, item.names)
 
     def _position(self) -> dict[str, Any]:
-        return {**(self._start if self._reader is None else self._reader.state()), "epoch": self._epoch}
+        position = self._start if self._reader is None else self._reader.state()
+        units, share = self._units, position["share"]
+        while units and share and len(units[0]) > 3:  # those that others had begun are the largest part of a state
+            units, share = units[1:], share - 1
+        return {**position, "share": share, "epoch": self._epoch, "units": units}
 
     def _options(self) -> dict[str, Any]:
         stream = self._stream
-        # With another signature they are the same shards.
-        names = "\n".join(identity_of(shard) if protocol_of(shard) else shard for shard in stream.shards)
         return {
             "seed": stream.seed,
             "shuffle": stream.shuffle,
             "buffer": stream.buffer,
-            "shards": [len(stream.shards), zlib.crc32(names.encode("utf-8", "surrogateescape"))],
+            "shards": [len(stream.shards), stream.checksum],
         }
 
     def _enter(self, state: dict[str, Any]) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
+        self._units = state["units"]
         self._reader = None
 
 
 class _Reader:
     """Reads, holds back, gives out."""
 
-    def __init__(self, stream: TarStream, part: Part, epoch: int, begin: dict[str, Any]) -> None:
-        key = epoch_key(stream.seed, epoch)
+    def __init__(
+        self,
+        stream: TarStream,
+        shares: list[ShardShare],
+        buffer: ShuffleBuffer[tuple[int, int, RawSample]],
+        epoch: int,
+        begin: dict[str, Any],
+    ) -> None:
         self._stream = stream
-        self._shares = shares_of(len(stream.shards), part, mix(key, 0) if stream.shuffle else None)
-        self._buffer: ShuffleBuffer[tuple[int, int, RawSample]] = ShuffleBuffer(
-            mix(mix(key, 1), part[0]), max(1, stream.buffer), begin["number"], tuple(begin["last"])
-        )
+        self._shares = shares
+        self._buffer = buffer
         self._share = begin["share"]
         """The place of the shard that is being read, or is next."""
+        self._begun: dict[int, int] = {}
+        """With which numbers shards were begun, by their places: those that samples in the buffer are of."""
         self._skip_to = (begin["offset"], begin["ordinal"])
-        shards = [stream.shards[share.shard] for share in self._shares[self._share :]]
-        starts = [begin["offset"], *[0] * len(shards)]
+        order = stream.order(epoch)
+        shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
+        starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
         reading = stream.reading
         self._ahead = Ahead(
             stream.open,
@@ -247,7 +298,7 @@ class _Reader:
             if self._ended:
                 return None
             raw = self._read()
-            if raw is not None:
+            if raw is not None and raw.ordinal not in self._shares[self._share].came:
                 buffer.add((self._share, raw.start if self._enters() else 0, raw))
         return buffer.take(ended=self._ended)[2]
 
@@ -269,10 +320,14 @@ class _Reader:
     def _go_on(self) -> None:
         self._grouping = self._blob = None
         self._share += 1
-        self._skip_to = (0, 0)
         if self._share >= len(self._shares):
+            self._skip_to = (0, 0)
             self._ended = True
             self._ahead.close()
+            return
+        share = self._shares[self._share]
+        self._skip_to = (share.offset, share.ordinal)
+        self._begun[self._share] = self._buffer.number
 
     def _open(self) -> Grouping:
         blob = self._blob = self._ahead.next_blob()
@@ -311,4 +366,12 @@ class _Reader:
             offset, ordinal = self._skip_to
             if self._grouping is not None:
                 offset, ordinal = (self._grouping.start if self._enters() else 0), self._grouping.ordinal
-        return {"share": share, "offset": offset, "ordinal": ordinal, "number": number, "last": list(buffer.last)}
+        self._begun = {place: first for place, first in self._begun.items() if place > share}
+        return {
+            "share": share,
+            "offset": offset,
+            "ordinal": ordinal,
+            "number": number,
+            "last": list(buffer.last),
+            "begun": list(self._begun.values()),
+        }

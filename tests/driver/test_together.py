@@ -1,0 +1,181 @@
+"""Ranks that read shards of different sizes end together: every step has a collective, which would hang otherwise."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import feedline
+from feedline import DataLoader, Loader
+from feedline.datasets import TarDataset
+from feedline.errors import BadOption
+from feedline.types import Tail
+from tests.datasets.tar.writing import write_shards
+from tests.rank_processes import run_ranks
+
+SIZES = (40, 3, 17, 2, 31, 9, 22, 1)
+COUNT = sum(SIZES)
+WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder, SIZES)
+    return folder
+
+
+# Any, throughout: batches and states.
+def make(folder: Path, shard: Any, workers: int = 0, **options: Any) -> Any:
+    dataset = TarDataset(str(folder / "shard-*.tar"), "cls").stream(**options)
+    engine: Any = "thread" if workers else "inline"
+    return Loader(dataset, 4, workers=workers, engine=engine, shard=shard)
+
+
+def steps_of(loader: Any) -> list[list[int]]:
+    """Go through an epoch as training does: all ranks take part in every step."""
+    found = []
+    for batch in loader:
+        present = torch.ones(1)
+        dist.all_reduce(present)  # hangs, and so fails, if a rank has no batch any more
+        assert present.item() == dist.get_world_size()
+        found.append(np.asarray(batch).tolist())
+    return found
+
+
+def two_epochs(rank: int, world_size: int, folder: Path, shard: str, workers: int) -> Any:
+    loader = make(folder, shard, workers)
+    epochs = [steps_of(loader), steps_of(loader)]
+    own = [np.asarray(batch).tolist() for batch in make(folder, None, workers)]
+    state = loader.state_dict()
+    loader.close()
+    return epochs, own, state
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_surplus_is_dropped(folder: Path, world_size: int, workers: int) -> None:
+    reports = run_ranks(world_size, folder, two_epochs, "drop", workers)
+    least = min(len(own) for _, own, _ in reports)
+    assert max(len(own) for _, own, _ in reports) > least, "shards are uneven"
+    for epochs, own, state in reports:
+        assert epochs == [own[:least], own[:least]]
+        assert state["ended"]
+        assert state["epoch"] == 1
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_that_have_none_left_repeat_their_first_batch(folder: Path, world_size: int, workers: int) -> None:
+    reports = run_ranks(world_size, folder, two_epochs, "pad", workers)
+    most = max(len(own) for _, own, _ in reports)
+    for epochs, own, _ in reports:
+        assert epochs == [own + own[:1] * (most - len(own))] * 2
+
+
+def with_nothing(rank: int, world_size: int, folder: Path, shard: Tail) -> Any:
+    dataset = TarDataset(str(folder / "shard-003.tar"), "cls").stream()  # two samples: one for each of two ranks
+    return steps_of(Loader(dataset, 4, shard=shard))
+
+
+@pytest.mark.parametrize("shard", ["drop", "pad"])
+def test_a_rank_without_any_batch(folder: Path, shard: str) -> None:
+    """The third of three ranks has none of two samples: it gets that of another to repeat, or all end at once."""
+    reports = run_ranks(3, folder, with_nothing, shard)
+    assert reports == ([[], [], []] if shard == "drop" else [[[60]], [[61]], [[60]]])
+
+
+def resume(rank: int, world_size: int, folder: Path, shard: str, state: Any, steps: int | None) -> Any:
+    loader = make(folder, shard, shuffle=True, buffer=7)
+    if state is not None:
+        loader.load_state_dict(state)
+    found = steps_of(itertools.islice(loader, steps))
+    states: list[Any] = [None] * world_size
+    dist.all_gather_object(states, loader.state_dict())
+    return found, feedline.merge_states(states)
+
+
+@pytest.mark.parametrize("shard", ["drop", "pad"])
+def test_other_ranks_go_on_and_end_together(folder: Path, shard: str) -> None:
+    before = run_ranks(2, folder, resume, shard, None, 4)
+    after = run_ranks(3, folder, resume, shard, before[0][1], None)
+    assert len({len(found) for found, _ in after}) == 1
+    came = Counter(number for found, _ in (*before, *after) for batch in found for number in batch)
+    if shard == "drop":
+        assert max(came.values()) == 1
+    else:
+        assert came.keys() == set(range(COUNT))
+
+
+def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -> Any:
+    """Stop when one rank repeats batches, and go on: with its own state, and with that of all."""
+    whole = steps_of(make(folder, "pad", workers))
+    own = len(list(make(folder, None, workers)))
+    counts: list[Any] = [None] * world_size
+    dist.all_gather_object(counts, own)
+    loader = make(folder, "pad", workers)
+    steps = min(counts) + 2
+    assert steps_of(itertools.islice(loader, steps)) == whole[:steps]
+    state = loader.state_dict()
+    loader.close()
+    assert not state["ended"]
+    states: list[Any] = [None] * world_size
+    dist.all_gather_object(states, state)
+    found = []
+    for saved in (state, feedline.merge_states(states)):
+        resumed = make(folder, "pad", workers)
+        resumed.load_state_dict(saved)
+        found.append((steps_of(resumed), resumed.state_dict()["epoch"]))
+        resumed.close()
+    return own, whole[steps:], found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_when_ranks_repeat_batches(folder: Path, workers: int) -> None:
+    reports = run_ranks(2, folder, stop_while_padding, workers)
+    for own, rest, found in reports:
+        has_own = own == max(other for other, _, _ in reports)
+        for steps, epoch in found:
+            assert len(steps) == len(rest)
+            assert epoch == 0
+            assert not has_own or steps == rest
+
+
+def drop_in(rank: int, world_size: int, folder: Path) -> Any:
+    dataset = TarDataset(str(folder / "shard-*.tar"), "cls").stream()
+    loader = DataLoader(dataset, 4, num_workers=2, persistent_workers=True, shard="drop")
+    found = [len(steps_of(loader)) for _ in range(2)]
+    epochs = [len(list(epoch)) for epoch in itertools.islice(loader.virtual_epochs(5), 4)]
+    loader.close()
+    return found, epochs
+
+
+def test_the_drop_in_with_processes_and_virtual_epochs(folder: Path) -> None:
+    first, second = run_ranks(2, folder, drop_in)
+    assert first == second
+    assert first[0][0] == first[0][1] > 0
+    assert first[1] == [5] * 4
+
+
+def test_one_rank_asks_nobody(folder: Path) -> None:
+    for shard in ("drop", "pad"):
+        assert sorted(number for batch in make(folder, shard) for number in batch) == list(range(COUNT))
+
+
+def test_ranks_need_a_process_group(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BadOption, match=r"shard='drop' lets 2 ranks end together.*init_process_group"):
+        iter(make(folder, "drop"))
+
+
+def test_nobody_knows_how_to_deliver_each_sample_once_in_equal_steps(folder: Path) -> None:
+    with pytest.raises(BadOption, match=r"'exact'.*splits itself.*shard='drop'.*shard='pad'"):
+        make(folder, "exact")
