@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from feedline.randomness.scope import rng
     from feedline.recorder import record
     from feedline.sharing.share import share
-    from feedline.tune.diagnosis import doctor
     from feedline.state.ranks import merge_states
+    from feedline.tune.diagnosis import doctor
 
 __all__ = [
     "DataLoader",

@@ -149,7 +149,11 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         Recording.load(tmp_path / "nothing.json")
 
 
-@pytest.mark.parametrize("index", [{("a", 1): b"x"}, math.nan, "g\u00e4ns.jpg", "\udcff", object()], ids=["dict", "nan", "umlaut", "surrogate", "object"])
+@pytest.mark.parametrize(
+    "index",
+    [{("a", 1): b"x"}, math.nan, "g\u00e4ns.jpg", "\udcff", object()],
+    ids=["dict", "nan", "umlaut", "surrogate", "object"],
+)
 def test_samples_of_whatever_index_can_be_saved(index: Any, tmp_path: Path) -> None:
     recording = a_recording()
     recording.slow_samples = [SlowSample(index, 1.0, 0)]
