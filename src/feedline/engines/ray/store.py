@@ -1,0 +1,121 @@
+"""Batches in Ray's object store, as the training process sees them: which memory they may take, and who may write.
+
+Ray hands out what lies in its store as arrays that cannot be written, because several readers may share it. A batch has
+one reader, and training loops change batches in place. The store is mapped for reading and writing in every process
+(`/proc/self/maps` says so), so that an array over the same memory that can be written does no harm. Should a version of
+Ray map it for reading only, batches are copied instead: writing there would end the process.
+
+An object stays in the store, and is not moved or spilled, while an array over it lives.
+"""
+
+from __future__ import annotations
+
+import weakref
+import numpy as np
+
+from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views
+
+_MOST_HELD = 4.0
+"""How many times its size an array may hold of the store: an object is given back as a whole."""
+
+
+class Store:
+    """What the batches of one loader take of the object store.
+
+    Args:
+        budget: bytes that they may take.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._batches: set[_Batch] = set()
+        """Those that are there. One goes with the last array over its memory, on whatever thread that happens."""
+        self.largest = 0
+        """Bytes of the largest batch so far."""
+
+    @property
+    def held(self) -> int:
+        """Bytes of batches that are there."""
+        return sum(batch.size for batch in list(self._batches))
+
+    def has_room(self, in_flight: int) -> bool:
+        """True if one more batch may be made while so many are being made."""
+        return self.held + (in_flight + 1) * self.largest <= self.budget
+
+    def open(self, found: Bytes | None) -> Reader:
+        """Return what hands out the arrays of a batch that came through the store."""
+        if found is None or found.nbytes < LARGE_BYTES:  # Ray does not even put small ones into its store
+            return Copies(np.empty(1, np.uint8) if found is None or not found.nbytes else found)
+        memory = writable(found)
+        if memory is None or self.held > self.budget:  # the program keeps so much that the store is full
+            return Copies(found)
+        self.largest = max(self.largest, found.nbytes)
+        batch = _Batch(memory, self._batches.discard)
+        batch.size = found.nbytes
+        self._batches.add(batch)
+        return SegmentReader(memory, _MOST_HELD)
+
+
+class _Batch(weakref.ref[Bytes]):
+    """The memory of a batch, which others hold. Like no other: arrays cannot be compared, nor what refers to them."""
+
+    __slots__ = ("size",)
+    size: int
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
+class _Writable:
+    """Memory of an array that cannot be written, as NumPy takes it: every array over it keeps that array alive."""
+
+    def __init__(self, array: Bytes) -> None:
+        self._array = array
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": array.shape, "typestr": "|u1", "data": (address, False)}
+
+
+def writable(array: Bytes) -> Bytes | None:
+    """Return an array over the same memory that can be written; None if the system forbids that."""
+    if array.flags.writeable or not array.nbytes:
+        return array
+    address = array.__array_interface__["data"][0]
+    return np.asarray(_Writable(array)) if _may_be_written(address, array.nbytes) else None
+
+
+_areas: list[tuple[int, int, bool]] = []
+"""First address, end, and whether it may be written: of mappings that were looked up. The store's stay where they are."""
+
+
+def _may_be_written(address: int, size: int) -> bool:
+    for fresh in (False, True):
+        if fresh:
+            _areas[:] = _mapped()
+        for first, end, is_writable in _areas:
+            if first <= address and address + size <= end:
+                return is_writable
+    return False
+
+
+def _mapped() -> list[tuple[int, int, bool]]:
+    try:
+        with open("/proc/self/maps") as file:
+            lines = [line.split(None, 2)[:2] for line in file]
+    except OSError:  # not Linux: nobody knows
+        return []
+    spans = [([int(part, 16) for part in span.split("-")], access) for span, access in lines]
+    return [(first, end, access[1] == "w") for (first, end), access in spans]
+
+
+class SpecReader(Views):
+    """The arrays of a dataset in the object store: NumPy's cannot be written, as Ray has it; torch's can.
+
+    All workers of a node see what one of them writes. torch knows no tensors that cannot be written.
+    """
+
+    __slots__ = ()
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        view = self._view[start : start + size]
+        view.flags.writeable = False
+        return view, 0

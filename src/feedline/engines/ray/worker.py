@@ -1,0 +1,122 @@
+"""The actor's side: one runner per loader that has work for it. Ray calls its methods one after the other.
+
+The training process has one call under way per worker. So several loaders that share an actor take turns: what Ray has
+waiting for an actor is never more than one task of each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import socket
+from dataclasses import dataclass
+
+from feedline.abc.framework import Framework
+from feedline.engines.failure import pack_failure
+from feedline.engines.heap import keep_heap_warm
+from feedline.engines.portable.segments import BatchBytes, Outbox
+from feedline.engines.portable.worker import Request, answer_to, packed
+from feedline.engines.ray.store import SpecReader, writable
+from feedline.engines.runner import Runner
+from feedline.transport.codec import Codec, SlotWriter
+from feedline.transport.reading import Bytes
+from feedline.types import Task, WorkerIdentity, WorkerSpec
+
+
+@dataclass(frozen=True)
+class PackedSpec:
+    """What all workers of a loader are told; the object store has it once per node."""
+
+    framework: tuple[str, str]
+    """Its module and class: it is imported before the rest is read."""
+    header: bytes
+    memory: Bytes
+    """The arrays and tensors of the dataset."""
+
+    def read(self) -> WorkerSpec:
+        """Read it: arrays of the dataset are views of the object store, which all workers of the node share."""
+        module, name = self.framework
+        framework: Framework = getattr(importlib.import_module(module), name)()
+        memory = writable(self.memory)
+        spec: WorkerSpec = Codec(framework).decode(self.header, SpecReader(self.memory if memory is None else memory))
+        return spec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor runs."""
+
+    pid: int
+    host: str
+    machine: str
+    """As `machine_id` has it."""
+
+
+class _StoreOutbox(Outbox):
+    """Memory to make a batch in. Ray copies it into the object store when the call returns."""
+
+    posted: Bytes | None = None
+
+    def post(self, writer: SlotWriter, name: str) -> BatchBytes:
+        self.posted = writer.view[: writer.used]
+        return BatchBytes(writer.used)
+
+    def take(self) -> Bytes | None:
+        """Return what was posted, once."""
+        posted, self.posted = self.posted, None
+        return posted
+
+
+class _Seat:
+    """What one loader has in this actor."""
+
+    def __init__(self, spec: WorkerSpec, number: int, generation: int) -> None:
+        self.number = number
+        seed = spec.base_seed + number + generation * spec.worker_count
+        self.runner = Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset))
+        self.codec = Codec(spec.framework)
+        self.outbox = _StoreOutbox()
+
+
+class RayWorker:
+    """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself."""
+
+    def __init__(self) -> None:
+        self._seats: dict[str, _Seat] = {}
+        keep_heap_warm()
+
+    def place(self) -> Place:
+        """Return where this is. Answered as soon as Ray has found a place and started a process there."""
+        return Place(os.getpid(), socket.gethostname(), machine_id())
+
+    def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
+        """Get ready to work for a loader, as its worker `number`; returns what kept it from that, packed."""
+        failure: BaseException | None
+        try:
+            seat = self._seats[loader] = _Seat(packed_spec.read(), number, generation)
+            failure = seat.runner.unready
+        except Exception as exc:  # the user's own, of what is imported or read
+            failure = exc
+        return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
+
+    def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
+        """Make a batch: returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
+        seat = self._seats[loader]
+        task: Task = pickle.loads(data)
+        answer = answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.number)
+        return packed(answer), seat.outbox.take()
+
+    def leave(self, loader: str) -> int:
+        """Forget a loader; returns how many are left."""
+        self._seats.pop(loader, None)
+        return len(self._seats)
+
+
+def machine_id() -> str:
+    """Return what tells whether a process id, or a monotonic clock, of another process means anything here."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
