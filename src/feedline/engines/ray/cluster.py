@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import socket
 from typing import Any
 
 from feedline._optional import require
@@ -17,6 +18,9 @@ from feedline.engines.ray.options import RayOptions
 from feedline.errors import WorkerStartError
 from feedline.failures import words
 from feedline.system.process import core_count
+
+_KNOCK_S = 10.0
+"""How long a cluster may take to accept a connection."""
 
 OLDEST = (2, 49)
 """The oldest Ray that is tested."""
@@ -61,8 +65,9 @@ def connect(options: RayOptions, worker_count: int) -> Any:
 def _join(ray: Any, address: str) -> None:
     where = f"the Ray cluster at {address!r}"
     try:
+        _knock(address)
         ray.init(address=address, logging_level=logging.WARNING)
-    except (ConnectionError, TimeoutError) as exc:
+    except OSError as exc:  # ConnectionError and TimeoutError, for two
         raise WorkerStartError(
             f"There is no answer from {where}: {words(exc)}. Start one there (`ray start --head`), correct the address "
             "(RAY_ADDRESS, or RayOptions(address=...)), or leave it out: then a local cluster is started."
@@ -72,6 +77,13 @@ def _join(ray: Any, address: str) -> None:
             f"{where} cannot be joined: {words(exc)}. If that is about versions: this program has Ray "
             f"{ray.__version__}, and every node of a cluster needs the same Ray and the same Python."
         ) from exc
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens at an address. `ray.init` would try for several minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
 
 
 def store_bytes(ray: Any) -> int:

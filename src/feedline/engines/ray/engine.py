@@ -52,6 +52,10 @@ _THREAD_PATIENCE_S = 1.0
 _FIRST_BYTES = 64 << 20
 """Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
 
+_POOL_IDLE_S = 600.0
+"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
+not."""
+
 _STORE_SHARE = 0.5
 """Of the object store that batches of a loader may take: others use it, too."""
 
@@ -160,7 +164,13 @@ class RayEngine(Engine):
             max_restarts=0,  # the core replaces workers, and knows what they had to do
             max_task_retries=0,
         )
-        worker = _Worker(number, generation, actor_class.remote(), self._waiting.pop(number, deque()))
+        if options.pool is None:
+            actor = actor_class.remote()
+        else:
+            name = f"feedline-{options.pool}-{number}"
+            shared = actor_class.options(name=name, namespace="feedline", get_if_exists=True, lifetime="detached")
+            actor = shared.remote(_POOL_IDLE_S)
+        worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
         self._follow(worker, worker.actor.place.remote())
         return worker
 
@@ -189,8 +199,12 @@ class RayEngine(Engine):
             worker.lane.clear()
             worker.current = -1
             actor, worker.actor = worker.actor, None
-        if actor is not None and self._ray.is_initialized():
+        if actor is None or not self._ray.is_initialized():
+            return
+        if self._options.pool is None:
             self._ray.kill(actor)
+        else:
+            actor.leave.remote(self._name)  # others may have work for it
 
     def kill(self, worker: int) -> bool:
         one = self._workers[worker]

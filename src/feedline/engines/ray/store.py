@@ -11,6 +11,7 @@ An object stays in the store, and is not moved or spilled, while an array over i
 from __future__ import annotations
 
 import weakref
+
 import numpy as np
 
 from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views
@@ -84,7 +85,7 @@ def writable(array: Bytes) -> Bytes | None:
 
 
 _areas: list[tuple[int, int, bool]] = []
-"""First address, end, and whether it may be written: of mappings that were looked up. The store's stay where they are."""
+"""First address, end, and whether it may be written: of mappings that were found. The store's stay where they are."""
 
 
 def _may_be_written(address: int, size: int) -> bool:

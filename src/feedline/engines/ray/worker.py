@@ -7,9 +7,12 @@ waiting for an actor is never more than one task of each.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import pickle
 import socket
+import threading
+import time
 from dataclasses import dataclass
 
 from feedline.abc.framework import Framework
@@ -72,19 +75,35 @@ class _Seat:
     """What one loader has in this actor."""
 
     def __init__(self, spec: WorkerSpec, number: int, generation: int) -> None:
-        self.number = number
         seed = spec.base_seed + number + generation * spec.worker_count
-        self.runner = Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset))
+        self.identity = WorkerIdentity(number, spec.worker_count, seed, spec.dataset)
+        self.framework: Framework = spec.framework
+        self.runner = Runner(spec, self.identity)
         self.codec = Codec(spec.framework)
         self.outbox = _StoreOutbox()
 
 
 class RayWorker:
-    """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself."""
+    """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself.
 
-    def __init__(self) -> None:
+    Args:
+        idle_s: end when nobody has asked for anything for so long; None to leave that to whoever has started it.
+    """
+
+    def __init__(self, idle_s: float | None = None) -> None:
         self._seats: dict[str, _Seat] = {}
+        self._last = ""
+        """For whom the last task was."""
+        self._asked_s = time.monotonic()
         keep_heap_warm()
+        if idle_s is not None:
+            threading.Thread(target=self._end_when_idle, args=(idle_s,), name="feedline-idle", daemon=True).start()
+
+    def _end_when_idle(self, idle_s: float) -> None:
+        """Loaders that were killed have not said that they leave."""
+        while (left_s := self._asked_s + idle_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+        os._exit(0)
 
     def place(self) -> Place:
         """Return where this is. Answered as soon as Ray has found a place and started a process there."""
@@ -93,24 +112,32 @@ class RayWorker:
     def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
         """Get ready to work for a loader, as its worker `number`; returns what kept it from that, packed."""
         failure: BaseException | None
+        self._asked_s, self._last = math.inf, loader
         try:
             seat = self._seats[loader] = _Seat(packed_spec.read(), number, generation)
             failure = seat.runner.unready
         except Exception as exc:  # the user's own, of what is imported or read
             failure = exc
+        self._asked_s = time.monotonic()
         return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
 
     def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
         """Make a batch: returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
+        self._asked_s = math.inf  # until it is done, however long that takes
         seat = self._seats[loader]
+        if loader != self._last:
+            self._last = loader
+            seat.framework.announce_worker(seat.identity)
         task: Task = pickle.loads(data)
-        answer = answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.number)
+        answer = answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.identity.id)
+        self._asked_s = time.monotonic()
         return packed(answer), seat.outbox.take()
 
-    def leave(self, loader: str) -> int:
-        """Forget a loader; returns how many are left."""
+    def leave(self, loader: str) -> None:
+        """Forget a loader, and end with the last one."""
         self._seats.pop(loader, None)
-        return len(self._seats)
+        if not self._seats:
+            os._exit(0)
 
 
 def machine_id() -> str:
