@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MINUTES ?= 5
 SEED ?=
 
-.PHONY: help demo test pytest slow frameworks ray drill quick lint format types bench hooks clean
+.PHONY: help demo test pytest slow frameworks ray ray-drill drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
@@ -23,6 +23,7 @@ help:
 	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make ray     workers on a Ray cluster of this machine"
+	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
 	@echo "make lint | format | types | bench | hooks | clean"
@@ -77,6 +78,10 @@ frameworks:
 # One cluster on this machine for all of it.
 ray: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m ray
+
+# 500 killed actors and 20 killed nodes, on a cluster of several nodes on this machine; MINUTES=60 for all of it.
+ray-drill: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.ray_drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # A fifth of the time for simulated worlds, which find what is wrong with decisions; the rest for real processes.
 drill: $(VENV)/.installed-dev

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,17 @@ def cluster() -> Iterator[Any]:
     ray.shutdown()
 
 
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """In the place of the check of all other tests: Ray keeps processes and files. No actor and no thread is left."""
@@ -27,6 +39,9 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     ray = request.getfixturevalue("cluster")
     yield
+    if request.node.stash.get(_failed, True):
+        return  # the traceback of a failed test keeps its loader alive: not a second failure
+    gc.collect()
     deadline_s = time.monotonic() + 20
     while (free := ray.available_resources().get("CPU", 0)) < 8 and time.monotonic() < deadline_s:
         time.sleep(0.05)  # Ray takes a moment to count

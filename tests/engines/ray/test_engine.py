@@ -14,7 +14,11 @@ from feedline.testing import EngineContract
 from feedline.transport.codec import Codec
 from feedline.types import Parcel, Result
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
+]
 
 
 class TestRay(EngineContract):

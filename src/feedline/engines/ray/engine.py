@@ -43,7 +43,7 @@ from feedline.failures import words
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
-_SAY_AFTER_S = 10.0
+_SAY_AFTER_S = 15.0
 """How long a worker may take to start before a word is said about it."""
 
 _THREAD_PATIENCE_S = 1.0
@@ -157,19 +157,17 @@ class RayEngine(Engine):
 
     def _launch(self, number: int, generation: int) -> _Worker:
         options = self._options
-        actor_class = self._ray.remote(RayWorker).options(
-            num_cpus=options.num_cpus,
-            resources=dict(options.resources or {}),
-            scheduling_strategy=options.scheduling_strategy,
-            max_restarts=0,  # the core replaces workers, and knows what they had to do
-            max_task_retries=0,
-        )
-        if options.pool is None:
-            actor = actor_class.remote()
-        else:
-            name = f"feedline-{options.pool}-{number}"
-            shared = actor_class.options(name=name, namespace="feedline", get_if_exists=True, lifetime="detached")
-            actor = shared.remote(_POOL_IDLE_S)
+        told: dict[str, Any] = {
+            "num_cpus": options.num_cpus,
+            "resources": dict(options.resources or {}),
+            "scheduling_strategy": options.scheduling_strategy,
+            "max_restarts": 0,  # the core replaces workers, and knows what they had to do
+            "max_task_retries": 0,
+        }
+        if options.pool is not None:
+            told |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
+            told |= {"get_if_exists": True, "lifetime": "detached"}
+        actor = self._ray.remote(RayWorker).options(**told).remote(None if options.pool is None else _POOL_IDLE_S)
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
         self._follow(worker, worker.actor.place.remote())
         return worker
