@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from feedline import DataLoader, Loader, RayOptions
+from feedline.datasets import RayRows
 from feedline.engines.ray import engine as engine_module
 from feedline.engines.ray.engine import RayEngine
 from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
@@ -186,3 +187,15 @@ def test_loaders_share_the_actors_of_a_pool() -> None:
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1])
     assert sorted(pids[0]) == sorted(pids[1])
+
+
+def test_rows_of_ray_data(cluster: Any) -> None:
+    data = pytest.importorskip("ray.data")
+    loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
+    assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(10))
+
+
+def test_the_number_of_workers_is_found() -> None:
+    loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
+    assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
+    assert 1 <= loader.stats().settings["workers"] <= 8

@@ -86,6 +86,13 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
 
 
+def free_places(options: RayOptions, worker_count: int) -> int:
+    """Return for how many workers there is room in the cluster now, which is joined, or started for `worker_count`."""
+    ray = connect(options, worker_count)
+    free = ray.available_resources()
+    return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
+
+
 def store_bytes(ray: Any) -> int:
     """Return the size of the object store on this machine."""
     here = ray.get_runtime_context().get_node_id()
