@@ -8,8 +8,7 @@ batches of 64 in an order drawn at random, two workers of one CPU each, a local 
 clock is. Every measurement is a fresh program.
 
 How to read it: `first` is milliseconds from asking for an iterator to its first batch, with the start of the workers
-(two cores that are busy with imports); `images/s` is steady, from the fourth batch on; `PSS` is the highest sum over the
-program, its workers and, but for `feedline/process`, Ray's own processes, which take about 500 MB.
+(which import torch); `images/s` is steady, from the fourth batch on; `PSS` is the highest sum over the program, its workers and, but for `feedline/process`, Ray's own processes, which take about 500 MB.
 
     python -m benchmarks.ray_data
     python -m benchmarks.ray_data --batches 40 --workers 2 4 --json ray.jsonl
@@ -116,7 +115,7 @@ def _ray_data(dataset: jpegs.JpegFiles, workers: int, batch_size: int) -> Iterat
     import ray
 
     order = np.random.default_rng(0).permutation(len(dataset))
-    samples = ray.data.from_numpy([part for part in np.split(order, len(order) // batch_size)])
+    samples = ray.data.from_numpy(list(np.split(order, len(order) // batch_size)))
     made = samples.map_batches(_Make(dataset), batch_size=batch_size, num_cpus=1, concurrency=workers)
     for batch in made.iter_torch_batches(batch_size=batch_size, prefetch_batches=2):
         yield batch["image"]

@@ -36,7 +36,7 @@ def test_several_ranks_need_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(list(RayRows(Part()))) == 5
-    with pytest.raises(BadOption, match="rank 1 of 2.*get_dataset_shard"):
+    with pytest.raises(BadOption, match=r"rank 1 of 2.*get_dataset_shard"):
         iter(RayRows(Whole()))
 
 

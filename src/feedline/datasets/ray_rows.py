@@ -42,7 +42,7 @@ class RayRows(Stream, SplitSource):
         ranks = rank_if_known()
         if ranks is not None and ranks[1] > 1 and hasattr(self._data, "streaming_split"):
             raise BadOption(
-                f"This is rank {ranks[0]} of {ranks[1]}, and each would read the whole ray.data.Dataset. Give each rank "
+                f"This is rank {ranks[0]} of {ranks[1]}, and each would read the whole ray.data.Dataset. Give each "
                 "its own part: ray.train.get_dataset_shard(name), or one of dataset.streaming_split(ranks, equal=True)."
             )
         rows = self._data.iter_rows()

@@ -31,15 +31,15 @@ def test_memory_that_is_mapped_for_writing_can_be_written() -> None:
 def test_memory_that_is_mapped_for_reading_is_copied(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_bytes(b"\7" * SIZE)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ) as mapping:
-        array = np.frombuffer(mapping, np.uint8)
-        assert writable(array) is None
-        reader = Store(1 << 30).open(array)
-        assert type(reader) is Copies
-        copy = reader.array(0, (SIZE,), np.dtype(np.uint8))
-        copy += 1
-        assert (copy == 8).all()
-        del array, reader
+    store = Store(1 << 30)
+    with open(path, "rb") as file:
+        array = np.frombuffer(mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ), np.uint8)
+    assert writable(array) is None
+    reader = store.open(array)
+    assert type(reader) is Copies
+    copy = reader.array(0, (SIZE,), np.dtype(np.uint8))
+    copy += 1
+    assert (copy == 8).all()
 
 
 def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:

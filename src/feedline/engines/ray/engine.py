@@ -27,20 +27,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 from feedline.abc.engine import Engine
-from feedline.engines import interrupts, session, unpicklable
+from feedline.engines import interrupts, unpicklable
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable.engine import result_of
 from feedline.engines.portable.worker import unpacked
 from feedline.engines.ray import cluster
 from feedline.engines.ray.options import RayOptions
 from feedline.engines.ray.store import Store
-from feedline.engines.ray.worker import PackedSpec, Place, RayWorker, machine_id
+from feedline.engines.ray.worker import Place, RayWorker, machine_id, pack_spec
 from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerDied, WorkerStartError, tell
 from feedline.failures import words
-from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
 _SAY_AFTER_S = 15.0
@@ -48,9 +45,6 @@ _SAY_AFTER_S = 15.0
 
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
-
-_FIRST_BYTES = 64 << 20
-"""Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
 
 _POOL_IDLE_S = 600.0
 """After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
@@ -132,7 +126,7 @@ class RayEngine(Engine):
         """Put the specification into the object store."""
         assert self._spec is not None
         try:
-            packed = _packed(self._spec, self._ray.cloudpickle)
+            packed = pack_spec(self._spec, self._ray.cloudpickle)
         except NotPicklable:
             raise  # it says why already
         except (*UNPICKLABLE, RuntimeError) as exc:  # multiprocessing's locks and queues raise the latter
@@ -374,31 +368,14 @@ def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]
     over.put((worker, future))
 
 
-# Any: the module.
-def _packed(spec: WorkerSpec, cloudpickle: Any) -> PackedSpec:
-    """Pack a specification. What the main program defines goes by value: actors do not import it."""
-    kind = type(spec.framework)
-    size = _FIRST_BYTES
-    with session.by_value(cloudpickle) as override:
-        while True:
-            memory = np.empty(size, np.uint8)
-            writer = SlotWriter(memory, memory.__array_interface__["data"][0])
-            try:
-                header = Codec(spec.framework, override=override).encode_object(spec, writer)
-            except SlotFull:
-                size *= 4
-                continue
-            return PackedSpec((kind.__module__, kind.__qualname__), header, memory[: writer.used])
-
-
 def _obituary(worker: _Worker, failure: BaseException) -> WorkerDied:
     """Say how an actor died, as far as Ray knows."""
-    text = " ".join(str(failure).split())
-    text = text[max(0, text.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
+    said = " ".join(str(failure).split())
+    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
     place = worker.place
     who = "" if place is None else f" (pid {place.pid} on {place.host})"
     death = WorkerDied(
-        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {text:.400}. The "
+        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {said:.400}. The "
         "system running out of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
     )
     death.was_ready = worker.was_ready

@@ -11,6 +11,7 @@ An object stays in the store, and is not moved or spilled, while an array over i
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Store:
         self.budget = budget
         self._batches: set[_Batch] = set()
         """Those that are there. One goes with the last array over its memory, on whatever thread that happens."""
+        self._areas: list[Area] = []
+        """Of the object store, which is mapped while this program is connected to Ray."""
         self.largest = 0
         """Bytes of the largest batch so far."""
 
@@ -47,7 +50,7 @@ class Store:
         """Return what hands out the arrays of a batch that came through the store."""
         if found is None or found.nbytes < LARGE_BYTES:  # Ray does not even put small ones into its store
             return Copies(np.empty(1, np.uint8) if found is None or not found.nbytes else found)
-        memory = writable(found)
+        memory = writable(found, self._areas)
         if memory is None or self.held > self.budget:  # the program keeps so much that the store is full
             return Copies(found)
         self.largest = max(self.largest, found.nbytes)
@@ -76,36 +79,41 @@ class _Writable:
         self.__array_interface__ = {"version": 3, "shape": array.shape, "typestr": "|u1", "data": (address, False)}
 
 
-def writable(array: Bytes) -> Bytes | None:
-    """Return an array over the same memory that can be written; None if the system forbids that."""
+Area = tuple[int, int]
+"""First address and end of memory that may be written."""
+
+
+def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
+    """Return an array over the same memory that can be written; None if the system forbids that.
+
+    Args:
+        array: one that cannot.
+        known: shared memory that was found to be writable, and stays where it is. More is added here.
+    """
     if array.flags.writeable or not array.nbytes:
         return array
-    address = array.__array_interface__["data"][0]
-    return np.asarray(_Writable(array)) if _may_be_written(address, array.nbytes) else None
+    first = array.__array_interface__["data"][0]
+    end = first + array.nbytes
+    if not any(area[0] <= first and end <= area[1] for area in known or ()):
+        found = next(((area, kind) for area, kind in _mapped() if area[0] <= first and end <= area[1]), None)
+        if found is None or "w" not in found[1]:
+            return None
+        if known is not None and "s" in found[1]:
+            known.append(found[0])
+    return np.asarray(_Writable(array))
 
 
-_areas: list[tuple[int, int, bool]] = []
-"""First address, end, and whether it may be written: of mappings that were found. The store's stay where they are."""
-
-
-def _may_be_written(address: int, size: int) -> bool:
-    for fresh in (False, True):
-        if fresh:
-            _areas[:] = _mapped()
-        for first, end, is_writable in _areas:
-            if first <= address and address + size <= end:
-                return is_writable
-    return False
-
-
-def _mapped() -> list[tuple[int, int, bool]]:
+def _mapped() -> Iterator[tuple[Area, str]]:
+    """Yield the memory of this process, and what may be done with it; nothing where the system does not tell."""
     try:
         with open("/proc/self/maps") as file:
-            lines = [line.split(None, 2)[:2] for line in file]
-    except OSError:  # not Linux: nobody knows
-        return []
-    spans = [([int(part, 16) for part in span.split("-")], access) for span, access in lines]
-    return [(first, end, access[1] == "w") for (first, end), access in spans]
+            lines = file.readlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        span, kind, _ = line.split(None, 2)
+        first, _, end = span.partition("-")
+        yield (int(first, 16), int(end, 16)), kind
 
 
 class SpecReader(Views):

@@ -14,17 +14,24 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from feedline.abc.framework import Framework
+from feedline.engines import session
 from feedline.engines.failure import pack_failure
 from feedline.engines.heap import keep_heap_warm
 from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.engines.portable.worker import Request, answer_to, packed
 from feedline.engines.ray.store import SpecReader, writable
 from feedline.engines.runner import Runner
-from feedline.transport.codec import Codec, SlotWriter
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes
 from feedline.types import Task, WorkerIdentity, WorkerSpec
+
+_FIRST_BYTES = 64 << 20
+"""Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
 
 
 @dataclass(frozen=True)
@@ -147,3 +154,20 @@ def machine_id() -> str:
             return file.read().strip() + os.readlink("/proc/self/ns/pid")
     except OSError:
         return socket.gethostname()
+
+
+# Any: the module.
+def pack_spec(spec: WorkerSpec, cloudpickle: Any) -> PackedSpec:
+    """Pack a specification. What the main program defines goes by value: actors do not import it."""
+    kind = type(spec.framework)
+    size = _FIRST_BYTES
+    with session.by_value(cloudpickle) as override:
+        while True:
+            memory: Bytes = np.empty(size, np.uint8)
+            writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+            try:
+                header = Codec(spec.framework, override=override).encode_object(spec, writer)
+            except SlotFull:
+                size *= 4
+                continue
+            return PackedSpec((kind.__module__, kind.__qualname__), header, memory[: writer.used])
