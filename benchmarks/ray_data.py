@@ -8,7 +8,8 @@ batches of 64 in an order drawn at random, two workers of one CPU each, a local 
 clock is. Every measurement is a fresh program.
 
 How to read it: `first` is milliseconds from asking for an iterator to its first batch, with the start of the workers
-(which import torch); `images/s` is steady, from the fourth batch on; `PSS` is the highest sum over the program, its workers and, but for `feedline/process`, Ray's own processes, which take about 500 MB.
+(which import torch); `images/s` is steady, from the fourth batch on; `PSS` is the highest sum over the program, its
+workers and, but for `feedline/process`, Ray's own processes.
 
     python -m benchmarks.ray_data
     python -m benchmarks.ray_data --batches 40 --workers 2 4 --json ray.jsonl

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline import DataLoader, Loader, RayOptions
 from feedline.datasets import RayRows
 from feedline.engines.ray import engine as engine_module
-from feedline.engines.ray.engine import RayEngine
+from feedline.engines.ray.store import Store
 from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
 
 pytestmark = [
@@ -143,18 +143,20 @@ def test_streams_and_states() -> None:
 
 
 def test_memory_in_the_object_store_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines: list[RayEngine] = []
-    monkeypatch.setattr(engine_module.RayEngine, "start", lambda self: (engines.append(self), start(self))[1])
+    stores: list[Store] = []
+
+    def kept(budget: int) -> Store:
+        stores.append(Store(budget))
+        return stores[-1]
+
+    monkeypatch.setattr(engine_module, "Store", kept)
     loader = Loader(Wide(), batch_size=1, workers=2, prefetch=8, engine="ray", memory_budget="24MB")
     most = 0
     for number, batch in enumerate(loader):
         assert batch[0, 0] == number
         time.sleep(0.05)  # a slow training loop
-        most = max(most, engines[0]._store.held)
+        most = max(most, stores[-1].held)
     assert 0 < most <= 24 << 20
-
-
-start = RayEngine.start
 
 
 def test_a_dataset_that_cannot_be_pickled_is_named() -> None:

@@ -55,6 +55,14 @@ def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:
     assert store.held == 0
 
 
+def test_few_batches_are_made_before_their_size_is_known() -> None:
+    store = Store(1 << 40)
+    assert store.has_room(in_flight=7, before_known=8)
+    assert not store.has_room(in_flight=8, before_known=8)
+    store.open(None)
+    assert store.has_room(in_flight=100, before_known=8)
+
+
 def test_batches_are_copied_while_the_program_keeps_too_much() -> None:
     store = Store(SIZE)
     kept = [store.open(sealed()) for _ in range(2)]

@@ -50,6 +50,9 @@ _POOL_IDLE_S = 600.0
 """After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
 not."""
 
+_FEW = 8
+"""Batches that may be in flight before the size of one is known, if there are fewer workers."""
+
 _STORE_SHARE = 0.5
 """Of the object store that batches of a loader may take: others use it, too."""
 
@@ -216,7 +219,9 @@ class RayEngine(Engine):
         return [pid for pid in found if pid is not None]
 
     def has_room(self) -> bool:
-        return self._store.has_room(sum(one.current >= 0 for one in self._workers))
+        waiting = sum(len(lane) for lane in self._waiting.values())
+        in_flight = waiting + sum(len(one.lane) + (one.current >= 0) for one in self._workers)
+        return self._store.has_room(in_flight, before_known=max(_FEW, self.worker_count))
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

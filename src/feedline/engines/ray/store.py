@@ -42,18 +42,25 @@ class Store:
         """Bytes of batches that are there."""
         return sum(batch.size for batch in list(self._batches))
 
-    def has_room(self, in_flight: int) -> bool:
-        """True if one more batch may be made while so many are being made."""
+    def has_room(self, in_flight: int, before_known: int = 1) -> bool:
+        """True if one more batch may be made while so many are, or are to be.
+
+        Args:
+            in_flight: how many.
+            before_known: how many may be before the size of a batch is known.
+        """
+        if not self.largest:
+            return in_flight < before_known
         return self.held + (in_flight + 1) * self.largest <= self.budget
 
     def open(self, found: Bytes | None) -> Reader:
         """Return what hands out the arrays of a batch that came through the store."""
+        self.largest = max(self.largest, 1 if found is None else found.nbytes)
         if found is None or found.nbytes < LARGE_BYTES:  # Ray does not even put small ones into its store
             return Copies(np.empty(1, np.uint8) if found is None or not found.nbytes else found)
         memory = writable(found, self._areas)
         if memory is None or self.held > self.budget:  # the program keeps so much that the store is full
             return Copies(found)
-        self.largest = max(self.largest, found.nbytes)
         batch = _Batch(memory, self._batches.discard)
         batch.size = found.nbytes
         self._batches.add(batch)
