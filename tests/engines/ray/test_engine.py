@@ -16,6 +16,7 @@ from feedline.types import Parcel, Result
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("cluster"),
     pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
 ]

@@ -22,6 +22,7 @@ from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, Worker
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("cluster"),
     pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
 ]
@@ -191,6 +192,7 @@ def test_loaders_share_the_actors_of_a_pool() -> None:
     assert sorted(pids[0]) == sorted(pids[1])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates
 def test_rows_of_ray_data(cluster: Any) -> None:
     data = pytest.importorskip("ray.data")
     loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
