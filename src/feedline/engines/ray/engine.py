@@ -256,7 +256,11 @@ class RayEngine(Engine):
     def _listen(self) -> None:
         """Take what is over, until the engine is closed. Runs on a thread of its own."""
         while (over := self._over.get()) is not None:
-            result = self._heard(*over)
+            try:
+                result = self._heard(*over)
+            except Exception as exc:  # the training loop is waiting to hear of it, whatever it is
+                death = WorkerStartError(f"Worker {over[0].number} cannot be reached through Ray: {words(exc)}.")
+                result = Result(ResultKind.DIED, over[0].number, -1, death)
             if result is not None:
                 self._answers.put(result)
             del over, result  # an idle thread keeps no batch alive
@@ -289,7 +293,7 @@ class RayEngine(Engine):
         if failure is not None:
             death = _obituary(worker, failure)
             if isinstance(failure, self._ray.exceptions.RayTaskError):
-                death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}")
+                death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
             worker.phase, worker.place = _Phase.OPENING, future.result()
             worker.is_here = worker.place.machine == machine_id()
@@ -384,7 +388,7 @@ def _obituary(worker: _Worker, failure: BaseException) -> WorkerDied:
         "system running out of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
     )
     death.was_ready = worker.was_ready
-    death.was_killed = True
+    death.was_killed = True  # Ray does not tell that from a crash
     return death
 
 
