@@ -82,6 +82,7 @@ def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
     found = {"actors": 0, "nodes": 0, "batches": 0, "epochs": 0}
     begun_s = time.monotonic()
     left = set(range(arguments.nodes))
+    killed: set[int] = set()
     while True:
         expected: Iterator[Any] = iter(inline)
         for batch in loader:
@@ -90,15 +91,18 @@ def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
             found["batches"] += 1
             elapsed_s = time.monotonic() - begun_s
             if elapsed_s > arguments.minutes * 60 or (found["actors"] >= arguments.actors and not left):
-                return {**found, "seconds": round(elapsed_s)}
+                return {**found, "restarts": loader.stats()["restarted_workers"], "seconds": round(elapsed_s)}
             if left and found["actors"] >= min(left) * arguments.actors / arguments.nodes:
                 left.remove(min(left))
                 nodes.kill_one(chance)
                 found["nodes"] += 1
-            pids = loader._resources.worker_pids
+            # A process is listed until its death is noticed: another signal to it would not be another killed actor.
+            pids = [pid for pid in loader._resources.worker_pids if pid not in killed]
             if pids and found["actors"] < arguments.actors and chance.random() < 0.5:
                 with contextlib.suppress(ProcessLookupError):  # it went with its node
-                    os.kill(chance.choice(pids), signal.SIGKILL)
+                    pid = chance.choice(pids)
+                    killed.add(pid)
+                    os.kill(pid, signal.SIGKILL)
                     found["actors"] += 1
         assert next(expected, None) is None, "the epoch ended too soon"
         found["epochs"] += 1
