@@ -15,13 +15,15 @@ unexport PYTHONDONTWRITEBYTECODE
 MINUTES ?= 5
 SEED ?=
 
-.PHONY: help demo test pytest slow frameworks drill quick lint format types bench hooks clean
+.PHONY: help demo test pytest slow frameworks ray ray-drill drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
 	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
+	@echo "make ray     workers on a Ray cluster of this machine"
+	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
 	@echo "make lint | format | types | bench | hooks | clean"
@@ -60,7 +62,7 @@ test: lint
 
 # The + leaves the output alone that --output-sync would hold back until the end.
 pytest: $(VENV)/.installed-dev
-	+$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
+	+$(BIN)/python -m pytest -m "not slow and not ray" -n $(JOBS) --dist worksteal
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
@@ -73,13 +75,21 @@ frameworks:
 	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 -n 2 --dist loadfile tests/frameworks_real \
 		--ignore tests/frameworks_real/test_mosaicml.py
 
+# One cluster on this machine for all of it.
+ray: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m ray
+
+# 500 killed actors and 20 killed nodes, on a cluster of several nodes on this machine; MINUTES=60 for all of it.
+ray-drill: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.ray_drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 # A fifth of the time for simulated worlds, which find what is wrong with decisions; the rest for real processes.
 drill: $(VENV)/.installed-dev
 	$(BIN)/python -m feedline.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.drill --minutes $$(echo $(MINUTES) | awk '{print $$1 * 4 / 5}') $(if $(SEED),--seed $(SEED))
 
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(addprefix --ignore=tests/,parity order faults engines cli drill)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults engines cli drill)
 
 hooks: $(VENV)/.installed-dev
 	$(BIN)/pre-commit install

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline import abc, collate, datasets, errors, faults, images, samplers, testing
     from feedline.datasets.split import split
+    from feedline.engines.ray.options import RayOptions
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
@@ -24,6 +25,7 @@ __all__ = [
     "DataLoader",
     "DataLoader2",
     "Loader",
+    "RayOptions",
     "__version__",
     "abc",
     "collate",
@@ -52,6 +54,7 @@ _PLACES = {
     "DataLoader": "feedline.loader.torch",
     "DataLoader2": "feedline.loader.torch",
     "Loader": "feedline.loader.loader",
+    "RayOptions": "feedline.engines.ray.options",
     "abc": "feedline.abc",
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",

@@ -33,6 +33,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
     ├── WorkerRestarted                   a worker died or was stuck, and another took its place
+    ├── WaitingForRay                     Ray has found no place for a worker so far
     ├── GrowingWorker                     a worker takes more and more memory
     ├── ShortPasses                       much of the time goes into starting workers
     ├── SharedQueues                      a GPU decodes where it may have to wait for the training
@@ -91,6 +92,7 @@ __all__ = [
     "TooManyOpenFiles",
     "TransportError",
     "UnequalStreams",
+    "WaitingForRay",
     "WorkerDied",
     "WorkerError",
     "WorkerRestarted",
@@ -269,6 +271,10 @@ class SharedHandle(FeedlineWarning):
 
 class WorkerRestarted(FeedlineWarning):
     """A worker died or was stuck; another took its place and its work, and nothing is lost."""
+
+
+class WaitingForRay(FeedlineWarning):
+    """Ray has found no place for a worker so far."""
 
 
 class GrowingWorker(FeedlineWarning):

@@ -33,7 +33,7 @@ Tail: TypeAlias = Literal["pad", "drop", "exact"]
 """What ranks do at the end of an epoch that does not go round."""
 TAILS: tuple[Tail, ...] = get_args(Tail)
 
-EngineName: TypeAlias = Literal["auto", "inline", "thread", "process"]
+EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
 
 T_co = TypeVar("T_co", covariant=True)
 

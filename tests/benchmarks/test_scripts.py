@@ -390,3 +390,14 @@ def test_every_script_is_in_the_map() -> None:
     text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     for path in BENCHMARKS.glob("*.py"):
         assert path.stem == "__init__" or f"`{path.stem}`" in text or f"`{path.name}`" in text
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+def test_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    pytest.importorskip("ray.data")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the home directory
+    flags = [*BRIEF, "--images", "4", "--batch-size", "2", "--batches", "10", "--workers", "1", "--data", str(tmp_path)]
+    found = summaries(rows_of("ray_data", flags, tmp_path))
+    assert set(found) == {"feedline/ray", "feedline/process", "ray/data"}

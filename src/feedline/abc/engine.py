@@ -103,6 +103,10 @@ class Engine(ABC):
         """Process ids of the workers, also of one that died and was not replaced yet; none if they are threads."""
         return []
 
+    def has_room(self) -> bool:
+        """False while batches take all the memory that they may, if that is not the arena's. Asked for every task."""
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """End all workers and give everything back. May be called twice."""

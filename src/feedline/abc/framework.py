@@ -68,6 +68,9 @@ class Framework(Protocol):
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         """Begin another epoch in a worker that stays; returns the dataset to use."""
 
+    def announce_worker(self, worker: WorkerIdentity) -> None:
+        """Say which worker this process is from now on, if it is several in turn. `open_worker` was called for each."""
+
     def has_asked(self) -> bool:
         """True if the code of this worker has asked which worker it is in, as a dataset does that splits itself."""
 

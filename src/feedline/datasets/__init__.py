@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from feedline.datasets.lmdb import LMDBDataset
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
+    from feedline.datasets.ray_rows import RayRows
     from feedline.datasets.sql import SQLDataset
     from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
@@ -31,6 +32,7 @@ __all__ = [
     "LMDBDataset",
     "ParquetDataset",
     "PrecomputedDataset",
+    "RayRows",
     "RedisStream",
     "SQLDataset",
     "StreamDataset",
@@ -50,6 +52,7 @@ _PLACES = {
     "LMDBDataset": "lmdb",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
+    "RayRows": "ray_rows",
     "RedisStream": "streams",
     "SQLDataset": "sql",
     "StreamDataset": "streams",

@@ -10,6 +10,8 @@ from feedline.driver.probe import Probe, probe
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.driver.tuning import START, Tuning
 from feedline.engines import lifetime
+from feedline.engines.ray import cluster
+from feedline.engines.ray.options import RayOptions
 from feedline.fetch.awaiting import is_awaited
 from feedline.types import WorkerSpec
 
@@ -82,6 +84,9 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
     if is_stateful(spec.dataset):
         tuning.fix(START, f"{START} workers: the dataset has a state in each of them, so that their number stays.")
         return
+    if settings.engine_name == "ray":
+        places = cluster.free_places(settings.ray or RayOptions(), START)
+        tuning.most, tuning.cores = max(START, min(tuning.most, places)), float(max(START, places))
     forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
     if not has_indices or not forks or settings.split > 1 or is_awaited(spec.dataset):
         tuning.say(f"{tuning.count} workers to begin with.")

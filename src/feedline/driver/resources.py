@@ -99,7 +99,8 @@ class Resources:
         may_split = arena is not None and not whole and spec.on_error is None
         splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
         depth = max(1, settings.depth)
-        slots = Slots(arena, self.framework, self.counters, depth=depth, always=splitter is not None)
+        always = splitter is not None
+        slots = Slots(arena, self.framework, self.counters, depth=depth, always=always, has_room=engine.has_room)
         care = RecoveryOptions(
             spec.on_error,
             spec.dataset,
@@ -116,7 +117,7 @@ class Resources:
             self.counters,
             splitter=splitter,
             # With a seed everything random follows from keys; threads share their generators in any case.
-            binds=not spec.seeded and settings.engine_name == "process",
+            binds=not spec.seeded and settings.engine_name != "thread",
             now_s=time.monotonic(),
             most=settings.most_workers,
         )
@@ -144,6 +145,10 @@ class Resources:
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings
+        if settings.engine_name == "ray":
+            from feedline.engines.ray.engine import RayEngine
+
+            return RayEngine(self.worker_count, settings.ray, settings.memory_budget), None
         arena = self.arena()
         if settings.engine_name == "thread":
             from feedline.engines.threads import ThreadEngine

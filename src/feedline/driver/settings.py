@@ -9,6 +9,7 @@ from multiprocessing.context import BaseContext
 from typing import get_args
 
 from feedline.abc.scheduler import Scheduler
+from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption
 from feedline.schedulers import InOrder, Unordered
 from feedline.system.limits import memory_limit
@@ -30,7 +31,7 @@ class Settings:
     """How batches are to be made."""
 
     worker_count: int = 0
-    engine: str = "auto"
+    engine: str | RayOptions = "auto"
     depth: int = DEFAULT_DEPTH
     """Batches per worker that are under way or waiting for the training loop."""
     in_order: bool = True
@@ -55,14 +56,16 @@ class Settings:
     """Memory of its own that a worker may come to have before it is replaced."""
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise BadOption(f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}.")
+        if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
+            raise BadOption(
+                f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}, nor RayOptions(...)."
+            )
         if self.engine == "inline" and self.worker_count > 0:
             raise BadOption(
                 f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were asked "
                 "for. Drop one of the two."
             )
-        if self.engine in ("thread", "process") and self.worker_count == 0:
+        if self.engine_name in ("thread", "process", "ray") and self.worker_count == 0:
             raise BadOption(f"engine={self.engine!r} needs at least one worker, but the number of workers is 0.")
         if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
             raise BadOption(
@@ -86,12 +89,19 @@ class Settings:
     @property
     def engine_name(self) -> str:
         """The engine that is meant."""
+        if isinstance(self.engine, RayOptions):
+            return "ray"
         if self.engine != "auto":
             return self.engine
         if self.worker_count == 0:
             return "inline"
         process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
         return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
+
+    @property
+    def ray(self) -> RayOptions | None:
+        """What Ray is told of the workers, if anything was said."""
+        return self.engine if isinstance(self.engine, RayOptions) else None
 
     @property
     def restart_budget(self) -> int:

@@ -8,6 +8,7 @@ the array is dropped, or a copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.framework import Framework
@@ -36,6 +37,7 @@ class Slots:
         counters: told about batches that could not stay where they were.
         depth: how many batches of one worker may wait for the training loop.
         always: True if batches need slots, however small they are.
+        has_room: True if there is room for another batch in memory of the engine's own.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Slots:
         *,
         depth: int = 1,
         always: bool = False,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._arena = arena
         self._codec = Codec(framework)
@@ -59,12 +62,15 @@ class Slots:
         self._largest = 0
         """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
+        self._has_room = has_room
         self._does_without = arena is None
         """True while tasks are given no slots."""
 
     def are_left(self) -> bool:
         """True while another task can be given what it needs."""
-        return self._does_without or self._arena is None or self._arena.available()
+        if self._arena is None:
+            return self._has_room()
+        return self._does_without or self._arena.available()
 
     def acquire(self, worker: int) -> int:
         """Return a slot for a task of a worker; -1 if it has to do without."""

@@ -62,6 +62,8 @@ class Tuning:
     """A line for every decision, with its reason."""
     engine: str | None = None
     """What was chosen to run the workers; None if that was left alone."""
+    cores: float | None = None
+    """How many can compute at the same time; None for what this machine has for each rank."""
     is_begun: bool = False
     """True once it was settled with what to begin."""
     _start: int = 0
@@ -110,7 +112,7 @@ class Tuning:
     def controller(self) -> Controller:
         """What decides; made when the first period is over."""
         if self._controller is None:
-            cores = max(1.0, usable_cores() / local_rank_count())
+            cores = self.cores or max(1.0, usable_cores() / local_rank_count())
             self._controller = Controller(
                 self.count,
                 most=self.most,

@@ -28,16 +28,19 @@ _EXTRA = "notebook"
 
 # Any: whatever the user has made.
 @contextmanager
-def by_value() -> Iterator[Callable[[Any], Any] | None]:
+def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
     """Give what pickles one object with what the session defines, a `reducer_override`; None if workers can import it.
 
     Pickle inside of the block. Classes and functions then are the same, and have the same global names, in all of what
     one worker gets. `NotPicklable` names the one that cannot be sent.
+
+    Args:
+        cloudpickle: the module, for workers that never import the main program, whatever it is.
     """
-    if can_import_main():
+    if cloudpickle is None and can_import_main():
         yield None
         return
-    cloudpickle = _cloudpickle()
+    cloudpickle = cloudpickle or _cloudpickle()
     if cloudpickle is None:
         yield _refuse
         return

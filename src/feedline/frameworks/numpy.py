@@ -68,6 +68,9 @@ class NumpyFramework:
             np.random.seed(np.random.SeedSequence([worker.seed & (2**64 - 1), worker.id]).generate_state(4))
         return worker.dataset
 
+    def announce_worker(self, worker: WorkerIdentity) -> None:
+        pass  # nobody can ask
+
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         return dataset
 

@@ -171,6 +171,9 @@ class TorchFramework:
         set_process_worker(worker_info(worker, dataset))
         return dataset
 
+    def announce_worker(self, worker: WorkerIdentity) -> None:
+        set_process_worker(worker_info(worker, worker.dataset))
+
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         if shared_seed is None:
             return dataset

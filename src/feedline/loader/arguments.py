@@ -22,6 +22,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.driver.settings import Settings
+from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption, DoubtfulArgument, tell
 from feedline.failures import add_note
 from feedline.faults.actions import Replace, Retry
@@ -250,7 +251,7 @@ def check_persistent(persistent: bool, workers: int) -> bool:
     return bool(persistent)
 
 
-def context_of(start_method: str | None, workers: int, engine: str) -> BaseContext | None:
+def context_of(start_method: str | None, workers: int, engine: str | RayOptions) -> BaseContext | None:
     """Return the multiprocessing context of a start method; None for the program's default."""
     if start_method is None:
         return None
@@ -276,7 +277,7 @@ class Options:
 
     seed: int | None
     shard: bool | str | None
-    engine: str
+    engine: str | RayOptions
     scheduler: Scheduler | None
     memory_budget: int | str | None
     restarts: int | None

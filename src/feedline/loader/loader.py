@@ -13,6 +13,7 @@ from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
@@ -59,8 +60,9 @@ class Loader(LoaderBase):
             applied to each sample.
         workers: how many; 0 to make batches in the training loop itself; "auto" to have as many as it takes that the
             training loop does not wait. They are found while it runs; see `tuning`.
-        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes; with
-            workers="auto" also threads, if the dataset is as fast with them.
+        engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
+            inline without workers, otherwise processes; with workers="auto" also threads, if the dataset is as fast
+            with them.
         prefetch: batches per worker that are under way or waiting; by default there are more while batches are small
             and made in no time. "auto" to have more while workers wait.
         in_order: False to get batches as they finish.
@@ -109,7 +111,7 @@ class Loader(LoaderBase):
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
         workers: int | Literal["auto"] = 0,
-        engine: EngineName = "auto",
+        engine: EngineName | RayOptions = "auto",
         prefetch: int | Literal["auto"] = DEFAULT_DEPTH,
         in_order: bool = True,
         timeout_s: float = 0,

@@ -23,6 +23,7 @@ from feedline.datasets.passes import tell_torch
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
 from feedline.driver.auto import depth_of, tuning_of
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks import accelerate, lightning, ray_train
@@ -69,8 +70,9 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
         num_workers: a number, or "auto" to have as many as it takes that the training loop does not wait; they are
             found while it runs, see `tuning`. `prefetch_factor="auto"` does so for the batches that workers are ahead.
-        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes; with
-            num_workers="auto" also threads, if the dataset is as fast with them.
+        engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
+            inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
+            with them.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
             given.
@@ -98,7 +100,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
     _default_engine = "auto"
     seed: int | None
     shard: bool | str | None
-    engine: str
+    engine: str | RayOptions
     scheduler: Scheduler | None
     memory_budget: int | str | None
     split: int
@@ -134,7 +136,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         seed: int | None = None,
         shard: bool | Tail | None = None,
-        engine: EngineName | None = None,
+        engine: EngineName | RayOptions | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
         split: int = 1,

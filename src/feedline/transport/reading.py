@@ -103,13 +103,22 @@ class Copies(Reader):
 
 
 class SegmentReader(Reader):
-    """Memory that can only be given back as a whole: an array that makes up nearly all of it is a view."""
+    """Memory that can only be given back as a whole: an array that makes up nearly all of it is a view.
 
-    __slots__ = ()
+    Args:
+        view: where the batch lies.
+        most_held: how many times its own size a view may hold.
+    """
+
+    __slots__ = ("_most_held",)
+
+    def __init__(self, view: Bytes, most_held: float = 1.25) -> None:
+        super().__init__(view)
+        self._most_held = most_held
 
     def _part(self, start: int, size: int) -> Bytes:
         part = self._view[start : start + size]
-        return part if size >= LARGE_BYTES and 5 * size >= 4 * self._view.nbytes else part.copy()
+        return part if size >= LARGE_BYTES and self._most_held * size >= self._view.nbytes else part.copy()
 
 
 class SlotReader(Reader):

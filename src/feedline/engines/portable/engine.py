@@ -18,6 +18,7 @@ import pickle
 import queue
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -28,13 +29,13 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime, session
 from feedline.engines.calm import calm_moment
-from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
+from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
-from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
-from feedline.engines.portable.worker import Answer, Link, Request
+from feedline.engines.portable.segments import BatchBytes, Inbox, not_while_forking, remove_segment
+from feedline.engines.portable.worker import Answer, Link, Request, unpacked
 from feedline.errors import WorkerDied
 from feedline.system import openmp
-from feedline.transport.reading import SegmentReader
+from feedline.transport.reading import Reader, SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
 _THREAD_PATIENCE_S = 1.0
@@ -282,7 +283,7 @@ def _look_after(channel: _Channel, sentinel: int, answers: queue.SimpleQueue[Res
             remove_segment(errand.segment)
             answers.put(Result(ResultKind.DIED, number, -1, busy_ns=1))
             break
-        answers.put(_result(number, errand.task_id, answer, inbox))
+        answers.put(result_of(number, errand.task_id, answer, lambda batch: SegmentReader(inbox.open(batch))))
         del answer  # an idle thread keeps no batch alive
     with not_while_forking:  # or a forked worker might take another file of that number for the pipe
         channel.pipe.close()
@@ -305,21 +306,18 @@ def _hear(pipe: Connection, sentinel: int) -> Answer | None:
         data = pipe.recv_bytes()
     except (EOFError, OSError):
         return None
-    try:
-        answer: Answer = pickle.loads(data)
-    except Exception as exc:  # the user's own, of a state that came along
-        return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
-    return answer
+    return unpacked(data)
 
 
-def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
+def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[BatchBytes], Reader]) -> Result:
+    """Return what a worker has said about a task; `open_bytes` says where the bytes of its batch are read from."""
     if answer.batch_bytes is None:
         return Result(answer.kind, number, task_id, answer.body, notes=answer.notes, bound=answer.bound)
     try:
-        memory = inbox.open(answer.batch_bytes)
+        reader = open_bytes(answer.batch_bytes)
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc, bound=answer.bound)
-    parcel = Parcel(answer.body, -1, answer.batch_bytes.size, SegmentReader(memory))
+    parcel = Parcel(answer.body, -1, answer.batch_bytes.size, reader)
     result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)
     result.times, result.told = answer.times, answer.told
     return result

@@ -86,9 +86,7 @@ def serve(link: Link, sent: Sent) -> None:
     heap = heap_of_this_process()
     waiting = _waiting_for(link.pipe)
     while (data := _receive(link.pipe, waiting, heap)) is not None:
-        answer = _answer(runner, codec, outbox, link.number, pickle.loads(data))
-        answer.bound = runner.bound
-        if not _send(link.pipe, answer):
+        if not _send(link.pipe, answer_to(pickle.loads(data), runner, codec, outbox, link.number)):
             return
         heap.worked()
 
@@ -96,15 +94,28 @@ def serve(link: Link, sent: Sent) -> None:
 def _send(pipe: Connection, answer: Answer) -> bool:
     """Send an answer; False if nobody is listening any more."""
     try:
-        data = pickle.dumps(answer, 5)
-    except Exception as exc:  # the user's state_dict holds what cannot be sent
-        failure = pack_failure(exc, "in a DataLoader worker process")
-        data = pickle.dumps(Answer(ResultKind.FAILED, failure, bound=answer.bound), 5)
-    try:
-        pipe.send_bytes(data)
+        pipe.send_bytes(packed(answer))
     except OSError:
         return False
     return True
+
+
+def packed(answer: Answer) -> bytes:
+    """Return an answer as it travels; one that cannot be sent becomes the failure to do so."""
+    try:
+        return pickle.dumps(answer, 5)
+    except Exception as exc:  # the user's state_dict holds what cannot be sent
+        failure = pack_failure(exc, "in a DataLoader worker process")
+        return pickle.dumps(Answer(ResultKind.FAILED, failure, bound=answer.bound), 5)
+
+
+def unpacked(data: bytes) -> Answer:
+    """Return the answer that `packed` made bytes of; in the training process."""
+    try:
+        answer: Answer = pickle.loads(data)
+    except Exception as exc:  # the user's own, of a state that came along
+        return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
+    return answer
 
 
 # Any: a poll object, whose class has no name.
@@ -126,8 +137,14 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
         return None
 
 
-def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: Request) -> Answer:
-    """Run a task and say what became of it."""
+def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
+    """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
+    answer = _answer(request, runner, codec, outbox, number)
+    answer.bound = runner.bound
+    return answer
+
+
+def _answer(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
     result = runner.serve(request.task, number, room)

@@ -138,6 +138,7 @@ class WorkerChapter(EngineBench):
             assert len({*pids, os.getpid()}) == engine.worker_count + 1
             if self.replaces_workers:
                 engine.replace(0)
+                self._ask(engine, 9, [9])  # on another machine it takes a while to be known
                 assert engine.pid(0) not in (None, *pids)
                 assert engine.pid(1) == pids[1]
 

@@ -1,0 +1,52 @@
+"""Rows of Ray Data as samples. Ray reads and transforms them in tasks of its own; the loader makes batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.abc.source import SplitSource
+from feedline.datasets.passes import Stream
+from feedline.datasets.source import Transform
+from feedline.errors import BadOption
+from feedline.ranks import rank_if_known
+
+
+class RayRows(Stream, SplitSource):
+    """An iterable dataset of the rows of a `ray.data.Dataset`, each a dict, for a loader without workers.
+
+    Args:
+        data: a `ray.data.Dataset` if there is one rank. With several, what is this rank's own: what
+            `ray.train.get_dataset_shard` returns, or one part of `Dataset.streaming_split`.
+        transform: makes a sample of a row, in the training process.
+
+    Raises:
+        BadOption: this is no such thing, or there are several ranks, which would all read everything.
+    """
+
+    # Any: an object of Ray's, which is not imported here.
+    def __init__(self, data: Any, transform: Transform | None = None) -> None:
+        super().__init__()
+        if not callable(getattr(data, "iter_rows", None)):
+            raise BadOption(f"{data!r:.80} has no iter_rows: give a ray.data.Dataset, or a part of one.")
+        self._data = data
+        self._transform = transform
+        self._is_in_worker = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_in_worker:
+            raise BadOption(
+                "Rows of Ray Data are read by tasks of Ray's own, so the loader needs no workers: num_workers=0. To "
+                "compute in feedline's workers on a Ray cluster, use another dataset, and engine='ray'."
+            )
+        ranks = rank_if_known()
+        if ranks is not None and ranks[1] > 1 and hasattr(self._data, "streaming_split"):
+            raise BadOption(
+                f"This is rank {ranks[0]} of {ranks[1]}, and each would read the whole ray.data.Dataset. Give each "
+                "its own part: ray.train.get_dataset_shard(name), or one of dataset.streaming_split(ranks, equal=True)."
+            )
+        rows = self._data.iter_rows()
+        return iter(rows) if self._transform is None else map(self._transform, rows)
+
+    def set_worker(self, number: int, count: int) -> None:
+        self._is_in_worker = True

@@ -1,0 +1,1 @@
+"""Workers that are actors of a Ray cluster."""

@@ -1,0 +1,112 @@
+"""Which cluster the workers run on: the one that the program has joined, one at an address, or one of our own.
+
+A local cluster that was started here ends with the program, as `ray.init` has it, not with the loader: starting one
+takes several seconds, and the next epoch would have to wait for another.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import socket
+from typing import Any
+
+from feedline._optional import require
+from feedline.engines.ray.options import RayOptions
+from feedline.errors import WorkerStartError
+from feedline.failures import words
+from feedline.system.process import core_count
+
+_KNOCK_S = 10.0
+"""How long a cluster may take to accept a connection."""
+
+OLDEST = (2, 49)
+"""The oldest Ray that is tested."""
+
+
+# Any: the module, which is imported only where somebody wants it.
+def connect(options: RayOptions, worker_count: int) -> Any:
+    """Return Ray, connected to a cluster.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        WorkerStartError: it is too old, the cluster cannot be reached, or is of another version.
+    """
+    ray = require("ray", extra="ray", purpose='engine="ray"')
+    found = tuple(int(part) for part in re.findall(r"\d+", ray.__version__)[:2])
+    if found < OLDEST:
+        raise WorkerStartError(
+            f"Ray {ray.__version__} is installed, and engine='ray' needs {OLDEST[0]}.{OLDEST[1]} or later: "
+            "pip install -U 'feedline[ray]', on every node of the cluster."
+        )
+    if not ray.is_initialized():
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        if address:
+            _join(ray, address)
+        else:
+            cores = max(core_count(), math.ceil(worker_count * options.num_cpus))
+            ray.init(
+                address="local",
+                num_cpus=cores,
+                resources={name: count * worker_count for name, count in (options.resources or {}).items()} or None,
+                include_dashboard=False,
+                logging_level=logging.WARNING,
+            )
+    if ray.util.client.ray.is_connected():
+        raise WorkerStartError(
+            "This program is connected to Ray through a client (ray://), and then there is no object store on this "
+            "machine through which batches could come. Run the training program on a node of the cluster."
+        )
+    return ray
+
+
+def _join(ray: Any, address: str) -> None:
+    where = f"the Ray cluster at {address!r}"
+    try:
+        _knock(address)
+        ray.init(address=address, logging_level=logging.WARNING)
+    except OSError as exc:  # ConnectionError and TimeoutError, for two
+        raise WorkerStartError(
+            f"There is no answer from {where}: {words(exc)}. Start one there (`ray start --head`), correct the address "
+            "(RAY_ADDRESS, or RayOptions(address=...)), or leave it out: then a local cluster is started."
+        ) from exc
+    except (RuntimeError, ValueError) as exc:
+        raise WorkerStartError(
+            f"{where} cannot be joined: {words(exc)}. If that is about versions: this program has Ray "
+            f"{ray.__version__}, and every node of a cluster needs the same Ray and the same Python."
+        ) from exc
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens at an address. `ray.init` would try for several minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+
+
+def free_places(options: RayOptions, worker_count: int) -> int:
+    """Return for how many workers there is room in the cluster now, which is joined, or started for `worker_count`."""
+    ray = connect(options, worker_count)
+    free = ray.available_resources()
+    return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
+
+
+def store_bytes(ray: Any) -> int:
+    """Return the size of the object store on this machine."""
+    here = ray.get_runtime_context().get_node_id()
+    sizes = [node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here]
+    return int(sizes[0]) if sizes else 0
+
+
+def shortage(ray: Any, options: RayOptions) -> str:
+    """Say why a worker may have no place: which node could have it at all, and what is free."""
+    needs = {name: count for name, count in options.needs.items() if count}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(name, 0) >= count for name, count in needs.items()) for node in nodes):
+        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in needs}
+        return f"Each worker needs {needs}, and no node of the cluster has that; the most that one has is {most}."
+    free = ray.available_resources()
+    left = {name: free.get(name, 0) for name in needs}
+    return f"Each worker needs {needs}; free in the whole cluster of {len(nodes)} nodes are {left}."

@@ -1,0 +1,205 @@
+"""Loaders whose workers are Ray actors: the batches of every other engine, whatever happens to the actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from feedline import DataLoader, Loader, RayOptions
+from feedline.datasets import RayRows
+from feedline.engines.ray import engine as engine_module
+from feedline.engines.ray.store import Store
+from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
+]
+
+
+class Noise(torch.utils.data.Dataset[Any]):
+    """Sample i is its number, and 40,000 random ones."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.arange(64)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.numbers[index], torch.rand(40_000)
+
+
+class Doomed(Noise):
+    """Sample 13 ends its worker, and sample 20 takes for ever, the first time that each is asked for."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index in (13, 20) and not os.path.exists(f"{self.folder}/{index}"):
+            open(f"{self.folder}/{index}", "w").close()
+            if index == 13:
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+        return super().__getitem__(index)
+
+
+class Faulty(Noise):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index % 10 == 3:
+            raise ValueError(f"sample {index} is torn")
+        return super().__getitem__(index)
+
+
+class Counting(torch.utils.data.IterableDataset[Any]):
+    """A stream that is split by `get_worker_info`."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        return iter(range(worker.id, 24, worker.num_workers))
+
+
+class Wide:
+    """Sample i is 4 MB of i."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(1 << 20, float(index), np.float32)
+
+
+def batches_of(dataset: Any = None, *, epochs: int = 1, **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    with_seed = {"batch_size": 4, "shuffle": True, "seed": 5, **options}
+    loader: Any = DataLoader(dataset or Noise(), **with_seed)
+    return [(batch[0].clone(), batch[1].clone()) for _ in range(epochs) for batch in loader]
+
+
+def assert_same(some: list[Any], others: list[Any]) -> None:
+    assert len(some) == len(others)
+    for one, other in zip(some, others, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+def test_batches_are_those_of_every_other_engine_bit_by_bit() -> None:
+    expected = batches_of(epochs=2, num_workers=0)
+    assert_same(batches_of(epochs=2, num_workers=3, engine="ray", persistent_workers=True), expected)
+
+
+def test_batches_can_be_kept_and_changed_and_lie_in_the_object_store() -> None:
+    loader: Any = DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray")
+    kept = [pixels for _, pixels in loader]
+    for number, pixels in enumerate(kept):
+        pixels.fill_(number)
+    assert [int(pixels.min()) for pixels in kept] == [int(pixels.max()) for pixels in kept] == list(range(16))
+    address = kept[0].data_ptr()
+    with open("/proc/self/maps") as file:
+        spans = [line.split() for line in file if "plasma" in line]
+    assert any(int(span[0].split("-")[0], 16) <= address < int(span[0].split("-")[1], 16) for span in spans)
+
+
+def test_workers_that_die_or_hang_change_nothing(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 20, "restarts": 4, "shuffle": False}
+    with pytest.warns(WorkerRestarted) as told:
+        found = batches_of(Doomed(str(tmp_path)), **options)
+    assert_same(found, batches_of(num_workers=0, shuffle=False))
+    assert any("Ray actor" in str(warning.message) for warning in told)
+    assert len(told) >= 2
+
+
+def test_samples_that_fail_are_left_out() -> None:
+    found = batches_of(Faulty(), num_workers=2, engine="ray", on_error="skip")
+    assert_same(found, batches_of(Faulty(), num_workers=0, on_error="skip"))
+    with pytest.raises(ValueError, match="sample 3 is torn") as caught:
+        batches_of(Faulty(), num_workers=1, engine="ray", shuffle=False)
+    assert "__getitem__" in str(caught.value.__cause__)
+
+
+def test_streams_and_states() -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "engine": RayOptions(num_cpus=0.5)}
+    expected = [batch.tolist() for batch in DataLoader(Counting(), **{**options, "engine": "process"})]
+    loader: Any = DataLoader(Counting(), **options)
+    batches = iter(loader)
+    begun = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    del batches
+    again: Any = DataLoader(Counting(), **options)
+    again.load_state_dict(state)
+    assert begun + [batch.tolist() for batch in again] == expected
+
+
+def test_memory_in_the_object_store_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: list[Store] = []
+
+    def kept(budget: int) -> Store:
+        stores.append(Store(budget))
+        return stores[-1]
+
+    monkeypatch.setattr(engine_module, "Store", kept)
+    loader = Loader(Wide(), batch_size=1, workers=2, prefetch=8, engine="ray", memory_budget="24MB")
+    most = 0
+    for number, batch in enumerate(loader):
+        assert batch[0, 0] == number
+        time.sleep(0.05)  # a slow training loop
+        most = max(most, stores[-1].held)
+    assert 0 < most <= 24 << 20
+
+
+def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
+    dataset = Noise()
+    dataset.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(NotPicklable, match=r"dataset\.lock"):
+        batches_of(dataset, num_workers=1, engine="ray")
+
+
+def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
+    engine = RayOptions(num_cpus=99, start_timeout_s=2)
+    with (
+        pytest.warns(WaitingForRay, match="no node of the cluster has that"),
+        pytest.raises(WorkerStartError, match="within 2 s"),
+    ):
+        batches_of(num_workers=1, engine=engine)
+
+
+def test_loaders_share_the_actors_of_a_pool() -> None:
+    options: dict[str, Any] = {"num_workers": 2, "engine": RayOptions(pool="shared"), "persistent_workers": True}
+    loaders: list[Any] = [DataLoader(Noise(), batch_size=4, shuffle=True, seed=seed, **options) for seed in (1, 2)]
+    pids = []
+    expected = [batches_of(num_workers=0, seed=seed) for seed in (1, 2)]
+    found: list[list[Any]] = [[], []]
+    for batches in zip(*loaders, strict=True):
+        for one, (numbers, pixels) in zip(found, batches, strict=True):
+            one.append((numbers.clone(), pixels.clone()))
+        pids = [loader._resources.worker_pids for loader in loaders]
+    assert_same(found[0], expected[0])
+    assert_same(found[1], expected[1])
+    assert sorted(pids[0]) == sorted(pids[1])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates
+def test_rows_of_ray_data(cluster: Any) -> None:
+    data = pytest.importorskip("ray.data")
+    loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
+    assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(10))
+
+
+def test_the_number_of_workers_is_found() -> None:
+    loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
+    assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
+    assert 1 <= loader.stats().settings["workers"] <= 8

@@ -1,0 +1,74 @@
+"""Memory of the object store: who may write, and how much batches take."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from feedline.engines.ray.store import Store, writable
+from feedline.transport.reading import Copies, SegmentReader
+
+SIZE = 1 << 20
+
+
+def sealed() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """An array that cannot be written, over memory that can, as Ray has it."""
+    array = np.zeros(SIZE, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
+def test_memory_that_is_mapped_for_writing_can_be_written() -> None:
+    array = sealed()
+    view = writable(array)
+    assert view is not None
+    view[:] = 7
+    assert (array == 7).all()
+
+
+def test_memory_that_is_mapped_for_reading_is_copied(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    path.write_bytes(b"\7" * SIZE)
+    store = Store(1 << 30)
+    with open(path, "rb") as file:
+        array = np.frombuffer(mmap.mmap(file.fileno(), SIZE, prot=mmap.PROT_READ), np.uint8)
+    assert writable(array) is None
+    reader = store.open(array)
+    assert type(reader) is Copies
+    copy = reader.array(0, (SIZE,), np.dtype(np.uint8))
+    copy += 1
+    assert (copy == 8).all()
+
+
+def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:
+    store = Store(3 * SIZE)
+    reader = store.open(sealed())
+    array = reader.array(0, (SIZE,), np.dtype(np.uint8))
+    array[:] = 1
+    del reader
+    assert store.held == SIZE
+    assert store.has_room(in_flight=1)
+    assert not store.has_room(in_flight=2)
+    del array
+    assert store.held == 0
+
+
+def test_few_batches_are_made_before_their_size_is_known() -> None:
+    store = Store(1 << 40)
+    assert store.has_room(in_flight=7, before_known=8)
+    assert not store.has_room(in_flight=8, before_known=8)
+    store.open(None)
+    assert store.has_room(in_flight=100, before_known=8)
+
+
+def test_batches_are_copied_while_the_program_keeps_too_much() -> None:
+    store = Store(SIZE)
+    kept = [store.open(sealed()) for _ in range(2)]
+    assert type(store.open(sealed())) is Copies
+    assert all(type(reader) is SegmentReader for reader in kept)
+
+
+def test_a_batch_without_arrays_needs_no_memory() -> None:
+    assert type(Store(0).open(None)) is Copies
