@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from feedline.driver.memory_watch import seen_bytes
-from feedline.driver.settings import local_rank_count
 from feedline.engines.processes.stacks import Stacks
 from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.ranks import local_rank_count
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 from feedline.system.openmp import dismiss_idle_threads
 from feedline.tune.measured import Measured, Room
