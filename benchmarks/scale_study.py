@@ -2,7 +2,7 @@
 
 The real plan, core and schedulers in virtual time (`feedline.simulation`): no process is started, and the clock jumps.
 Batches are made by workers that stand on nodes; every tenth minute a node is lost, and its workers are started anew
-elsewhere. One batch in a hundred takes ten times as long. All ranks take a step together, as training with an
+elsewhere. One batch in a hundred takes five times as long. All ranks take a step together, as training with an
 all-reduce does: each waits for the slowest. Twice the states of all ranks are saved, and another number of ranks goes
 on from them. Training needs `--use` (80 %) of what the workers can make.
 
@@ -49,6 +49,8 @@ SAMPLES = 10**12
 BATCH_SIZE = 4
 SLICE_S = 20.0
 BACK = 0.95
+START = 0.1
+"""The part of the time that counts as the start."""
 POINTS = 30
 COLUMNS = (
     ("case", 24),
@@ -93,15 +95,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--workers", type=int, default=10_000, help="of all ranks together (%(default)s)")
     add("--ranks", type=int, nargs="+", default=[1000, 600, 800], help="one number after the other (%(default)s)")
-    add("--minutes", type=float, default=60.0, help="virtual time of a case (%(default)s)")
+    add("--minutes", type=float, default=40.0, help="virtual time of a case (%(default)s)")
     add("--nodes", type=int, default=100, help="machines over which workers are spread (%(default)s)")
     add("--lost-every", type=float, default=10.0, help="minutes from one lost node to the next (%(default)s)")
-    add("--batch-s", type=float, default=40.0, help="mean time of a batch in a worker (%(default)s)")
+    add("--batch-s", type=float, default=60.0, help="mean time of a batch in a worker (%(default)s)")
     add("--start-s", type=float, default=60.0, help="mean time until a worker that was started is ready (%(default)s)")
     add("--slow", type=float, default=0.01, help="share of batches that are stragglers (%(default)s)")
-    add("--slow-factor", type=float, default=10.0, help="how many times as long they take (%(default)s)")
+    add("--slow-factor", type=float, default=5.0, help="how many times as long they take (%(default)s)")
     add("--use", type=float, default=0.8, help="share of the workers' rate that training needs (%(default)s)")
-    add("--depths", type=int, nargs="+", default=[2, 12], help="prefetch depths (%(default)s)")
+    add("--depths", type=int, nargs="+", default=[2, 6], help="prefetch depths (%(default)s)")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write the cases as JSON lines")
     add("--svg", type=Path, help="draw the pace and the batches under way over time")
@@ -184,7 +186,7 @@ class Study:
             order=self.case.order,
             restarts=1 << 30,
             batch_s=tuple(spread),
-            start_s=options.start_s,
+            start_s=tuple(options.start_s * (0.5 + number / 100) for number in range(101)),
         )
         self.worlds, self.plans = [], []
         for rank in range(ranks):
@@ -259,9 +261,9 @@ class Study:
     def sum_up(self) -> None:
         """Fill in pace and recovery."""
         case = self.case
-        warm_s = 4 * self.options.start_s  # until nearly all workers have been ready once
-        steps = [(end_s, ideal_s) for end_s, ideal_s in self.ends_s if end_s > warm_s]
-        case.of_ideal = sum(ideal_s for _, ideal_s in steps[1:]) / (steps[-1][0] - steps[0][0])
+        warm = next(place for place, (end_s, _) in enumerate(self.ends_s) if end_s >= self.end_s * START)
+        passed_s = self.ends_s[-1][0] - self.ends_s[warm][0]
+        case.of_ideal = sum(ideal_s for _, ideal_s in self.ends_s[warm + 1 :]) / passed_s if passed_s else 0.0
         case.pace = self.paces(60.0)
         slices = self.paces(SLICE_S)
         for lost_s in self.lost_s:
