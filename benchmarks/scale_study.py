@@ -12,8 +12,9 @@ Held still: the number of workers, how long a batch takes, the seed. Every run o
 
 How to read it: `checked` are batches that were compared with the plan, each in its place; the whole index space of
 10**12 samples is shuffled, and what all ranks together got is exactly its beginning, nothing twice (otherwise the
-program ends with an error). `of ideal` is the rate of training steps, as a share of steps that never wait, without the
-start. `recovery` is how long after the loss of a node training was back at 95 % of the pace before, in slices of 20 s:
+program ends with an error). `of ideal` is the rate of training steps, as a share of steps that never wait, once the
+first stragglers are through; `start` is how many seconds of training were lost until then, after each time that ranks
+began. `recovery` is how long after the loss of a node training was back at 95 % of the pace before, in slices of 20 s:
 median and longest; it is `-` if the pace was not steady enough before to say. `under way` are batches of one rank in
 flight or ready, at most: times the size of a batch that is the memory of a rank. `state` is the size of a saved state
 as JSON. `us/batch` is what the simulated loader cost this machine: core, plan, checks and the simulation itself.
@@ -49,15 +50,15 @@ SAMPLES = 10**12
 BATCH_SIZE = 4
 SLICE_S = 20.0
 BACK = 0.95
-START = 0.1
-"""The part of the time that counts as the start."""
 POINTS = 30
+CASES = ["one", "many", "any"]
 COLUMNS = (
     ("case", 24),
     ("depth", 6),
     ("ranks", 14),
     ("checked", 11),
     ("of ideal", 9),
+    ("start s", 8),
     ("recovery s", 12),
     ("under way", 10),
     ("state", 6),
@@ -75,6 +76,7 @@ class Case:
     order: str = IN_ORDER
     batches: int = 0
     of_ideal: float = 0.0
+    start_lost_s: float = 0.0
     recoveries_s: list[float] = field(default_factory=list)
     under_way: int = 0
     state_bytes: int = 0
@@ -104,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--slow-factor", type=float, default=5.0, help="how many times as long they take (%(default)s)")
     add("--use", type=float, default=0.8, help="share of the workers' rate that training needs (%(default)s)")
     add("--depths", type=int, nargs="+", default=[2, 6], help="prefetch depths (%(default)s)")
+    add("--cases", nargs="+", choices=CASES, default=CASES, help="one rank, many, many in any order (%(default)s)")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write the cases as JSON lines")
     add("--svg", type=Path, help="draw the pace and the batches under way over time")
@@ -114,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         Study(case, options).go()
         cases.append(case)
         print(row_of(case), flush=True)
-    if options.json:
-        options.json.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
+        if options.json:
+            options.json.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases), encoding="utf-8")
     if options.svg:
         options.svg.write_text(picture(cases, options), encoding="utf-8")
     return 0
@@ -124,10 +127,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def all_cases(options: Any) -> Iterator[Case]:
     """Yield what is compared."""
     for depth in options.depths:
-        yield Case("one rank", [1], depth)
-        yield Case(f"{options.ranks[0]} ranks", options.ranks, depth)
-    # What comes in any order has no common prefix, from which another number of ranks could go on.
-    yield Case(f"{options.ranks[0]} ranks", options.ranks[:1], options.depths[0], UNORDERED)
+        if "one" in options.cases:
+            yield Case("one rank", [1], depth)
+        if "many" in options.cases:
+            yield Case(f"{options.ranks[0]} ranks", options.ranks, depth)
+    if "any" in options.cases:
+        # What comes in any order has no common prefix, from which another number of ranks could go on.
+        yield Case(f"{options.ranks[0]} ranks", options.ranks[:1], options.depths[0], UNORDERED)
 
 
 class Study:
@@ -146,6 +152,8 @@ class Study:
         """All samples that were delivered, over all ranks."""
         self.ends_s: list[tuple[float, float]] = []
         """When each step ended, and how long it would have taken without waiting."""
+        self.begins_s: list[float] = []
+        """When ranks began, or others went on."""
         self.lost_s: list[float] = []
 
     def go(self) -> None:
@@ -155,6 +163,7 @@ class Study:
         now_s = 0.0
         for place, ranks in enumerate(case.ranks):
             self.begin(ranks, states, now_s)
+            self.begins_s.append(now_s)
             now_s = self.steps(now_s, self.end_s * (place + 1) / len(case.ranks))
             told = [world.state() for world in self.worlds]
             states = [state for state in told if state is not None]
@@ -261,9 +270,18 @@ class Study:
     def sum_up(self) -> None:
         """Fill in pace and recovery."""
         case = self.case
-        warm = next(place for place, (end_s, _) in enumerate(self.ends_s) if end_s >= self.end_s * START)
-        passed_s = self.ends_s[-1][0] - self.ends_s[warm][0]
-        case.of_ideal = sum(ideal_s for _, ideal_s in self.ends_s[warm + 1 :]) / passed_s if passed_s else 0.0
+        options = self.options
+        settled_s = 1.5 * options.start_s + options.slow_factor * options.batch_s
+        done_s = steady_s = 0.0
+        before_s = 0.0
+        for end_s, ideal_s in self.ends_s:
+            begun_s = max(begin_s for begin_s in self.begins_s if begin_s <= before_s)
+            if before_s >= begun_s + settled_s:
+                done_s, steady_s = done_s + ideal_s, steady_s + end_s - before_s
+            before_s = end_s
+        case.of_ideal = done_s / steady_s if steady_s else 0.0
+        lost_s = before_s - steady_s - (sum(ideal_s for _, ideal_s in self.ends_s) - done_s)
+        case.start_lost_s = lost_s / len(self.begins_s)
         case.pace = self.paces(60.0)
         slices = self.paces(SLICE_S)
         for lost_s in self.lost_s:
@@ -303,6 +321,7 @@ def row_of(case: Case) -> str:
         " ".join(map(str, case.ranks)),
         f"{case.batches:,}",
         f"{case.of_ideal:.1%}",
+        f"{case.start_lost_s:.0f}",
         recovery,
         case.under_way,
         case.state_bytes,
