@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--minutes", type=float, default=40.0, help="virtual time of a case (%(default)s)")
     add("--nodes", type=int, default=100, help="machines over which workers are spread (%(default)s)")
     add("--lost-every", type=float, default=10.0, help="minutes from one lost node to the next (%(default)s)")
-    add("--batch-s", type=float, default=60.0, help="mean time of a batch in a worker (%(default)s)")
+    add("--batch-s", type=float, default=20.0, help="mean time of a batch in a worker (%(default)s)")
     add("--start-s", type=float, default=60.0, help="mean time until a worker that was started is ready (%(default)s)")
     add("--slow", type=float, default=0.01, help="share of batches that are stragglers (%(default)s)")
     add("--slow-factor", type=float, default=5.0, help="how many times as long they take (%(default)s)")

@@ -138,8 +138,9 @@ _THROTTLED = (
 
 async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int) -> bytes:
     """Return a range of an object of S3, if it is still the one with this tag. Any: s3fs has no types."""
-    bucket, key, _ = system.split_path(path)
-    answer = await system._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", IfMatch=tag)
+    bucket, key, version = system.split_path(path)
+    which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
+    answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
         data: bytes = await answer["Body"].read()
         return data
@@ -311,9 +312,8 @@ class Storage:
         """Return a file system in the place of one whose credentials have expired, the same for all who ask."""
         with self._lock:
             if self._systems.get(protocol) is old:
-                self._systems[protocol] = make_system(protocol, self._options, self._patience.timeout_s)
-                self._expired.append(old)  # others may still be at a request: closed at the end
-            return self._systems[protocol]
+                self._expired.append(self._systems.pop(protocol))  # others may be at a request: closed at the end
+        return self._system(protocol)
 
     def _open_http(self, address: str) -> Blob:
         # Imported here, since it brings ssl and much else that nobody needs who reads local files: 30 ms.
