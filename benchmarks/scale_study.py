@@ -6,8 +6,7 @@ elsewhere. One batch in a hundred takes five times as long. All ranks take a ste
 all-reduce does: each waits for the slowest. Twice the states of all ranks are saved, and another number of ranks goes
 on from them. Training needs `--use` (80 %) of what the workers can make.
 
-Knob: one rank with all workers, or many that share them; the prefetch depth; the scheduler: the default one, one that
-gives each batch to the worker with the fewest tasks, and one that lets batches come in any order.
+Knob: one rank with all workers, or many that share them; the prefetch depth; whether batches keep their order.
 
 Held still: the number of workers, how long a batch takes, the seed. Every run of a seed is the same, event for event.
 
@@ -40,10 +39,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.scheduler import WorkerView
 from feedline.bench.chart import Line, Panel, Point, draw
 from feedline.samplers import RandomSampler
-from feedline.schedulers import InOrder
 from feedline.simulation import LawBroken, Scenario, World
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
 from feedline.simulation.world import Trace
@@ -54,7 +51,7 @@ BATCH_SIZE = 4
 SLICE_S = 20.0
 BACK = 0.95
 POINTS = 30
-CASES = ["one", "many", "fewest", "any"]
+CASES = ["one", "many", "any"]
 COLUMNS = (
     ("case", 26),
     ("depth", 6),
@@ -69,21 +66,6 @@ COLUMNS = (
 )
 
 
-class FewestTasks(InOrder):
-    """Batches in order; each is made by the worker that has the fewest tasks, and none has more than two.
-
-    What is prefetched beyond that waits with the loader, and not behind a straggler.
-    """
-
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
-        least = min(workers, key=_outstanding)
-        return least.id if least.outstanding < 2 else None
-
-
-def _outstanding(worker: WorkerView) -> int:
-    return worker.outstanding
-
-
 @dataclass
 class Case:
     """One configuration, and what came of it."""
@@ -92,8 +74,6 @@ class Case:
     ranks: list[int]
     depth: int
     order: str = IN_ORDER
-    fewest: bool = False
-    """True for `FewestTasks` in the place of the default scheduler."""
     batches: int = 0
     of_ideal: float = 0.0
     start_lost_s: float = 0.0
@@ -113,8 +93,8 @@ class Case:
 
     @property
     def title(self) -> str:
-        """Which ranks, and who decides about their batches."""
-        return self.name + (", any order" if self.order != IN_ORDER else ", fewest tasks" if self.fewest else "")
+        """Which ranks, and whether their batches keep their order."""
+        return self.name if self.order == IN_ORDER else f"{self.name}, any order"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--slow-factor", type=float, default=5.0, help="how many times as long they take (%(default)s)")
     add("--use", type=float, default=0.8, help="share of the workers' rate that training needs (%(default)s)")
     add("--depths", type=int, nargs="+", default=[2, 6], help="prefetch depths (%(default)s)")
-    add("--cases", nargs="+", choices=CASES, default=CASES, help="one rank, many, other schedulers (%(default)s)")
+    add("--cases", nargs="+", choices=CASES, default=CASES, help="one rank, many, many in any order (%(default)s)")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write the cases as JSON lines")
     add("--svg", type=Path, help="draw the pace and the batches under way over time")
@@ -156,8 +136,6 @@ def all_cases(options: Any) -> Iterator[Case]:
             yield Case("one rank", [1], depth)
         if "many" in options.cases:
             yield Case(f"{options.ranks[0]} ranks", options.ranks, depth)
-        if "fewest" in options.cases:
-            yield Case(f"{options.ranks[0]} ranks", options.ranks, depth, fewest=True)
     if "any" in options.cases:
         # What comes in any order has no common prefix, from which another number of ranks could go on.
         yield Case(f"{options.ranks[0]} ranks", options.ranks[:1], options.depths[0], UNORDERED)
@@ -227,8 +205,7 @@ class Study:
         self.worlds, self.plans = [], []
         for rank in range(ranks):
             share, dice = Share(rank, ranks, "drop"), random.Random(self.dice.random())
-            scheduler = FewestTasks() if self.case.fewest else None
-            world = World(scenario, workers, share, self.trace, dice, scheduler=scheduler)
+            world = World(scenario, workers, share, self.trace, dice)
             world.pass_time(now_s)
             if states:
                 # Any rank's state fits every other: that they agree is part of what is tested.
