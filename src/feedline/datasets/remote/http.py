@@ -256,8 +256,8 @@ class HttpBlob(Blob):
         """Return how many bytes the answer has; raises unless it is the range asked for, of what was there before."""
         status = answer.status
         if status in _TRY_AGAIN:
-            kind = Throttled if status in _THROTTLED else Transient
-            raise kind(f"the server answers {_said(status)}")
+            said = f"the server answers {_said(status)}"
+            raise Throttled(said) if status in _THROTTLED else Transient(said)
         if status == 416 and (found := re.fullmatch(r"bytes \*/([0-9]{1,18})", answer.getheader("Content-Range", ""))):
             self._check_size(int(found[1]))
             if start == 0 and self.size == 0:
