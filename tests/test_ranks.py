@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from feedline.errors import BadOption
-from feedline.ranks import own_share, rank_if_known
+from feedline import ranks
+from feedline.errors import BadOption, RepeatedSamples
+from feedline.ranks import local_rank_count, own_share, rank_if_known, share_if_known
 from feedline.types import Share
 
 distributed = pytest.importorskip("torch.distributed")
@@ -17,8 +20,22 @@ distributed = pytest.importorskip("torch.distributed")
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name in list(os.environ):
+        if name.endswith(("RANK", "WORLD_SIZE")) or name.startswith(("SLURM_", "OMPI_", "PMI", "MPI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(ranks, "_told", set())
+
+
+def put(monkeypatch: pytest.MonkeyPatch, variables: str) -> None:
+    """Set variables that are written as in a shell."""
+    for pair in variables.split():
+        monkeypatch.setenv(*pair.split("=", 1))
+
+
+def join_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: world_size)
 
 
 def test_alone_without_a_launcher() -> None:
@@ -65,9 +82,7 @@ def test_a_world_of_one_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_rank", lambda: 5)
-    monkeypatch.setattr(distributed, "get_world_size", lambda: 8)
+    join_group(monkeypatch, 5, 8)
     assert own_share(None, None, "pad") == Share(5, 8, "pad")
 
 
@@ -91,10 +106,9 @@ def test_processes_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", Jax(initialized=True))
     assert own_share(None, None, "pad") == Share(1, 3, "pad")
     assert rank_if_known() == (1, 3)
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_rank", lambda: 5)
-    monkeypatch.setattr(distributed, "get_world_size", lambda: 8)
-    assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group comes first"
+    join_group(monkeypatch, 5, 8)
+    with pytest.warns(RepeatedSamples, match="rank 5 of 8, and jax.distributed that it is rank 1 of 3"):
+        assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group comes first"
 
 
 def test_real_process_group(tmp_path: Path) -> None:
@@ -103,3 +117,93 @@ def test_real_process_group(tmp_path: Path) -> None:
         assert own_share(None, None, "exact") == Share(0, 1, "exact")
     finally:
         distributed.destroy_process_group()
+
+
+TORCHRUN = "RANK=2 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4"
+OPEN_MPI = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_SIZE=3 PMIX_RANK=3"
+MPICH = "PMI_RANK=1 PMI_SIZE=5 MPI_LOCALNRANKS=5"
+SRUN = "SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_STEP_NUM_TASKS=11 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=4(x2),3"
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank", "local"),
+    [
+        (TORCHRUN, (2, 8), 4),
+        (OPEN_MPI, (3, 6), 3),
+        (MPICH, (1, 5), 5),
+        (f"{SRUN} SLURM_NODEID=1", (9, 11), 4),
+        (f"{SRUN} SLURM_NODEID=2 PMIX_RANK=9", (9, 11), 3),
+        (f"{SRUN} SLURM_NODEID=3", (9, 11), 1),  # makes no sense: nothing is known of this node
+        ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=all", (1, 2), 1),
+        (f"{SRUN} {MPICH} {OPEN_MPI} {TORCHRUN}", (2, 8), 4),  # srun starts mpirun, which starts torchrun
+        (f"{SRUN} {MPICH} {OPEN_MPI}", (3, 6), 3),
+        (f"{SRUN} {MPICH}", (1, 5), 5),
+        (f"{SRUN} WORLD_SIZE=11", (9, 11), 4),  # what job scripts export beside what srun says
+        (f"{SRUN} SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=7", (9, 11), 4),
+    ],
+)
+def test_launchers(variables: str, rank: tuple[int, int], local: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, variables)
+    assert rank_if_known() == rank
+    assert own_share(None, None, "pad") == Share(*rank, "pad")
+    assert local_rank_count() == local
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4",  # a batch script
+        "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_JOB_NUM_NODES=2",  # the shell of salloc, where it runs on the login node
+        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=4294967290",  # and on a node
+        "SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=8 SLURM_PROCID=0 SLURM_NTASKS=1",
+        "PMI_FD=5 PMIX_NAMESPACE=slurm.pmix.7.0",
+        "OMPI_COMM_WORLD_SIZE=4",
+        "WORLD_SIZE=1",
+    ],
+)
+def test_what_is_no_rank(variables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, variables)
+    assert rank_if_known() is None
+    assert own_share(None, None, "pad") == Share(0, 1, "pad")
+    assert local_rank_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "match"),
+    [
+        ("PMIX_RANK=3", "PMIX_RANK='3'.*nothing says among how many"),
+        (f"{SRUN} WORLD_SIZE=8", "WORLD_SIZE=8 but no RANK.*SLURM_STEP_NUM_TASKS='11' is another number"),
+        ("OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=6", "rank=6 is not among"),
+        ("PMI_RANK=a PMI_SIZE=6", "PMI_RANK='a' is not an integer"),
+    ],
+)
+def test_launchers_that_make_no_sense(variables: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, variables)
+    with pytest.raises(BadOption, match=match):
+        own_share(None, None, "pad")
+    with pytest.raises(
+        BadOption, match=f"The environment has {variables.split('=')[0] if 'SLURM' not in match else ''}"
+    ):
+        rank_if_known()
+    assert share_if_known() == Share(), "nobody asked for ranks"
+
+
+def test_a_group_smaller_than_what_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, "RANK=3 WORLD_SIZE=4")
+    join_group(monkeypatch, 1, 2)
+    with pytest.warns(
+        RepeatedSamples, match=r"4 ranks were started \(WORLD_SIZE=4\), and torch.distributed has a group of 2"
+    ):
+        assert own_share(None, None, "pad") == Share(1, 2, "pad")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rank_if_known() == (1, 2)
+
+
+@pytest.mark.parametrize("variables", [SRUN, OPEN_MPI, "PMIX_RANK=3", "RANK=3", "RANK=0 WORLD_SIZE=16"])
+def test_a_group_of_all_that_were_started_or_of_more_is_right(variables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, variables)
+    join_group(monkeypatch, 5, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rank_if_known() == (5, 16)

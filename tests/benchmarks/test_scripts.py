@@ -327,6 +327,28 @@ def test_programs_that_keep_something(case: str) -> None:
     assert figures["peak"] >= figures["end"]
 
 
+def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg, rows = tmp_path / "scale.svg", tmp_path / "scale.jsonl"
+    small = ["--workers", "24", "--ranks", "4", "2", "3", "--nodes", "4", "--minutes", "22", "--depths", "2", "6"]
+    flags = [*small, "--batch-s", "20", "--svg", str(svg), "--json", str(rows)]
+    assert importlib.import_module("benchmarks.scale_study").main(flags) == 0
+    cases = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    assert [case["name"] for case in cases] == ["one rank", "4 ranks", "one rank", "4 ranks", "4 ranks"]
+    assert all(case["restarts"] > 24 // 4 for case in cases), "two nodes were lost"
+    assert cases[3]["of_ideal"] > cases[1]["of_ideal"] > 0.3, "what is prefetched outlasts the stragglers"
+    assert svg.read_text(encoding="utf-8").count("<polyline") == 2 * len(cases)
+    assert "any order" in capsys.readouterr().out
+
+
+def test_scale_study_notices_a_sample_that_comes_twice() -> None:
+    study = importlib.import_module("benchmarks.scale_study")
+    options = argparse.Namespace(seed=0, minutes=1.0)
+    one = study.Study(study.Case("one rank", [1], 2, "unordered"), options)
+    one.got.extend([3, 1, 3])
+    with pytest.raises(study.LawBroken, match="twice"):
+        one.check_all()
+
+
 def test_epoch_too_short_to_count_says_what_to_do() -> None:
     main = importlib.import_module("benchmarks.w1_tiny").main
     with pytest.raises(ValueError, match="Lower --warmup"):

@@ -138,6 +138,36 @@ def test_a_worker_at_its_only_task_does_not_keep_others_from_being_relieved() ->
     assert moves == [(TAKE_BACK, 0, 1), (TAKE_BACK, 0, 1), (TAKE_BACK, 1, 1)]
 
 
+def test_the_answer_of_another_does_not_make_a_late_worker_be_asked_again() -> None:
+    """With thousands of workers somebody always answers."""
+    world = World(5, workers=3)
+    assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
+    world.answer(2)
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=2)
+    world.answer(1)
+    world.machine.wait()
+    assert [move for move in world.decided() if move[1] == 0] == []
+
+
+def test_a_scheduler_that_found_nobody_late_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(6, workers=3)
+    asked: list[float] = []
+    monkeypatch.setattr(world.epoch.scheduler, "relieve", lambda workers, now_s, typical_s: asked.append(now_s))
+    world.decided()
+    world.answer(2)
+    world.answer(2)
+    world.machine.now_s += 10.0
+    began_s = world.machine.now_s
+    for pause_s in (0.0, 0.001, 0.001, 1.0):
+        world.machine.now_s += pause_s
+        world.machine.wait()
+        world.decided()
+    assert asked == [began_s, world.machine.now_s]
+
+
 def test_nothing_moves_from_a_worker_that_is_still_to_hear_where_to_go_on() -> None:
     world = World(resumes={0: Resume({"n": 1})})
     assert let_relieve(world) == [], "what is taken back and has to stay would come behind the rest"

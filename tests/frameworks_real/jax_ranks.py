@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import jax
@@ -46,7 +47,11 @@ def main() -> None:
         lambda batch: batch.sum(), out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     )
     loader = feedline.Loader(numbers, 4, sampler=DistributedSampler(numbers), seed=1)
-    whole = [jax.make_array_from_process_local_data(rows, batch) for batch in loader]
+    local = [batch.copy() for batch in loader]
+    whole = [jax.make_array_from_process_local_data(rows, batch) for batch in local]
+    parts = [[shard.data.tolist() for shard in batch.addressable_shards] for batch in whole]
+    answers["devices"] = [jax.local_device_count(), jax.device_count()]
+    answers["shards are own"] = [list(chain(*part)) for part in parts] == [batch.tolist() for batch in local]
     answers["shapes"] = [batch.shape[0] for batch in whole]
     answers["sums"] = [int(total(batch)) for batch in whole]
     answers["jax"] = [jax.process_index(), jax.process_count()]

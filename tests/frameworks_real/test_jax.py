@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,21 @@ import pytest
 
 from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
-from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
 need("jax")
 
 SCRIPT = Path(__file__).with_name("jax_ranks.py")
 
 
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+
+
 @pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
-def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", TWO_DEVICES)  # of each process
+        yield run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
 def test_a_process_is_a_rank_once_jax_has_a_group(answers: list[Any]) -> None:
@@ -37,3 +43,15 @@ def test_the_batches_of_all_processes_are_one_array(answers: list[Any]) -> None:
     assert len({str(answer["sums"]) for answer in answers}) == 1
     assert sum(answers[0]["sums"]) == sum(range(24))
     assert answers[0]["shapes"] == [4 * len(answers)] * (6 // len(answers))
+    assert {tuple(answer["devices"]) for answer in answers} == {(2, 2 * len(answers))}
+    assert all(answer["shards are own"] for answer in answers), "each process has put its own rows on its devices"
+
+
+def test_the_example_trains_alike_on_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", TWO_DEVICES)
+    first, second = outputs_of(ROOT / "examples" / "jax_training.py", 2, "--launched", folder=tmp_path)
+    assert "process 0 of 2, 4 devices: 256 rows" in first
+    assert "process 1 of 2, 4 devices: 256 rows" in second
+    losses = [text.split("loss ")[1] for text in (first, second)]
+    assert losses[0] == losses[1]
+    assert float(losses[0]) < 0.1

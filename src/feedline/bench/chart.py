@@ -21,7 +21,7 @@ _COLOURS = {
     "feedline/inline": "#1a8a3c",
     "feedline/auto": "#0b62d6",
 }
-_OTHERS = ("#7b3fb5", "#a3324f", "#00798c")
+_OTHERS = ("#7b3fb5", "#a3324f", "#00798c", "#d4580b", "#1a8a3c", "#8b949e")
 _INK, _FAINT = "#24292f", "#e4e7eb"
 
 

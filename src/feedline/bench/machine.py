@@ -13,9 +13,9 @@ import numpy as np
 
 import feedline
 from feedline._optional import require
-from feedline.driver.settings import local_rank_count
 from feedline.engines import abilities
 from feedline.errors import MissingExtra
+from feedline.ranks import local_rank_count
 from feedline.system.limits import (
     cpu_quota,
     limits_of,

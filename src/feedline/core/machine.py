@@ -14,6 +14,8 @@ driver calls last.
 
 from __future__ import annotations
 
+import math
+
 from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK
 from feedline.core.epoch import NOTHING, Epoch
 from feedline.core.flight import Flight
@@ -34,6 +36,8 @@ class Machine(Workers):
     """Batches that may be in flight."""
     _deadline_s: float | None = None
     """Until when the batch that the training loop waits for has to be there; other batches do not extend it."""
+    _settled_s = -math.inf
+    """Until when nobody is asked again whose work is to move."""
     _late: Flight | None = None
     """The task of a worker that is looked at, because it does not answer."""
 
@@ -243,10 +247,13 @@ class Machine(Workers):
         """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
         workers, scheduler = self.active, epoch.scheduler
         typical_s = self._pace.typical_s()
-        if self._idle and epoch.can_move:
-            views = [view for view in workers if view.id not in self._has_begun_all]
+        if self._idle and epoch.can_move and self.now_s >= self._settled_s:
+            begun = self._has_begun_all
+            views = [view for view in workers if view.id not in begun] if begun else workers
             move = scheduler.relieve(views, self.now_s, typical_s)
-            if move is not None:
+            if move is None:  # it goes through all workers, and nobody is late all of a sudden
+                self._settled_s = self.now_s + typical_s / 4
+            else:
                 self._check_move(epoch, *move)
                 if move[0] not in self._has_begun_all and self._may_move(*move):
                     self._moving = move

@@ -93,6 +93,10 @@ class Tasks:
         self._turns = 0
         self._parked: dict[int, list[Flight]] = {}
         """Workers that are to be replaced as soon as they have nothing to do, and the tasks that wait for that."""
+        self._has_begun_all: set[int] = set()
+        """Workers that had nothing waiting when they were last asked, and were given nothing since."""
+        self._tied: set[int] = set()
+        """Workers that have, or had, a call or a task that tells them where to go on."""
         self._binds = binds
         self._bound = False
         self._unbound: set[int] = set()
@@ -127,6 +131,10 @@ class Tasks:
         self._next_id += 1
         task.id, task.slot, task.epoch = self._next_id, slot, self.passes
         self._flights[task.id] = flight
+        if flight.is_call or task.resume is not None:
+            self._tied.add(flight.worker)
+        if self._has_begun_all:
+            self._has_begun_all.discard(flight.worker)
         self._hand_over(flight)
 
     def _hand_over(self, flight: Flight) -> None:
@@ -174,11 +182,13 @@ class Tasks:
         task that is late may still be the first that draws a random number: then the numbers are not those of a run in
         which it was not late. Nobody can know before.
         """
-        if any(
-            flight.worker == source and (flight.is_call or flight.task.resume is not None)
-            for flight in self._flights.values()
-        ):
-            return False
+        if source in self._tied:  # only then: with thousands of workers there are many tasks to go through
+            if any(
+                flight.worker == source and (flight.is_call or flight.task.resume is not None)
+                for flight in self._flights.values()
+            ):
+                return False
+            self._tied.discard(source)
         return not self._binds or (not self._bound and {source, target} <= self._unbound)
 
     def _note_bonds(self, flight: Flight, result: Result) -> None:

@@ -74,8 +74,6 @@ class Workers(Tasks):
         """Where workers that are new go on, until they are told."""
         self._moving: tuple[int, int] | None = None
         """From whom a task is being taken back, and for whom."""
-        self._has_begun_all: set[int] = set()
-        """Workers that had nothing waiting when they were last asked."""
         self._stuck: dict[int, WorkerTimeout] = {}
         """Workers that were ended because they did not answer, and what is to be said of it."""
         self._failed_call: BaseException | None = None
@@ -96,7 +94,7 @@ class Workers(Tasks):
         self._take_from(view)
         view.since_s = self.now_s
         if self._has_begun_all:
-            self._has_begun_all.clear()
+            self._has_begun_all.discard(worker)
         if self._silent:
             self._silent.discard(worker)
         if self._binds and not self._bound:
@@ -150,6 +148,7 @@ class Workers(Tasks):
         for what, other, *rest in self.decisions:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
                 rest[0].resume = resume
+                self._tied.add(worker)
                 return
         self.epoch.owe(worker, resume)
 

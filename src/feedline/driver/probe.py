@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.core.counters import Counters
-from feedline.driver.settings import local_rank_count
 from feedline.driver.slots import Slots
 from feedline.engines.handles import used_by_threads
 from feedline.engines.portable import PortableEngine
 from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
+from feedline.ranks import local_rank_count
 from feedline.system.limits import usable_cores
 from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec

@@ -18,7 +18,7 @@ from feedline.core.recovery import Recovery, RecoveryOptions
 from feedline.core.splitting import Splitter
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.memory_watch import MemoryWatch
-from feedline.driver.settings import Settings, local_rank_count
+from feedline.driver.settings import Settings
 from feedline.driver.slots import Slots
 from feedline.driver.tuning import TunedDriver, Tuning
 from feedline.engines import abilities, interrupts
@@ -26,6 +26,7 @@ from feedline.fetch.fetcher import draws_apart
 from feedline.observe.observer import Observer
 from feedline.observe.period import period_of
 from feedline.observe.stats import Stats
+from feedline.ranks import local_rank_count
 from feedline.system.limits import memory_limit, usable_cores
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, WorkerSpec

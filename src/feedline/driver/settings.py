@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -11,6 +10,7 @@ from typing import get_args
 from feedline.abc.scheduler import Scheduler
 from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption
+from feedline.ranks import local_rank_count
 from feedline.schedulers import InOrder, Unordered
 from feedline.system.limits import memory_limit
 from feedline.types import EngineName
@@ -139,9 +139,3 @@ class Settings:
         if self.memory_budget is not None:
             return self.memory_budget
         return memory_limit() // 4 // local_rank_count()
-
-
-def local_rank_count() -> int:
-    """Return how many training processes share this machine, as launchers say in LOCAL_WORLD_SIZE."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(text)) if text.isdigit() else 1

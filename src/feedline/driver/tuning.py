@@ -17,7 +17,8 @@ from feedline.core.controller import MOST_DEPTH, Controller, Measurement
 from feedline.core.epoch import Epoch
 from feedline.driver.driver import Driver
 from feedline.driver.memory_watch import own_bytes
-from feedline.driver.settings import DEFAULT_DEPTH, Settings, local_rank_count
+from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.ranks import local_rank_count
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
 from feedline.system.process import scheduled_s
 

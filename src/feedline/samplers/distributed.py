@@ -94,7 +94,7 @@ class DistributedSampler(Distributed):
         dataset: Only its length matters.
         num_replicas: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1 for as long as
             there is neither.
-        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
+        rank: This one; from the process group or the launcher if None, else 0.
         shuffle: Put the whole in random order first, another one in each epoch.
         seed: Must be the same on all ranks.
         drop_last: Leave indices out, rather than repeat some, to give each rank the same number.
@@ -273,7 +273,7 @@ def distribute(
 
     Args:
         sampler: Needs a length unless it is feedline's.
-        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
+        rank: This one; from the process group or the launcher if None, else 0.
         world_size: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
         tail: What becomes of indices or batches that do not go round. "pad" repeats some from the beginning, "drop"
             leaves them out. "exact" does neither: the last ranks may have an index less, and batches of the last round

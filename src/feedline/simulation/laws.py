@@ -59,7 +59,7 @@ class Books:
         Going through the books of many workers takes its time: there they are checked after every so-manieth event.
         """
         self._skipped += 1
-        if self._skipped * _MANY < len(self.workers):
+        if self._skipped * _MANY < len(self.workers) + len(self.machine._flights) // 4:
             return
         self._skipped = 0
         _check_slots(self)

@@ -249,7 +249,7 @@ class _Training:
         self._worlds = [self._world(rank, ranks, workers) for rank in range(ranks)]
         follows = []
         for rank, (world, state) in enumerate(zip(self._worlds, states, strict=True)):
-            _restore(world, number, state)
+            world.restore(number, state)
             if scenario.kind == OWN or scenario.stateful:
                 expected[rank].follow(world)
                 follows.append(expected[rank])
@@ -274,7 +274,7 @@ class _Training:
         dice = random.Random(self._dice.random())
         workers = self._workers_elsewhere(dice, len(world.machine.active))
         other = World(calm, workers, world.share, self._trace, dice)
-        _restore(other, number, state)
+        other.restore(number, state)
         self._trace.add(0.0, "look", workers)
         rest = expected.twin()
         rest.follow(other)
@@ -370,15 +370,9 @@ class _Training:
         workers = self._workers_elsewhere(self._dice, len(old.machine.active))
         world = self._worlds[rank] = self._world(rank, old.share.world_size, workers)
         self._trace.add(0.0, "revived", rank, workers)
-        _restore(world, number, state)
+        world.restore(number, state)
         expected.left()
         expected.follow(world)
-
-
-def _restore(world: World, number: int, state: dict[str, Any]) -> None:
-    """Let a loader go on from a state."""
-    world.fault_budget.restore(state["faults"])
-    world.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
 
 
 def _next_epoch(state: dict[str, Any], number: int) -> Snapshot:

@@ -11,7 +11,7 @@ import math
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
@@ -290,6 +290,18 @@ class World:
                 self._collect(self.scenario.timeout_s or None, None)
             self.perform()
             self._speak()
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Go on with an epoch from a state that another loader has told."""
+        self.fault_budget.restore(state["faults"])
+        self.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
+
+    def lose(self, workers: Iterable[int]) -> None:
+        """Let workers die at once: the machine that they are on is lost."""
+        self.books.most_deaths = math.inf
+        for worker in workers:
+            self.trace.add(self.now_s, "lost", worker)
+            self._engine.kill(worker)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in which the training loop asks for nothing."""

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-S = TypeVar("S", "WebServer", "Proxy")
+S = TypeVar("S", "WebServer", "Proxy", "StoreProxy")
 Fault = Callable[["Request"], str | None]
 
 
@@ -224,6 +224,83 @@ class _ProxyHandler(BaseHTTPRequestHandler):
             self.wfile.write(answer.read())
 
 
+class StoreProxy(ThreadingHTTPServer):
+    """Stands in front of a store. `fault` says of a request (its method, path and headers) what goes wrong with it:
+
+    "reset" sends half of the body and closes the connection, "stall" half of it and no more until `release` is set,
+    a code such as "SlowDown" is an answer of S3 that says so. None passes it on. Objects are listed ten at a time.
+    """
+
+    daemon_threads = True
+    block_on_close = True
+    statuses: ClassVar[dict[str, int]] = {"SlowDown": 503, "ExpiredToken": 400, "InternalError": 500}
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _StoreHandler)
+        self.behind = behind.removeprefix("http://")
+        self.fault: Callable[[str, str, Any], str | None] = lambda method, path, headers: None
+        self.asked: list[tuple[str, str]] = []
+        self.release = threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+    def close_all(self) -> None:
+        """Let go of those that wait: a connection serves one request."""
+        self.release.set()
+
+
+class _StoreHandler(BaseHTTPRequestHandler):
+    server: StoreProxy
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.command, self.path))
+        fault = self.server.fault(self.command, self.path, self.headers)
+        if fault in self.server.statuses:
+            self._send(
+                self.server.statuses[fault], [], f"<Error><Code>{fault}</Code><Message>no</Message></Error>".encode()
+            )
+            return
+        connection = http.client.HTTPConnection(self.server.behind)
+        with contextlib.closing(connection):
+            path = f"{self.path}&max-keys=10" if "list-type=2" in self.path else self.path
+            connection.request(self.command, path, headers={**self.headers, "Connection": "close"})
+            answer = connection.getresponse()
+            headers = [
+                pair for pair in answer.getheaders() if pair[0].lower() not in ("transfer-encoding", "connection")
+            ]
+            self._send(answer.status, headers, answer.read(), fault)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes, fault: str | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if not any(name.lower() == "content-length" for name, _ in headers):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        self.wfile.write(body[: len(body) // 2] if fault else body)
+        if fault == "stall":
+            self.wfile.flush()
+            self.server.release.wait()
+
+
+def store_proxy(behind: str) -> contextlib.AbstractContextManager[StoreProxy]:
+    """Stand in front of a store."""
+    return _serving(StoreProxy(behind))
+
+
 def web_server(folder: Path, certificate: Path | None = None) -> contextlib.AbstractContextManager[WebServer]:
     """Serve a folder; with a file that has a certificate and its key, by https."""
     return _serving(WebServer(folder, certificate))
@@ -242,6 +319,7 @@ def _serving(server: S) -> Iterator[S]:
     try:
         yield server
     finally:
+        server.close_all()
         server.shutdown()
         thread.join()
         server.close_all()

@@ -60,8 +60,13 @@ def test_what_names_nothing_or_twice(tmp_path: Path) -> None:
         expand(["a.tar", "a.tar"])
     with pytest.raises(BadOption, match="path or an address"):
         expand([3])  # type: ignore[list-item]
-    with pytest.raises(BadOption, match="local files only"):
-        expand("s3://bucket/*.tar")
+
+
+def test_objects_of_a_store_are_listed() -> None:
+    assert expand("s3://bucket/{a,b}-*.tar", lambda pattern: [pattern.replace("*", number) for number in "12"]) == [
+        f"s3://bucket/{name}.tar" for name in ("a-1", "a-2", "b-1", "b-2")
+    ]
+    assert expand("http://host/*.tar", lambda pattern: []) == ["http://host/*.tar"], "a web server lists nothing"
 
 
 def test_addresses_of_ipv6_are_whole() -> None:

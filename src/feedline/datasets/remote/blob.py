@@ -117,6 +117,14 @@ class Transient(Exception):
     """Something that may be better when it is tried again; its text says what."""
 
 
+class Throttled(Transient):
+    """The server has too many requests, and wants to be left alone for a while."""
+
+
+_THROTTLED_LATER = 3
+"""Doublings of the pause after such an answer: those who ask too often are many, and all of them come back."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How often and how long to try."""
@@ -167,5 +175,5 @@ def read_range(
                     f"{name} cannot be read at byte {at}: {exc} (tried {tries}). If the network or the server has "
                     "trouble now and then, a higher retries= bridges more of it."
                 ) from exc
-            patience.wait(attempt)
+            patience.wait(attempt + (_THROTTLED_LATER if isinstance(exc, Throttled) else 0))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from feedline.datasets.remote.blob import Blob, Patience, Transient, read_range
+from feedline.datasets.remote.blob import Blob, Patience, Throttled, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 
@@ -22,6 +22,7 @@ _HEAD = 1 << 16
 """Bytes that are fetched to find out the size."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_THROTTLED = (429, 503)
 _REFUSED = (401, 403, 404, 410)
 _MOST_REDIRECTS = 8
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
@@ -255,7 +256,8 @@ class HttpBlob(Blob):
         """Return how many bytes the answer has; raises unless it is the range asked for, of what was there before."""
         status = answer.status
         if status in _TRY_AGAIN:
-            raise Transient(f"the server answers {_said(status)}")
+            said = f"the server answers {_said(status)}"
+            raise Throttled(said) if status in _THROTTLED else Transient(said)
         if status == 416 and (found := re.fullmatch(r"bytes \*/([0-9]{1,18})", answer.getheader("Content-Range", ""))):
             self._check_size(int(found[1]))
             if start == 0 and self.size == 0:

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Transient, read_range
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, read_range
+from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.failures import words
 from feedline.values.shown import shown_url, without_secrets
@@ -35,10 +36,16 @@ class StoreBlob(Blob):
     a new one too, which `Storage` sees to.
     """
 
-    def __init__(self, address: str, system: Any, patience: Patience) -> None:
+    def __init__(
+        self, address: str, system: Any, patience: Patience, renew: Callable[[Any], Any] = lambda system: system
+    ) -> None:
         self.name = shown_url(address)
         self.address = address
         self._system = system
+        self._renew = renew
+        """Returns a new file system, with credentials that are read anew."""
+        self._version: dict[str, str] = {}
+        """What a read is told to be of: known to s3 and gs."""
         self._path = system._strip_protocol(address)
         self._patience = patience
         self.size, self.tag = self._ask()
@@ -46,24 +53,58 @@ class StoreBlob(Blob):
     def _ask(self) -> tuple[int, str]:
         found: dict[str, Any] = {}
 
+        def info(system: Any) -> bytes:
+            system.invalidate_cache()
+            found.update(system.info(self._path))
+            return b" "
+
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            with _told_as(self.address, self._system):
-                self._system.invalidate_cache()
-                found.update(self._system.info(self._path))
-            yield b" "
+            yield self._told(info)
 
         read_range(ask, 0, 1, name=self.name, patience=self._patience)
         if found.get("type") == "directory" or found.get("size") is None:
             raise SourceError(f"{self.name} is not an object that can be read.")
         tag = next((found[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime") if found.get(key)), "")
+        if not self._version:
+            self._version = {key: str(found[key]) for key in ("ETag", "generation") if found.get(key)}
         return int(found["size"]), str(tag)
 
     def read(self, start: int, stop: int) -> bytes:
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        with _told_as(self.address, self._system):
-            yield self._system.cat_file(self._path, start=start, end=stop)
+        yield self._told(lambda system: self._cat(system, start, stop))
+
+    # Bytes of another version never come: the store is told which one is meant, where it can be.
+    def _cat(self, system: Any, start: int, stop: int) -> bytes:
+        data: bytes
+        if "ETag" in self._version and hasattr(system, "_call_s3"):
+            data = system_call(system, _get_if_match, self._path, self._version["ETag"], start, stop)
+        elif "generation" in self._version:
+            try:
+                data = system.cat_file(self._path, start=start, end=stop, generation=self._version["generation"])
+            except FileNotFoundError:
+                raise SourceChanged(f"{self.name} was changed or deleted while it was read.") from None
+        else:
+            data = system.cat_file(self._path, start=start, end=stop)
+        return data
+
+    def _told(self, ask: Callable[[Any], bytes]) -> bytes:
+        """Ask the file system; if credentials have expired, once more with new ones."""
+        try:
+            with _told_as(self.address, self._system):
+                return ask(self._system)
+        except _Expired:
+            self._system = self._renew(self._system)
+        try:
+            with _told_as(self.address, self._system):
+                return ask(self._system)
+        except _Expired as exc:
+            raise SourceError(
+                f"{self.name} cannot be read: {exc}. The credentials have expired, and those that were looked up anew "
+                "are no better. Renew them where they come from (environment, profile, role); with keys in "
+                "storage_options=, build the dataset with new ones and load the state."
+            ) from exc
 
     def check(self) -> None:
         size, tag = self._ask()
@@ -74,16 +115,73 @@ class StoreBlob(Blob):
         """Nothing: the connections belong to the file system."""
 
 
+class _Expired(Exception):
+    """Credentials are not valid any more; its text says what the store says."""
+
+
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+_CHANGED = ("PreconditionFailed", "412")
+_THROTTLED = (
+    "SlowDown",
+    "503",
+    "ServiceUnavailable",
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "429",
+)
+
+
+async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int) -> bytes:
+    """Return a range of an object of S3, if it is still the one with this tag. Any: s3fs has no types."""
+    bucket, key, version = system.split_path(path)
+    which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
+    answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
+    try:
+        data: bytes = await answer["Body"].read()
+        return data
+    finally:
+        answer["Body"].close()
+
+
+def system_call(system: Any, function: Any, *arguments: Any) -> Any:
+    """Run a coroutine function in the thread of a file system, with that as its first argument. Any: see above."""
+    return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+
+
+def _code_of(exc: BaseException | None) -> str:
+    """Return what a store calls an error: s3fs keeps it in what it was raised from."""
+    while exc is not None:
+        response = getattr(exc, "response", None)
+        if isinstance(response, dict) and "Error" in response:
+            return str(response["Error"].get("Code", ""))
+        if type(exc).__name__ == "HttpError":  # of gcsfs
+            return str(getattr(exc, "code", ""))
+        exc = exc.__cause__
+    return ""
+
+
 # Any: fsspec has no types.
 @contextmanager
 def _told_as(address: str, system: Any) -> Iterator[None]:
     """Turn exceptions of fsspec and what is below it into those of feedline."""
     try:
         yield
+    except (SourceChanged, _Expired):
+        raise
     except Exception as exc:
         name, said = shown_url(address), f"{type(exc).__name__}: {exc}"
         text = without_secrets(without_values(said, getattr(system, "storage_options", {})), address)
         cause = exc if text == said else None
+        code = _code_of(exc)
+        if code in _CHANGED:
+            raise SourceChanged(
+                f"{name} was changed while it was read: what it was when it was opened is gone."
+            ) from cause
+        if code in _EXPIRED:
+            raise _Expired(text.rstrip(".")) from cause
+        if code in _THROTTLED:
+            raise Throttled(text) from cause
         if isinstance(exc, FileNotFoundError):
             raise SourceError(f"{name}: there is no such object ({text}).") from cause
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
@@ -160,6 +258,7 @@ class Storage:
         options: Mapping[str, Any] | None = None,
         *,
         unsafe_redirects: bool = False,
+        cache: DiskCache | None = None,
     ) -> None:
         self._patience = patience or Patience()
         self._unsafe_redirects = unsafe_redirects
@@ -167,6 +266,8 @@ class Storage:
         self._pid = os.getpid()
         self._connections: Connections | None = None
         self._systems: dict[str, Any] = {}
+        self._expired: list[Any] = []
+        self._cache = cache
         self._lock = threading.Lock()
 
     def open(self, address: str) -> Blob:
@@ -180,7 +281,35 @@ class Storage:
             return LocalBlob(local_path(address))
         if protocol in ("http", "https"):
             return self._open_http(address)
-        return StoreBlob(address, self._system(protocol), self._patience)
+        blob = StoreBlob(
+            address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system)
+        )
+        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+
+    def listed(self, pattern: str) -> list[str]:
+        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted.
+
+        Raises SourceError: none does, or they cannot be listed.
+        """
+        protocol, found = protocol_of(pattern), list[str]()
+
+        def ask(_start: int, _stop: int) -> Iterator[bytes]:
+            system = self._system(protocol)
+            with _told_as(pattern, system):
+                found.extend(f"{protocol}://{path}" for path in system.glob(system._strip_protocol(pattern)))
+            yield b" "
+
+        read_range(ask, 0, 1, name=shown_url(pattern), patience=self._patience)
+        if not found:
+            raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
+        return sorted(found)
+
+    def _renewed(self, protocol: str, old: Any) -> Any:
+        """Return a file system in the place of one whose credentials have expired, the same for all who ask."""
+        with self._lock:
+            if self._systems.get(protocol) is old:
+                self._expired.append(self._systems.pop(protocol))  # others may be at a request: closed at the end
+        return self._system(protocol)
 
     def _open_http(self, address: str) -> Blob:
         # Imported here, since it brings ssl and much else that nobody needs who reads local files: 30 ms.
@@ -189,22 +318,24 @@ class Storage:
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(self._patience.timeout_s)
-        return HttpBlob(address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects)
+        blob = HttpBlob(address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects)
+        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
 
     def _system(self, protocol: str) -> Any:
         with self._lock:
             if protocol not in self._systems:
-                self._systems[protocol] = make_system(protocol, self._options)
+                self._systems[protocol] = make_system(protocol, self._options, self._patience.timeout_s)
             return self._systems[protocol]
 
     def close(self) -> None:
         """Close all connections. May be called twice, and used again."""
         with self._lock:
-            systems, self._systems = self._systems, {}
+            systems, self._systems = [*self._systems.values(), *self._expired], {}
+            self._expired = []
             connections, self._connections = self._connections, None
         if connections is not None:
             connections.close()
-        for system in systems.values():
+        for system in systems:
             close_system(system)
 
     def __del__(self) -> None:
@@ -213,8 +344,11 @@ class Storage:
             self.close()
 
 
-def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
+def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
     """Return a new file system of fsspec's. Any: fsspec has no types."""
+    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a range may be silent
+        given = options.get("config_kwargs") or {}
+        options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)

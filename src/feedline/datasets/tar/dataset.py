@@ -19,6 +19,7 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob, Patience
+from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
@@ -64,6 +65,9 @@ class TarDataset(Source, ColumnSource):
             2 GiB.
         unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk in which pieces of shards that are far away are kept, for all workers and
+            ranks of the machine. Only what feedline put there may be in it.
+        shard_cache_bytes: how much they may take; what was used least recently goes first.
 
     Raises:
         BadOption: an argument makes no sense.
@@ -106,11 +110,12 @@ class TarDataset(Source, ColumnSource):
         max_field_bytes: int | str | None = None,
         unsafe_redirects: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
     ) -> None:
         super().__init__(transform)
-        self.shards = expand(shards)
-        self._names = [shown_address(shard) for shard in self.shards]
         limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
+        room = byte_count("shard_cache_bytes", shard_cache_bytes)
         self.reading = Reading(
             read_ahead=read_ahead,
             max_field_bytes=limit,
@@ -118,7 +123,10 @@ class TarDataset(Source, ColumnSource):
             patience=Patience(retries, timeout_s=timeout_s),
             unsafe_redirects=unsafe_redirects,
             storage_options={} if storage_options is None else storage_options,
+            shard_cache=None if shard_cache is None else DiskCache(shard_cache, room),
         )
+        self.shards = expand(shards, self.reading.listed)
+        self._names = [shown_address(shard) for shard in self.shards]
         self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
         self._index: Index | None = None

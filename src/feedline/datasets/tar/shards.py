@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
@@ -20,12 +21,15 @@ _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")
 """What is between patterns; not within an address such as [::1]."""
 
 
-def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+def expand(
+    shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], listed: Callable[[str], list[str]] | None = None
+) -> list[str]:
     """Return the shards that a pattern, or several, stand for, in their order.
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
     the webdataset package. In local paths, `*`, `?` and `[...]` stand for files that exist, sorted; a file of exactly
-    that name comes first. Raises BadOption: there is no pattern, or a shard comes twice; SourceError: no file fits.
+    that name comes first. So they do for objects of a store, which `listed` lists. Raises BadOption: there is no
+    pattern, or a shard comes twice; SourceError: no file fits.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -40,11 +44,11 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
             )
         text = os.fspath(pattern)
         if text and isinstance(pattern, os.PathLike):
-            found += _files(text)  # a path is a path, whatever characters it has
+            found += _files(text, None)  # a path is a path, whatever characters it has
             continue
         for part in _SEPARATOR.split(text):
             for name in braces(part):
-                found += _files(name)
+                found += _files(name, listed)
     if not found or not all(found):
         shown = [shown_address(os.fspath(pattern)) for pattern in patterns]
         raise BadOption(f"shards={shown!r} names no shard: a path or an address is empty, or there is none.")
@@ -54,13 +58,11 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
     return found
 
 
-def _files(name: str) -> Iterable[str]:
-    if protocol_of(name):
-        if any(sign in name.partition("://")[2] for sign in "*[") and not name.startswith("http"):
-            raise BadOption(
-                f"{shown_address(name)}: * and [] stand for local files only. Name the shards: shard-{{000..099}}.tar."
-            )
-        return [name]
+def _files(name: str, listed: Callable[[str], list[str]] | None) -> Iterable[str]:
+    protocol = protocol_of(name)
+    if protocol:
+        is_pattern = any(sign in name.partition("://")[2] for sign in "*[") and protocol not in ("http", "https")
+        return listed(name) if is_pattern and listed is not None else [name]
     path = local_path(name)
     if not glob.has_magic(path) or os.path.exists(path):
         return [name]
@@ -145,6 +147,8 @@ class Reading:
     patience: Patience = field(default_factory=Patience)
     unsafe_redirects: bool = False
     """True to follow a web server from https to http, and from a public address to a private one."""
+    shard_cache: DiskCache | None = None
+    """Where pieces of shards that are far away are kept on a disk."""
     # Any: for fsspec. Not in the repr, nor in errors: keys and tokens are among them.
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -175,4 +179,14 @@ class Reading:
 
     def open_storage(self) -> Storage:
         """Return what opens shards, for this process."""
-        return Storage(self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects)
+        return Storage(
+            self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
+        )
+
+    def listed(self, pattern: str) -> list[str]:
+        """Return the shards of a store that fit a pattern."""
+        storage = self.open_storage()
+        try:
+            return storage.listed(pattern)
+        finally:
+            storage.close()

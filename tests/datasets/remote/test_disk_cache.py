@@ -1,0 +1,149 @@
+"""Pieces of blobs on a disk: what several processes write, what is damaged, how much there may be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.disk_cache import MARK, CachedBlob, DiskCache
+from feedline.errors import BadOption, FeedlineWarning
+
+PIECE = 1000
+DATA = random.Random(0).randbytes(10 * PIECE + 17)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
+
+
+class Far(Blob):
+    """Something far away that counts how often it was asked."""
+
+    name = address = "s3://bucket/a.tar"
+
+    def __init__(self, data: bytes = DATA, tag: str = "1") -> None:
+        self.data, self.size, self.tag = data, len(data), tag
+        self.reads = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        self.reads += 1
+        return self.data[start:stop]
+
+    def close(self) -> None:
+        self.data = b""
+
+
+def taken(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.name != MARK)
+
+
+def test_what_was_read_once_is_read_from_the_disk(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    for _ in range(2):
+        opened = CachedBlob(far, cache)
+        for start, stop in ((0, 1), (999, 1001), (2500, 7300), (0, len(DATA)), (len(DATA) - 1, len(DATA))):
+            assert opened.read(start, stop) == DATA[start:stop]
+    assert far.reads == 11
+    assert taken(tmp_path / "c") == len(DATA) + 11 * 4
+
+
+def test_another_tag_is_another_blob(tmp_path: Path) -> None:
+    cache, other = DiskCache(tmp_path / "c", 10**6), DATA[::-1]
+    assert CachedBlob(Far(), cache).read(0, 5000) == DATA[:5000]
+    assert CachedBlob(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
+def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    CachedBlob(far, cache).read(0, 2 * PIECE)
+    cache.path_of(far, 1).write_bytes(damage)
+    assert CachedBlob(far, cache).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
+    assert far.reads == 3
+    assert CachedBlob(far, cache).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
+    assert far.reads == 3
+
+
+def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 6 * PIECE), Far()
+    for number in range(5):
+        CachedBlob(far, cache).read(number * PIECE, (number + 1) * PIECE)
+        os.utime(cache.path_of(far, number), ns=(0, number))
+    CachedBlob(far, cache).read(0, 1)  # used just now
+    CachedBlob(far, cache).read(5 * PIECE, 6 * PIECE)
+    left = {number for number in range(10) if cache.path_of(far, number).exists()}
+    assert left == {0, 2, 3, 4, 5}, "what came last is kept, and what was used"
+    assert taken(tmp_path / "c") <= 6 * PIECE
+
+
+def _read_at_random(folder: Path, seed: int) -> None:
+    disk_cache.PIECE_BYTES = PIECE
+    dice, cache = random.Random(seed), DiskCache(folder, 5 * PIECE)
+    for _ in range(150):
+        start = dice.randrange(len(DATA))
+        stop = min(len(DATA), start + dice.randrange(2500))
+        assert CachedBlob(Far(), cache).read(start, stop) == DATA[start:stop]
+        assert taken_pieces(folder) <= 5 * PIECE + 4 * (PIECE + 4), "the bound, and what others are writing"
+
+
+def taken_pieces(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        try:
+            total += path.stat().st_size if path.name != MARK else 0
+        except FileNotFoundError:  # deleted by another
+            continue
+    return total
+
+
+def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_read_at_random, args=(tmp_path / "c", seed)) for seed in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert taken(tmp_path / "c") <= 5 * PIECE
+    assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".") and path.name != MARK]
+
+
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    CachedBlob(far, cache).read(0, 1)
+    half, young = tmp_path / "c" / ".half", tmp_path / "c" / ".young"
+    half.write_bytes(b"abc")
+    young.write_bytes(b"abc")
+    os.utime(half, (0, 0))
+    CachedBlob(far, cache).read(0, 5 * PIECE)
+    assert (half.exists(), young.exists()) == (False, True)
+
+
+def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    CachedBlob(far, cache).read(0, 3 * PIECE)
+    (tmp_path / "c" / MARK).write_bytes(b"")
+    CachedBlob(far, cache).read(3 * PIECE, 5 * PIECE)
+    assert taken(tmp_path / "c") <= 4 * PIECE
+
+
+def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(BadOption, match=r"holds other files, such as 'thesis.tex'"):
+        DiskCache(tmp_path, 10**6)
+    with pytest.raises(BadOption, match="shard_cache_bytes=3999"):
+        DiskCache(tmp_path / "c", 3999)
+
+
+def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file where the folder should be")
+    cache = DiskCache(tmp_path / "c", 10**6)
+    with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
+        assert CachedBlob(Far(), cache).read(0, 10) == DATA[:10]

@@ -1,0 +1,207 @@
+"""A store that misbehaves: S3 behind a proxy that throttles, drops, stalls, and refuses credentials that are old."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import feedline
+from feedline.datasets import TarDataset
+from feedline.datasets.remote import blob as blobs
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.storage import Storage
+from feedline.errors import SourceChanged, SourceError
+from tests.datasets.remote.servers import S3_OPTIONS, StoreProxy, bucket_at, s3_server, start_fsspec, store_proxy
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+DATA = bytes(i * 7 % 251 for i in range(100_000))
+ONCE = {"retries": {"max_attempts": 0}}  # of botocore: what is tested is what feedline does
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        client.put_object(Bucket="bucket", Key="a", Body=DATA)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def proxy(s3: Any) -> Iterator[StoreProxy]:
+    with store_proxy(s3.meta.endpoint_url) as proxy:
+        yield proxy
+
+
+def options(proxy: StoreProxy) -> dict[str, Any]:
+    return {**S3_OPTIONS, "endpoint_url": proxy.address, "config_kwargs": ONCE}
+
+
+@pytest.fixture
+def storage(proxy: StoreProxy) -> Iterator[Storage]:
+    storage = Storage(Patience(retries=4, pause_s=0.001, timeout_s=30), options(proxy))
+    yield storage
+    storage.close()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is slept, instead of sleeping."""
+    slept: list[float] = []
+    monkeypatch.setattr(blobs, "time", SimpleNamespace(sleep=slept.append))  # not for the servers as well
+    return slept
+
+
+def first(count: int, fault: str, method: str = "GET") -> Any:
+    """Let the first so many requests of a kind go wrong."""
+    left = [fault] * count
+    return lambda asked, path, headers: left.pop() if asked == method and left else None
+
+
+def test_a_store_that_throttles_is_left_alone_for_longer(
+    storage: Storage, proxy: StoreProxy, pauses: list[float]
+) -> None:
+    opened = storage.open("s3://bucket/a")
+    for fault in ("InternalError", "SlowDown"):
+        proxy.fault = first(3, fault)
+        assert opened.read(10, 70_000) == DATA[10:70_000]
+    assert len(pauses) == 6
+    failed, throttled = sum(pauses[:3]), sum(pauses[3:])
+    assert throttled > 2 * failed, "8 times as long, give or take half"
+    proxy.fault = first(9, "SlowDown")
+    with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read at byte 0: .*tried 5 times"):
+        opened.read(0, 5)
+
+
+def test_pauses_differ_between_those_who_failed_together(pauses: list[float]) -> None:
+    for _ in range(8):
+        Patience(pause_s=1.0).wait(1)
+    assert len(set(pauses)) == 8
+    assert all(0.5 <= pause <= 1.5 for pause in pauses)
+
+
+def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
+    opened = storage.open("s3://bucket/a")
+    proxy.fault = first(2, "reset")
+    assert opened.read(3, 90_000) == DATA[3:90_000]
+
+
+def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
+    storage = Storage(Patience(retries=2, pause_s=0.001, timeout_s=0.5), options(proxy))
+    opened = storage.open("s3://bucket/a")
+    proxy.fault = first(1, "stall")
+    assert opened.read(0, 100_000) == DATA
+    storage.close()
+
+
+def test_an_object_that_changed_gives_no_byte(storage: Storage, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
+    opened = storage.open("s3://bucket/b")
+    assert opened.read(0, 5) == b"01234"
+    s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
+    with pytest.raises(SourceChanged, match="s3://bucket/b was changed while it was read"):
+        opened.read(5, 10)
+
+
+def refuse_old(method: str, path: str, headers: Any) -> str | None:
+    return "ExpiredToken" if method == "GET" and "old-key" in headers.get("Authorization", "") else None
+
+
+def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    asked = {name: value for name, value in options(proxy).items() if name not in ("key", "secret")}
+    storage = Storage(Patience(retries=0, pause_s=0), asked)
+    opened = storage.open("s3://bucket/a")
+    assert opened.read(0, 3) == DATA[:3]
+    proxy.fault = refuse_old
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
+    assert opened.read(3, 6) == DATA[3:6]
+    storage.close()
+
+
+def test_credentials_that_expired_and_are_no_better_the_second_time(proxy: StoreProxy) -> None:
+    storage = Storage(Patience(retries=0, pause_s=0), {**options(proxy), "key": "old-key"})
+    opened = storage.open("s3://bucket/a")
+    proxy.fault = refuse_old
+    with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read: .*have expired.*Renew them") as caught:
+        opened.read(0, 3)
+    assert "old-key" not in str(caught.value)
+    storage.close()
+
+
+# -- shards ---
+
+
+def shard(numbers: range) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as file:
+        for number in numbers:
+            info = tarfile.TarInfo(f"{number:04d}.txt")
+            info.size = 4
+            file.addfile(info, io.BytesIO(f"{number:04d}".encode()))
+    return out.getvalue()
+
+
+SHARDS = 24
+"""More than the proxy lets the store list in one answer."""
+
+
+@pytest.fixture(scope="module")
+def shards(s3: Any) -> None:
+    whole = shard(range(3))
+    for number in range(SHARDS):
+        s3.put_object(Bucket="bucket", Key=f"many/{number:05d}.tar", Body=whole)
+    for number in range(8):
+        s3.put_object(Bucket="bucket", Key=f"few/{number}.tar", Body=shard(range(10 * number, 10 * number + 10)))
+
+
+@pytest.mark.usefixtures("shards")
+def test_more_shards_than_fit_into_an_answer_are_listed_in_order(storage: Storage, proxy: StoreProxy) -> None:
+    proxy.fault = first(2, "SlowDown")
+    found = storage.listed("s3://bucket/many/*.tar")
+    assert found == [f"s3://bucket/many/{number:05d}.tar" for number in range(SHARDS)]
+    assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two that failed, and three pages"
+    with pytest.raises(SourceError, match="No object fits"):
+        storage.listed("s3://bucket/none/*.tar")
+
+
+@pytest.mark.usefixtures("shards")
+def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy, pauses: list[float]) -> None:
+    def texts() -> list[str]:
+        table = TarDataset("s3://bucket/few/*.tar", "txt", storage_options=options(proxy))
+        with contextlib.closing(table.stream(shuffle=True, seed=5, buffer=7)) as stream:
+            return [text for batch in feedline.Loader(stream, 4) for text in batch]
+
+    expected = texts()
+    assert sorted(expected) == [f"{number:04d}" for number in range(80)]
+    faults = iter(["SlowDown", None, "reset", None, None, "InternalError"] * 100)
+    proxy.fault = lambda method, path, headers: next(faults) if method == "GET" and "few/" in path else None
+    assert texts() == expected
+    assert pauses
+
+
+@pytest.mark.usefixtures("shards")
+def test_shards_are_kept_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
+    def texts(seed: int) -> list[str]:
+        table = TarDataset(
+            "s3://bucket/few/*.tar", "txt", storage_options=options(proxy), shard_cache=tmp_path / "shards"
+        )
+        with contextlib.closing(table.stream(shuffle=True, seed=seed)) as stream:
+            return list(stream)
+
+    before = texts(1)
+    proxy.asked.clear()
+    assert sorted(texts(2)) == sorted(before)
+    got = [path for method, path in proxy.asked if method == "GET" and "few/" in path and "list-type" not in path]
+    assert got == [], "only what they are was asked for"
