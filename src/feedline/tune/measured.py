@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from feedline.driver.settings import local_rank_count
+from feedline.ranks import local_rank_count
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 
 STAGES = ("import", "samples", "batch", "loader", "threads")
