@@ -1,0 +1,47 @@
+"""Serves the lab on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import webbrowser
+from collections.abc import Sequence
+
+import uvicorn
+
+from feedline.errors import BadOption
+from feedline.lab.app import app_of
+from feedline.lab.guard import new_token
+from feedline.lab.view import View
+
+
+def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True) -> None:
+    """Listen on 127.0.0.1, print the address, and open a browser. Returns after Ctrl-C or SIGTERM.
+
+    Args:
+        views: what is shown.
+        port: 0 for one that is free.
+        open_browser: whether to have the address opened.
+
+    Raises:
+        BadOption: the port is taken.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise BadOption(
+            f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or none for one that is free."
+        ) from error
+    token, bound = new_token(), listening.getsockname()[1]
+    address = f"http://127.0.0.1:{bound}/?token={token}"
+    app = app_of(views, token=token, port=bound)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
+    sys.stdout.write(f"The lab is at {address}\nCtrl-C stops it.\n")
+    sys.stdout.flush()
+    if open_browser:
+        webbrowser.open(address)
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
