@@ -81,6 +81,7 @@ def _work(theirs: Connection, run: Run, values: Values) -> None:
     # As in a user's script. The only other thread is `_listen`, which holds nothing that a worker could want.
     multiprocessing.set_start_method("fork", force=True)
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers here mostly sleep
     actions: Actions = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(theirs, actions), daemon=True).start()
     told: dict[str, Any] | None = None

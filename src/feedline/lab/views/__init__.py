@@ -1,6 +1,15 @@
 """The views of the lab, in the order of the page."""
 
 from feedline.lab.view import View
-from feedline.lab.views import batching, collate, samplers, workers
+from feedline.lab.views import batching, bottlenecks, collate, faults, memory, pipeline, samplers, workers
 
-VIEWS: tuple[View, ...] = (batching.VIEW, samplers.VIEW, collate.VIEW, workers.VIEW)
+VIEWS: tuple[View, ...] = (
+    pipeline.VIEW,
+    batching.VIEW,
+    samplers.VIEW,
+    collate.VIEW,
+    workers.VIEW,
+    memory.VIEW,
+    bottlenecks.VIEW,
+    faults.VIEW,
+)
