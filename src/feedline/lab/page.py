@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline import report
 from feedline.lab.view import View
+from feedline.report.page import packed
 
 SCRIPTS = ("marks.js", "controls.js", "runs.js", "lab.js")
 """In the order in which the page runs them, after the report's `drawing.js`."""
@@ -29,7 +30,11 @@ def page_of(
     """
     assets = resources.files(__package__) / "assets"
     shared = resources.files(report.__name__) / "assets"
-    told = {"views": [view.described() for view in views], "token": token, "recorded": recorded}
+    told = {
+        "views": [view.described() for view in views],
+        "token": token,
+        "recorded": None if recorded is None else packed(recorded),
+    }
     parts = {
         "STYLE": (assets / "lab.css").read_text("utf-8"),
         "SCRIPT": "\n".join(

@@ -65,9 +65,7 @@ def table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[st
     return {"kind": "table", "name": name, "title": title, "head": list(head), "rows": [list(row) for row in rows]}
 
 
-def path(
-    name: str, title: str, stations: Sequence[tuple[str, str]], reached: int, at: float | None = None
-) -> Event:
+def path(name: str, title: str, stations: Sequence[tuple[str, str]], reached: int, at: float | None = None) -> Event:
     """Draw stations one behind the other, each with a text under it; those up to `reached` have been passed."""
     drawn = [list(station) for station in stations]
     return _timed({"kind": "path", "name": name, "title": title, "stations": drawn, "reached": reached}, at)

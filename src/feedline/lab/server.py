@@ -38,7 +38,9 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True) ->
     token, bound = new_token(), listening.getsockname()[1]
     address = f"http://127.0.0.1:{bound}/?token={token}"
     app = app_of(views, token=token, port=bound)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False
+    )
     sys.stdout.write(f"The lab is at {address}\nCtrl-C stops it.\n")
     sys.stdout.flush()
     if open_browser:

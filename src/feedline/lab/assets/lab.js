@@ -114,4 +114,5 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 root.dataset.theme = dark.matches ? "dark" : "light";
 dark.addEventListener("change", () => { root.dataset.theme = dark.matches ? "dark" : "light"; });
 at("theme").addEventListener("click", () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; });
-window.lab = new Lab();
+if (told.recorded) unpacked(told.recorded).then((recorded) => { told.recorded = recorded; window.lab = new Lab(); });
+else window.lab = new Lab();

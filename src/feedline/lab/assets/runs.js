@@ -32,6 +32,12 @@ async function act(number, action, token) {
   if (!answer.ok) throw new Refused(await reason(answer));
 }
 
+// What the exported page holds, which was packed by feedline.report.
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text());
+}
+
 // The recorded run whose settings are nearest: the fewest that differ, then the smallest differences.
 function nearest(runs, controls, values) {
   const apart = (run) => controls.reduce((sum, { name, kind, least, most }) => {

@@ -34,7 +34,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     count = len(loader)
     rest = samples - (count - 1) * size if count else 0
     left_out = samples - count * size if values["drop_last"] else 0
-    yield figures({"batches": count, "samples in the last batch": min(rest, size), "samples left out": max(0, left_out)})
+    yield figures(
+        {"batches": count, "samples in the last batch": min(rest, size), "samples left out": max(0, left_out)}
+    )
     for epoch in range(2):
         drawn: list[tuple[str, list[tuple[str, str]]]] = []
         for number, batch in enumerate(loader):

@@ -18,7 +18,7 @@ from feedline.lab.pictures import Event, bars, figures, say, table
 from feedline.lab.view import Actions, View
 from feedline.observe.stats import Stats
 
-_SECONDS = 1.5
+_SECONDS = 2.5
 _BATCH = 16
 
 
@@ -83,7 +83,7 @@ class Leaking(Decoded):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.001)
-        self.kept.append(bytes(300_000))
+        self.kept.append(b"1" * 300_000)
         return torch.tensor(index)
 
 
@@ -168,7 +168,8 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield _verdicts([("as it is", sick), ("with the fix", well)])
     rates = [sick.total.samples_per_s, well.total.samples_per_s]
     yield bars(
-        "rates", "Samples per second",
+        "rates",
+        "Samples per second",
         [("as it is", rates[0], f"{rates[0]:,.0f}", "bad"), ("with the fix", rates[1], f"{rates[1]:,.0f}", "good")],
     )
     grown = [_growth(stats) for stats in (sick, well)]
@@ -184,7 +185,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 
 def _verdicts(told: list[tuple[str, Stats]]) -> Event:
-    return table("verdicts", "What the loader says of itself", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told])
+    return table(
+        "verdicts", "What the loader says of itself", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told]
+    )
 
 
 def _growth(stats: Stats) -> float:

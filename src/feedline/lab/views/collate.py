@@ -24,7 +24,10 @@ def _dataset(kind: str) -> list[Any]:
     if kind == "stack":
         return [{"image": np.zeros((3, 8, 8), np.float32), "label": int(dice.integers(10))} for _ in range(_SAMPLES)]
     if kind == "detection":
-        return [(np.zeros((3, 16, 16), np.uint8), {"boxes": dice.random((int(n), 4))}) for n in dice.integers(0, 5, _SAMPLES)]
+        return [
+            (np.zeros((3, 16, 16), np.uint8), {"boxes": dice.random((int(n), 4))})
+            for n in dice.integers(0, 5, _SAMPLES)
+        ]
     texts = [{"ids": dice.integers(1, 9, int(n)), "label": int(n) % 2} for n in _lengths()]
     if kind == "filter":
         return [None if number % 5 == 2 else text for number, text in enumerate(texts)]
@@ -62,7 +65,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     batch = next(iter(loader))
     members = [dataset[index] for index in first]
     yield table(
-        "before", f"Before: {len(members)} samples", ["index", "sample"],
+        "before",
+        f"Before: {len(members)} samples",
+        ["index", "sample"],
         [[str(index), _shape(member)] for index, member in zip(first[:8], members, strict=False)]
         + ([["…", f"{len(members) - 8} more"]] if len(members) > 8 else []),
     )
@@ -74,9 +79,13 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     lengths = batch["ids_lengths"].tolist()
     width = batch["ids"].shape[1]
     yield cells(
-        "padded", "The batch: a row for each sample, padding grey",
+        "padded",
+        "The batch: a row for each sample, padding grey",
         [
-            (f"row {row}", [(str(value), "accent" if place < length else "pad") for place, value in enumerate(ids[:_SHOWN])])
+            (
+                f"row {row}",
+                [(str(value), "accent" if place < length else "pad") for place, value in enumerate(ids[:_SHOWN])],
+            )
             for row, (ids, length) in enumerate(zip(batch["ids"].tolist(), lengths, strict=True))
         ][:16],
     )
@@ -89,8 +98,12 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         }
     )
     yield bars(
-        "waste", "Over the epoch: how much of all batches is padding",
-        [(named, share, f"{share:.0%}", "accent" if (named == "bucketed") == values["bucketed"] else "pad") for named, share in waste.items()],
+        "waste",
+        "Over the epoch: how much of all batches is padding",
+        [
+            (named, share, f"{share:.0%}", "accent" if (named == "bucketed") == values["bucketed"] else "pad")
+            for named, share in waste.items()
+        ],
     )
     yield say(_TOLD[kind])
 
@@ -170,6 +183,10 @@ VIEW = View(
     run=_run,
     presets=(
         *({"kind": kind} for kind in ("stack", "detection", "filter")),
-        *({"kind": "pad", "batch_size": size, "bucketed": bucketed} for size in (4, 8, 16) for bucketed in (False, True)),
+        *(
+            {"kind": "pad", "batch_size": size, "bucketed": bucketed}
+            for size in (4, 8, 16)
+            for bucketed in (False, True)
+        ),
     ),
 )

@@ -141,7 +141,9 @@ class _Epoch:
                 return f"Process {self._last_pid} has ended already. Wait for the next batch, and try again."
             text = f"Worker process {self._last_pid} was {what}."
         elif action == "break":
-            victim = next(index for index in reversed(self._order) if str(index) not in self._broken.read_text().split())
+            victim = next(
+                index for index in reversed(self._order) if str(index) not in self._broken.read_text().split()
+            )
             self._broken.write_text(f"{self._broken.read_text()} {victim}")
             text = f"Sample {victim} cannot be made any more."
         else:
@@ -150,7 +152,9 @@ class _Epoch:
             self._workers = 1 + self._workers % 4
             self._loader = self._new_loader()
             self._loader.load_state_dict(json.loads(state))
-            text = f"A state of {len(state)} bytes was saved; another loader with {self._workers} workers goes on from it."
+            text = (
+                f"A state of {len(state)} bytes was saved; another loader with {self._workers} workers goes on from it."
+            )
         self._note(text)
         return text
 
@@ -158,10 +162,10 @@ class _Epoch:
         self._log.append([str(len(self._drawn)), text])
 
     def _shown(self) -> Iterator[Event]:
-        rows = [
-            (f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)
-        ]
-        yield cells("delivered", "Batches in the order of delivery, coloured by the process that made them; ! is shorter", rows)
+        rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
+        yield cells(
+            "delivered", "Batches in the order of delivery, coloured by the process that made them; ! is shorter", rows
+        )
         stats = self._loader.stats()
         yield figures(
             {

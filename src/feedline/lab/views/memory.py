@@ -47,13 +47,17 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         seen, pss, facts = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
         grown[name] = (seen, [value - pss[0] for value in pss])
         yield lines(
-            "growth", "Memory of all workers beyond the first batch (PSS), measured while samples are looked up",
-            "thousand samples looked up", "MiB", grown,
+            "growth",
+            "Memory of all workers beyond the first batch (PSS), measured while samples are looked up",
+            "thousand samples looked up",
+            "MiB",
+            grown,
         )
     batch_bytes = _BATCH * values["sample_kb"] * 1000
     formula = values["workers"] * values["prefetch"] * batch_bytes
     yield bars(
-        "prefetch", "Prefetched batches: what the formula says, and what the arena really has",
+        "prefetch",
+        "Prefetched batches: what the formula says, and what the arena really has",
         [
             ("workers x prefetch x batch", float(formula), f"{formula / _MEBIBYTE:.1f} MiB", "compute"),
             ("arena, measured", float(facts["arena"]), f"{facts['arena'] / _MEBIBYTE:.1f} MiB", "accent"),
@@ -117,7 +121,9 @@ def _pss(pid: int) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    found = re.search(r"^Pss_Anon:\s+(\d+) kB", text, re.MULTILINE) or re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    found = re.search(r"^Pss_Anon:\s+(\d+) kB", text, re.MULTILINE) or re.search(
+        r"^Pss:\s+(\d+) kB", text, re.MULTILINE
+    )
     return int(found[1]) * 1024 if found else 0
 
 

@@ -108,12 +108,27 @@ def _stations(facts: dict[str, Any], recording: Recording, values: Values) -> li
     return [
         ("Sampler", f"yields indices:\n{first}, …"),
         ("Plan", f"numbers them: task {_FOLLOWED} of epoch 0, {len(facts['indices'])} indices"),
-        ("Scheduler", f"gives the task to {who}, with a slot to write to" if worker >= 0 else "asks nobody: there are no workers"),
+        (
+            "Scheduler",
+            f"gives the task to {who}, with a slot to write to" if worker >= 0 else "asks nobody: there are no workers",
+        ),
         ("Fetch", f"{who} makes the samples: {us['fetch']:,.0f} µs"),
-        ("Collate", f"and stacks them, {facts['bytes']:,} bytes, in {us['collate'] + us['write']:,.0f} µs, into {lies}"),
-        ("Answer", f"a few hundred bytes say where the batch lies; they arrive {max(0.0, us['came'] - us['finished']):,.0f} µs later"),
-        ("Training loop", f"gets tensors that show the slot, at {facts['address']:#x}; waited {max(0.0, us['got'] - us['asked']):,.0f} µs"),
-        ("Slot comes back", f"when the last tensor is gone: {facts['held']} slots in use before, {facts['dropped']} after"),
+        (
+            "Collate",
+            f"and stacks them, {facts['bytes']:,} bytes, in {us['collate'] + us['write']:,.0f} µs, into {lies}",
+        ),
+        (
+            "Answer",
+            f"a few hundred bytes say where the batch lies; they arrive {max(0.0, us['came'] - us['finished']):,.0f} µs later",
+        ),
+        (
+            "Training loop",
+            f"gets tensors that show the slot, at {facts['address']:#x}; waited {max(0.0, us['got'] - us['asked']):,.0f} µs",
+        ),
+        (
+            "Slot comes back",
+            f"when the last tensor is gone: {facts['held']} slots in use before, {facts['dropped']} after",
+        ),
     ]
 
 

@@ -182,5 +182,8 @@ VIEW = View(
     ),
     code=_code,
     run=_run,
-    presets=(*({"sampler": name, "ranks": ranks} for name in _MAKERS for ranks in (1, 2)), {"ranks": 2, "forget": True}),
+    presets=(
+        *({"sampler": name, "ranks": ranks} for name in _MAKERS for ranks in (1, 2)),
+        {"ranks": 2, "forget": True},
+    ),
 )

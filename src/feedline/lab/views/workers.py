@@ -49,7 +49,8 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         }
     )
     yield bars(
-        "rates", "Samples per second",
+        "rates",
+        "Samples per second",
         [("feedline", rate, f"{rate:.0f}", "accent"), ("torch", _rate(theirs), f"{_rate(theirs):.0f}", "compute")],
     )
     yield _curve(recording, values, rate)
@@ -128,7 +129,13 @@ def _curve(recording: Recording, values: Values, rate: float) -> Event:
 
 def _code(values: Values) -> str:
     workers = values["workers"]
-    lines_ = ["from feedline import DataLoader", "", "loader = DataLoader(", "    dataset,", f"    batch_size={_BATCH},"]
+    lines_ = [
+        "from feedline import DataLoader",
+        "",
+        "loader = DataLoader(",
+        "    dataset,",
+        f"    batch_size={_BATCH},",
+    ]
     lines_.append(f"    num_workers={workers},")
     if workers:
         lines_ += [f"    engine={values['engine']!r},", f"    prefetch_factor={values['prefetch']},"]
