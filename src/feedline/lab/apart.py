@@ -67,7 +67,7 @@ def _told(ours: Connection, actions: Actions) -> Iterator[Event]:
             event: Event | None = ours.recv()
         except EOFError:
             raise ViewFailed(
-                "The process that did this run has ended in the middle of it. The terminal of `feedline lab` may say why."
+                "The process of this run has ended in the middle of it. The terminal of `feedline lab` may say why."
             ) from None
         if event is None:
             return

@@ -36,7 +36,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
 
     async def page(_: Request) -> Response:
         nonce = new_token()
-        policy = f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:"
+        policy = f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'"
         headers = {
             "content-security-policy": f"{policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
             "cache-control": "no-store",

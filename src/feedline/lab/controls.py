@@ -1,4 +1,4 @@
-"""What a user may set on a view of the lab, and how it is read back: described once, drawn by the page, checked here."""
+"""What a user may set on a view of the lab, described once: the page draws it, values are checked here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Number:
             raise BadOption(f"{self.label}: {given!r} is no number. Give one from {self._bounds()}.")
         if not self.least <= given <= self.most:
             raise BadOption(
-                f"{self.label}: {given:g} is not possible here. The lab runs on small data, so it takes {self._bounds()}."
+                f"{self.label}: {given:g} is not possible here: the lab runs on small data, and takes {self._bounds()}."
             )
         return int(given) if self.step == int(self.step) else float(given)
 

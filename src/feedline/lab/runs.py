@@ -103,7 +103,7 @@ class _Run:
         events = self.view.run(self._values, self.actions)
         try:
             for event in events:
-                if event["kind"] != "still" and not self._put(event) or self._stopped.is_set():
+                if self._stopped.is_set() or (event["kind"] != "still" and not self._put(event)):
                     return
             self._put({"kind": "done"})
         except FeedlineError as error:

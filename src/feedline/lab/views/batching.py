@@ -1,5 +1,4 @@
-"""Samples flow into batches: how many there are, how large the last one is, what the next epoch does; and what the
-batch size means for gradients."""
+"""Samples flow into batches: how many, how large the last one is; what the batch size means for gradients."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         for number, batch in enumerate(loader):
             if number < _SHOWN:
                 drawn.append((f"batch {number}", [(str(index), _shade(index, samples)) for index in batch.tolist()]))
-                told = f"Epoch {epoch}" + (f", the first {_SHOWN} batches" if count > _SHOWN else "")
-                yield cells(f"epoch {epoch}", told, drawn, at=(epoch * min(count, _SHOWN) + number + 1) * _SECONDS)
+                title = f"Epoch {epoch}" + (f", the first {_SHOWN} batches" if count > _SHOWN else "")
+                yield cells(f"epoch {epoch}", title, drawn, at=(epoch * min(count, _SHOWN) + number + 1) * _SECONDS)
     if count == 0:
         yield say("The dataset is smaller than one batch, and drop_last leaves it out: there is nothing to train on.")
     elif values["shuffle"]:

@@ -225,9 +225,9 @@ def _call(dataset: str, arguments: dict[str, Any]) -> str:
 VIEW = View(
     name="bottlenecks",
     title="Bottlenecks",
-    notice="Pick a disease. The loader runs with it for a moment and says itself what training waited for; then the fix is "
-    "applied, and it runs again. Both are measured here and now, so figures differ from machine to machine: two "
-    "processes need two cores to be twice as fast.",
+    notice="Pick a disease. The loader runs with it for a moment and says itself what training waited for; then the "
+    "fix is applied, and it runs again. Both are measured here and now, so figures differ from machine to machine: "
+    "two processes need two cores to be twice as fast.",
     controls=(
         Choice("disease", "Disease", tuple(_DISEASES), "slow decode"),
         Number("step_ms", "Training step", 0, 50, 5, unit="ms"),

@@ -78,17 +78,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         return
     lengths = batch["ids_lengths"].tolist()
     width = batch["ids"].shape[1]
-    yield cells(
-        "padded",
-        "The batch: a row for each sample, padding grey",
-        [
-            (
-                f"row {row}",
-                [(str(value), "accent" if place < length else "pad") for place, value in enumerate(ids[:_SHOWN])],
-            )
-            for row, (ids, length) in enumerate(zip(batch["ids"].tolist(), lengths, strict=True))
-        ][:16],
-    )
+    yield cells("padded", "The batch: a row for each sample, padding grey", _rows(batch["ids"].tolist(), lengths))
     waste = {named: _waste(bucketed=named == "bucketed", size=size) for named in ("random", "bucketed")}
     yield figures(
         {
@@ -114,6 +104,13 @@ _TOLD = {
     "detection": "Images of one shape are stacked; boxes stay a list, one array for each image.",
     "filter": "Samples that could not be made (None) are left out, and the batch is shorter by as many.",
 }
+
+
+def _rows(batch: list[list[int]], lengths: list[int]) -> list[tuple[str, list[tuple[str, str]]]]:
+    return [
+        (f"row {row}", [(str(value), "accent" if at < length else "pad") for at, value in enumerate(ids[:_SHOWN])])
+        for row, (ids, length) in enumerate(zip(batch[:16], lengths, strict=False))
+    ]
 
 
 def _waste(*, bucketed: bool, size: int) -> float:
@@ -171,8 +168,8 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="collate",
     title="Collate",
-    notice="A collate function makes one batch of many samples. Samples of one shape are stacked. Sequences are padded to "
-    "the longest of their batch, and all that padding is computed on: bucketing puts sequences of similar lengths "
+    notice="A collate function makes one batch of many samples. Samples of one shape are stacked. Sequences are padded "
+    "to the longest of their batch, and all that padding is computed on: bucketing puts sequences of similar lengths "
     "together, and most of it is gone. Boxes stay lists, and samples that could not be made are left out.",
     controls=(
         Choice("kind", "Collate function", ("stack", "pad", "detection", "filter"), "pad"),

@@ -214,8 +214,8 @@ state = loader.state_dict()  # after any batch; another loader goes on with load
 VIEW = View(
     name="faults",
     title="Faults",
-    notice="Kill a worker, freeze it, break a sample, or cut the run and go on in another loader with another number of "
-    "workers. Each colour is one worker process. What a lost worker had begun is made again by others, in the same "
+    notice="Kill a worker, freeze it, break a sample, or cut the run and go on in another loader with another number "
+    "of workers. Each colour is one worker process. What a lost worker had begun is made again by others, in the same "
     "order with the same random numbers; the count at the end shows that nothing is lost and nothing comes twice.",
     controls=(
         Number("workers", "Workers", 1, 4, 3),

@@ -1,4 +1,4 @@
-"""One batch followed from the sampler to the training step and back: who has it, where its bytes lie, how long it took."""
+"""One batch followed from the sampler to the training step and back: who has it, and where its bytes lie."""
 
 from __future__ import annotations
 
@@ -105,30 +105,17 @@ def _stations(facts: dict[str, Any], recording: Recording, values: Values) -> li
     worker = int(rows["worker"][place])
     who = "the training loop itself" if worker < 0 else f"worker {worker}"
     lies = f"shared memory ({facts['mapped']})" if facts["mapped"] else "memory of the training process"
+    collated, sent = us["collate"] + us["write"], max(0.0, us["came"] - us["finished"])
+    waited = max(0.0, us["got"] - us["asked"])
     return [
         ("Sampler", f"yields indices:\n{first}, …"),
         ("Plan", f"numbers them: task {_FOLLOWED} of epoch 0, {len(facts['indices'])} indices"),
-        (
-            "Scheduler",
-            f"gives the task to {who}, with a slot to write to" if worker >= 0 else "asks nobody: there are no workers",
-        ),
+        ("Scheduler", f"gives the task to {who}, with a slot" if worker >= 0 else "asks nobody: there are no workers"),
         ("Fetch", f"{who} makes the samples: {us['fetch']:,.0f} µs"),
-        (
-            "Collate",
-            f"and stacks them, {facts['bytes']:,} bytes, in {us['collate'] + us['write']:,.0f} µs, into {lies}",
-        ),
-        (
-            "Answer",
-            f"a few hundred bytes say where the batch lies; they arrive {max(0.0, us['came'] - us['finished']):,.0f} µs later",
-        ),
-        (
-            "Training loop",
-            f"gets tensors that show the slot, at {facts['address']:#x}; waited {max(0.0, us['got'] - us['asked']):,.0f} µs",
-        ),
-        (
-            "Slot comes back",
-            f"when the last tensor is gone: {facts['held']} slots in use before, {facts['dropped']} after",
-        ),
+        ("Collate", f"and stacks them, {facts['bytes']:,} bytes, in {collated:,.0f} µs, into {lies}"),
+        ("Answer", f"a few hundred bytes say where the batch lies; they arrive {sent:,.0f} µs later"),
+        ("Training loop", f"gets tensors that show it, at {facts['address']:#x}; waited {waited:,.0f} µs"),
+        ("Slot comes back", f"when the last tensor is gone: {facts['held']} in use before, {facts['dropped']} after"),
     ]
 
 
@@ -162,9 +149,9 @@ for images, labels in loader:
 VIEW = View(
     name="pipeline",
     title="Pipeline",
-    notice="Follow one batch. A worker writes it once, into memory that the training process sees as well; what crosses "
-    "between the processes is a message of a few hundred bytes. The memory belongs to one owner at a time and is used "
-    "again when your last tensor is gone. Addresses, bytes and times are those of the run that was just made.",
+    notice="Follow one batch. A worker writes it once, into memory that the training process sees as well; what "
+    "crosses between the processes is a message of a few hundred bytes. The memory belongs to one owner at a time "
+    "and is used again when your last tensor is gone. Addresses, bytes and times are those of the run that was just made.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 4, 2),

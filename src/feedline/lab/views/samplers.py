@@ -1,4 +1,4 @@
-"""Which sample comes when, by sampler: the balance of classes per batch and over the epoch, and which rank sees what."""
+"""Which sample comes when, by sampler: the balance of classes, and which rank sees what."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _told(sampler: str, *, same: bool, forgets: bool) -> str:
         return (
             "set_epoch was forgotten, and torch's DistributedSampler drew both epochs alike."
             if same
-            else "set_epoch was forgotten; the order still changes, because feedline's loader tells its sampler the epoch."
+            else "set_epoch was forgotten, and the order still changes: feedline's loader tells its sampler the epoch."
         )
     return "The second epoch has another order. Nobody had to call set_epoch: the loader tells its sampler the epoch."
 
@@ -171,8 +171,8 @@ VIEW = View(
     title="Samplers",
     notice="A sampler says which sample comes when. Colours are classes, of which some are rare. A random order leaves "
     "rare classes out of many batches, weights draw them more often (and others not at all), strata give every batch "
-    "the mixture of the whole. With several ranks each one gets its own part of one common order. Forget set_epoch with "
-    "torch's DistributedSampler, and every epoch has the same order; feedline's loader tells its sampler the epoch.",
+    "the mixture of the whole. With several ranks each one gets its own part of one common order. Forget set_epoch "
+    "with torch's DistributedSampler, and every epoch has the same order; feedline's loader tells it the epoch.",
     controls=(
         Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
         Number("batch_size", "Batch size", 1, 48, 12),

@@ -146,8 +146,8 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="workers",
     title="Workers and prefetch",
-    notice="Workers make batches ahead of the training loop. Too few, and training waits; too many cost memory and bring "
-    "nothing. Prefetch evens out samples that take longer. A straggler holds up batches behind it while they are "
+    notice="Workers make batches ahead of the training loop. Too few, and training waits; too many cost memory and "
+    "bring nothing. Prefetch evens out samples that take longer. A straggler holds up batches behind it while they are "
     "delivered in order: feedline lets other workers run ahead meanwhile, torch's loader does not. What is drawn was "
     "measured a moment ago on this machine: samples sleep as long as you say, and training steps too.",
     controls=(
