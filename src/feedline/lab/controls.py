@@ -92,9 +92,7 @@ def read(controls: Sequence[Control], given: Mapping[str, Any]) -> Values:
     known = {control.name for control in controls}
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise BadOption(
-            f"There is nothing called {unknown[0]!r} to set on this view: it has {', '.join(sorted(known))}."
-        )
+        raise BadOption(f"Nothing called {unknown[0]!r} can be set on this view: it has {', '.join(sorted(known))}.")
     return {control.name: control.read(given.get(control.name, control.default)) for control in controls}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def _lengths() -> Any:
     return np.clip(np.random.default_rng(4).lognormal(2.2, 0.6, _SAMPLES), 2, _SHOWN).astype(int)
 
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "stack": collate.default,
     "pad": collate.pad(),
     "detection": collate.detection(),

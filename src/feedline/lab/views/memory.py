@@ -91,7 +91,8 @@ def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], di
         engine="process",
         pin_memory=pinned,
     )
-    seen, pss, slots, facts = [], [], 0, {"pinned": False}
+    seen, pss, slots = [], [], 0
+    facts: dict[str, Any] = {"pinned": False}
     until, every = time.monotonic() + _SECONDS, max(1, len(loader) // 12)
     for number, (samples, _) in enumerate(loader):
         facts["pinned"] = facts["pinned"] or (pinned and samples.is_pinned())

@@ -150,8 +150,8 @@ VIEW = View(
     name="pipeline",
     title="Pipeline",
     notice="Follow one batch. A worker writes it once, into memory that the training process sees as well; what "
-    "crosses between the processes is a message of a few hundred bytes. The memory belongs to one owner at a time "
-    "and is used again when your last tensor is gone. Addresses, bytes and times are those of the run that was just made.",
+    "crosses between the processes is a message of a few hundred bytes. The memory belongs to one owner at a "
+    "time, and is used again when your last tensor is gone. Addresses, bytes and times were just measured.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 4, 2),

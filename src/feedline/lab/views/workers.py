@@ -80,7 +80,7 @@ def _engine(values: Values) -> Any:
 
 def _train(loader: Any, step_s: float) -> list[Made]:
     """Go through an epoch, with steps that sleep as a GPU lets the processor do."""
-    made = []
+    made: list[Made] = []
     batches = iter(loader)
     while True:
         asked = time.monotonic()
