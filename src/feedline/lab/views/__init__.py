@@ -1,7 +1,7 @@
 """The views of the lab, in the order of the page."""
 
 from feedline.lab.view import View
-from feedline.lab.views import batching, bottlenecks, collate, faults, memory, pipeline, samplers, workers
+from feedline.lab.views import batching, bottlenecks, collate, faults, memory, pipeline, samplers, transfer, workers
 
 VIEWS: tuple[View, ...] = (
     pipeline.VIEW,
@@ -10,6 +10,7 @@ VIEWS: tuple[View, ...] = (
     collate.VIEW,
     workers.VIEW,
     memory.VIEW,
+    transfer.VIEW,
     bottlenecks.VIEW,
     faults.VIEW,
 )
