@@ -4,6 +4,7 @@ import asyncio
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -64,8 +65,8 @@ class Waiting:
 
 
 @contextmanager
-def served(*views: View) -> Iterator[str]:
-    """Serve views on a thread, at the address that is given."""
+def serving(*views: View) -> Iterator[tuple[str, uvicorn.Server]]:
+    """Serve views on a thread; give the address, and what serves there."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -74,10 +75,24 @@ def served(*views: View) -> Iterator[str]:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", server
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def served(*views: View) -> Iterator[str]:
+    """Serve views on a thread, at the address that is given."""
+    with serving(*views) as (address, _):
+        yield address
+
+
+def wait_until_left(server: uvicorn.Server) -> None:
+    """Wait until the server has noticed that whoever asked has gone, and holds no connection any more."""
+    until = time.monotonic() + 30
+    while server.server_state.connections and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 @contextmanager

@@ -117,6 +117,7 @@ def test_samples_before_collate_are_those_of_the_batch_after_it() -> None:
     assert figures_of(events)["samples in the batch"] == 8 - len(none)
 
 
+@pytest.mark.slow
 def test_pipeline_shows_the_memory_that_the_worker_wrote_to() -> None:
     events = told_by(BY_NAME["pipeline"], {})
     stations = dict(picture(events, "journey")["stations"])
@@ -165,3 +166,10 @@ def test_the_fix_of_a_disease_is_seen(disease: str) -> None:
         assert int(figures["workers replaced"].rpartition(" ")[2]) > 0
     else:
         assert float(figures["times as fast"].rstrip("x")) > 1.2
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_says_whose_run_is_shown() -> None:
+    events = told_by(BY_NAME["transfer"], {"step_ms": 6})
+    assert "no GPU" in events[-1]["text"] or "Measured just now" in events[-1]["text"]
+    assert len([event for event in events if event["kind"] == "lanes"]) == 4

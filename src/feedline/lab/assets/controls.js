@@ -47,7 +47,7 @@ const FIELDS = {
 
 // #samplers?batch_size=8&shuffle=true
 function fromAddress(views) {
-  const [name, query = ""] = decodeURI(location.hash.slice(1)).split("?");
+  const [name, query = ""] = location.hash.slice(1).split("?");
   const view = views.find((one) => one.name === name) || views[0], values = {};
   for (const [key, text] of new URLSearchParams(query)) {
     const control = view.controls.find((one) => one.name === key);
