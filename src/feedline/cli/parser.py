@@ -211,6 +211,9 @@ def _add_what_if(commands: Any) -> None:
 
 def _add_lab(commands: Any) -> None:
     lab = commands.add_parser("lab", help="open a local page where one sees a loader work")
+    lab.add_argument(
+        "what", nargs="?", metavar="module:dataset", help="a dataset or loader of yours, on which the page opens"
+    )
     lab.add_argument("--port", type=_port, default=0, help="of 127.0.0.1 (one that is free)")
     lab.add_argument("--no-browser", action="store_true", help="print the address only")
     lab.add_argument(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from feedline.errors import FeedlineError
+from feedline.errors import DatasetFailed, FeedlineError
 from feedline.lab.controls import Values
 from feedline.lab.pictures import Event
 from feedline.lab.view import Actions
@@ -88,6 +88,8 @@ def _work(theirs: Connection, run: Run, values: Values) -> None:
     try:
         for event in run(values, actions):
             theirs.send(event)
+    except DatasetFailed as error:
+        told = {"kind": "error", "text": str(error), "more": error.traceback}
     except FeedlineError as error:
         told = {"kind": "error", "text": str(error)}
     except Exception as error:

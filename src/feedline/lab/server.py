@@ -15,13 +15,14 @@ from feedline.lab.guard import new_token
 from feedline.lab.view import View
 
 
-def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True) -> None:
+def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True, shown: str = "") -> None:
     """Listen on 127.0.0.1, print the address, and open a browser. Returns after Ctrl-C or SIGTERM.
 
     Args:
         views: what is shown.
         port: 0 for one that is free.
         open_browser: whether to have the address opened.
+        shown: the view that is opened, and values of its controls, as the page writes them after `#`.
 
     Raises:
         BadOption: the port is taken.
@@ -36,7 +37,7 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True) ->
             f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or none for one that is free."
         ) from error
     token, bound = new_token(), listening.getsockname()[1]
-    address = f"http://127.0.0.1:{bound}/?token={token}"
+    address = f"http://127.0.0.1:{bound}/?token={token}{shown and f'#{shown}'}"
     app = app_of(views, token=token, port=bound)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, server_header=False

@@ -1,7 +1,18 @@
 """The views of the lab, in the order of the page."""
 
 from feedline.lab.view import View
-from feedline.lab.views import batching, bottlenecks, collate, faults, memory, pipeline, samplers, transfer, workers
+from feedline.lab.views import (
+    batching,
+    bottlenecks,
+    collate,
+    faults,
+    memory,
+    pipeline,
+    samplers,
+    transfer,
+    workers,
+    your_dataset,
+)
 
 VIEWS: tuple[View, ...] = (
     pipeline.VIEW,
@@ -13,4 +24,5 @@ VIEWS: tuple[View, ...] = (
     transfer.VIEW,
     bottlenecks.VIEW,
     faults.VIEW,
+    your_dataset.VIEW,
 )

@@ -192,8 +192,9 @@ VIEW = View(
     name="transfer",
     title="Transfer",
     notice="A batch of 64 pictures in float32 has 38 MB. From ordinary memory the processor copies it, and the GPU "
-    "waits. From pinned memory the GPU fetches it at the speed of its link, but between two steps. With device= it is fetched "
-    "ahead of time on a stream of its own, beside the last step, and the training loop gets tensors that are there.",
+    "waits. From pinned memory the GPU fetches it at the speed of its link, but between two steps. With device= it is "
+    "fetched ahead of time on a stream of its own, beside the last step, and the training loop gets tensors that "
+    "are there.",
     controls=(Number("step_ms", "Training step", 1, 12, 6, unit="ms"),),
     code=_code,
     run=apart(_run),
