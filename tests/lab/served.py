@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
 
 from feedline.lab.app import app_of
 from feedline.lab.controls import Number, Switch, Values
 from feedline.lab.guard import HEADER
 from feedline.lab.pictures import Event, figures, say
+from feedline.lab.server import Server
 from feedline.lab.view import Actions, View
 
 TOKEN = "a-token-of-a-test"
@@ -65,13 +65,13 @@ class Waiting:
 
 
 @contextmanager
-def serving(*views: View) -> Iterator[tuple[str, uvicorn.Server]]:
+def serving(*views: View) -> Iterator[tuple[str, Server]]:
     """Serve views on a thread; give the address, and what serves there."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         app = app_of(views, token=TOKEN, port=port)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+        server = Server(app)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         try:
@@ -88,7 +88,7 @@ def served(*views: View) -> Iterator[str]:
         yield address
 
 
-def wait_until_left(server: uvicorn.Server) -> None:
+def wait_until_left(server: Server) -> None:
     """Wait until the server has noticed that whoever asked has gone, and holds no connection any more."""
     until = time.monotonic() + 30
     while server.server_state.connections and time.monotonic() < until:

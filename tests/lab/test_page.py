@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from feedline.lab.export import exported
 from feedline.lab.page import page_of
+from feedline.lab.server import Server
 from feedline.lab.views import VIEWS, batching, collate, samplers
 from tests.lab.served import TOKEN, Waiting, counting, served, serving, wait_until_left
 from tests.lab.test_views import figures_of, told_by
@@ -61,13 +61,13 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[tuple[str, uvicorn.Server]]:
+def lab() -> Iterator[tuple[str, Server]]:
     with serving(*QUICK, counting()) as (at, server):
         yield f"{at}/?token={TOKEN}", server
 
 
 @pytest.fixture
-def page(browser: Any, lab: tuple[str, uvicorn.Server]) -> Iterator[Any]:
+def page(browser: Any, lab: tuple[str, Server]) -> Iterator[Any]:
     """The lab, opened in a window; whatever the browser complains about fails the test."""
     address, server = lab
     opened = browser.new_page(viewport={"width": WIDTH, "height": 900}, reduced_motion="reduce")
@@ -176,13 +176,15 @@ def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -
 
 
 def test_a_server_that_was_stopped_is_told(browser: Any) -> None:
-    with served(counting()) as at:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
         opened = browser.new_page()
         opened.goto(f"{at}/?token={TOKEN}")
-        ended(opened)
-    opened.click("#again")
-    opened.wait_for_selector("#trouble:not([hidden])")
-    assert "Start it again with `feedline lab`" in opened.inner_text("#trouble")
+        opened.wait_for_selector("[data-action=go]:not([disabled])")
+    for _ in range(2):  # during a run, and when another one is asked for
+        opened.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
+        assert opened.get_attribute("#view", "data-state") == "stopped"
+        opened.click("#again")
     opened.close()
 
 

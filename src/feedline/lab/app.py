@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,7 +23,7 @@ _MOST_BYTES = 100_000
 
 
 def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
-    """Return the app.
+    """Return the app; its runs are `state.runs`, and whoever serves it closes them.
 
     Args:
         views: what it shows.
@@ -60,12 +59,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
         runs.act(request.path_params["number"], str((await _asked(request)).get("action")))
         return JSONResponse({})
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        runs.close()
-
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/runs", begin, methods=["POST"]),
@@ -73,8 +67,9 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
         ],
         middleware=[Middleware(Guard, token=token, port=port)],
         exception_handlers={BadOption: _refused},
-        lifespan=lifespan,
     )
+    app.state.runs = runs
+    return app
 
 
 async def _asked(request: Request) -> dict[str, Any]:

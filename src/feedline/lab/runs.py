@@ -63,9 +63,10 @@ class Runs:
 
     def close(self) -> None:
         """Stop all runs, and wait for their threads."""
-        for run in list(self._running.values()):
+        running = list(self._running.values())
+        for run in running:
             run.stop()
-        for run in list(self._running.values()):
+        for run in running:
             run.join()
 
 
@@ -93,7 +94,11 @@ class _Run:
             self._ended()
 
     def stop(self) -> None:
+        """End the run, and `lines`, if somebody still reads them."""
         self._stopped.set()
+        while not self._events.empty():
+            self._events.get_nowait()
+        self._events.put_nowait(None)
 
     def join(self) -> None:
         self._thread.join(5)

@@ -9,12 +9,13 @@ async function liveRun(view, values, token, signal, show) {
   });
   if (!answer.ok) throw new Refused(await reason(answer));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
+  for (let rest = "", last = ""; ;) {
     const { value, done } = await reader.read();
+    if (done && last !== "done" && last !== "error") throw new Error("the server was stopped during the run");
     if (done) break;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
-    for (const line of parts) await show(JSON.parse(line));
+    for (const event of parts.map((line) => JSON.parse(line))) { await show(event); last = event.kind; }
   }
 }
 
