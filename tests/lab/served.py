@@ -74,6 +74,8 @@ def serving(*views: View) -> Iterator[tuple[str, Server]]:
         server = Server(app)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
+        while not server.started:
+            time.sleep(0.01)
         try:
             yield f"http://127.0.0.1:{port}", server
         finally:

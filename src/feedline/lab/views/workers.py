@@ -23,6 +23,7 @@ _SECONDS = 1.6
 """About how long one loader may run."""
 _BATCH = 4
 _MOST_BATCHES = 120
+_MOMENTS = 120
 
 
 def _run(values: Values, _: Actions) -> Iterator[Event]:
@@ -38,6 +39,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield _timeline("feedline", "feedline's loader", ours, values["workers"])
     theirs = _train(torch.utils.data.DataLoader(dataset, **_arguments(values)), values["step_ms"] / 1000)
     yield _timeline("torch", "torch's loader, the same settings (processes)", theirs, values["workers"])
+    yield _slots({"feedline": ours, "torch": theirs})
     rate, waited = _rate(ours), _waited(ours)
     yield figures(
         {
@@ -112,6 +114,21 @@ def _timeline(name: str, title: str, made: list[Made], workers: int) -> Event:
     origin = min([made[0].asked, *(batch.began for batch in made)])
     names = ["training", *(f"worker {worker}" for worker in range(workers))]
     return lanes(name, title, names, spans_of(made, workers, origin))
+
+
+def _slots(runs: dict[str, list[Made]]) -> Event:
+    """Count the batches that have memory: from when a worker begins one until training takes the next."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for name, made in runs.items():
+        origin = min(batch.began for batch in made)
+        freed = [batch.got for batch in made[1:]]
+        moments = [origin + (freed[-1] - origin) * part / _MOMENTS for part in range(_MOMENTS)]
+        counts = [
+            float(sum(batch.began <= moment < free for batch, free in zip(made, freed, strict=False)))
+            for moment in moments
+        ]
+        series[name] = ([moment - origin for moment in moments], counts)
+    return lines("slots", "Slots in use: batches that are being made, wait, or are trained on", "s", "batches", series)
 
 
 def _curve(recording: Recording, values: Values, rate: float) -> Event:
