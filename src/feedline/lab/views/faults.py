@@ -44,11 +44,14 @@ class Fragile(Dataset[torch.Tensor]):
 
     def __init__(self, broken: Path) -> None:
         self.broken = broken
+        self.begun = broken.with_name("begun.txt")
 
     def __len__(self) -> int:
         return _BATCH * _BATCHES
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        with self.begun.open("a") as file:
+            file.write(f"{index}\n")
         time.sleep(_SAMPLE_S)
         if str(index) in self.broken.read_text().split():
             raise ValueError(f"sample {index} is damaged")
@@ -173,11 +176,16 @@ class _Epoch:
                 "samples": sum(self._seen.values()),
                 "repeated": sum(count > 1 for count in self._seen.values()),
                 "workers replaced": stats["restarted_workers"],
+                "samples made again": self._again(),
                 "samples skipped": self._skips(),
             }
         )
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
+
+    def _again(self) -> int:
+        begun = self._broken.with_name("begun.txt").read_text().split()
+        return len(begun) - len(set(begun))
 
     def _skips(self) -> int:
         return sum(fault.action == "skip" for fault in self._loader.faults)

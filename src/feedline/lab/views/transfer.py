@@ -28,7 +28,7 @@ _STEPS_MS = (1, 3, 6, 12)
 _BATCH = 64
 _BATCHES = 120
 _SHOWN = 12
-_WAYS = {
+_WAYS: dict[str, tuple[dict[str, Any], str]] = {
     "pageable": ({"pin_memory": False}, "copied from ordinary memory; the processor does it"),
     "pinned": ({"pin_memory": True}, "copied from pinned memory; the training loop waits for it"),
     "non_blocking": ({"pin_memory": True}, "the same, queued behind the last step; nobody waits, nothing overlaps"),
@@ -79,7 +79,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         "Samples per second that training gets",
         [(way, rate, f"{rate:,.0f}", shades[way]) for way, rate in rates.items()],
     )
-    for way, (_, meaning) in _WAYS.items():
+    for way, (__, meaning) in _WAYS.items():
         spans = [tuple(span) for span in facts["ways"][way]["spans"]]
         yield lanes(way, f"{way}: {meaning}", ["training loop", "GPU"], spans)
     yield say(origin)

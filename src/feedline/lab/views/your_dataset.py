@@ -86,7 +86,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
     yield say(f"{shown}: training with {_call(usual)}.")
     now = _Trained()
     for now in _trained(target, usual, step_s, _TRAIN_S):
-        yield from _stalls(now)
+        yield from _stalls("as it is", now)
     curve = _Curve(target, step_s)
     yield say(f"{shown}: the tuner tries numbers of workers.")
     yield from curve.draw()
@@ -107,7 +107,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
         yield say(f"Trying {name}: {_call({**usual, **given})}.")
         then = now
         for then in _trained(target, {**usual, **given}, step_s, _TRAIN_S):
-            yield from _stalls(then)
+            yield from _stalls(name, then)
         times = then.samples_per_s / now.samples_per_s if now.samples_per_s else 0.0
         rows.append(
             [name, _call({**usual, **given}), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"]
@@ -241,15 +241,17 @@ def _findings(findings: list[Finding], tries: list[Finding]) -> Event:
     return table("findings", "The doctor's findings", head, rows or [[_NO_DISEASE, "", "", "", ""]])
 
 
-def _stalls(seen: _Trained) -> Iterator[Event]:
+def _stalls(name: str, seen: _Trained) -> Iterator[Event]:
     if seen.failure is not None:
-        yield table("failure", "Training failed", [seen.failure.text], [[seen.failure.traceback]])
+        yield table("failure", f"Training failed: {name}", [seen.failure.text], [[seen.failure.traceback]])
     if seen.stats is None:
         return
     waits = {cause: value for cause, value in seen.stats.total.waits.items() if value > 0} or {"nothing": 0.0}
     drawn = [(cause, value, f"{value:.2f} s", cause) for cause, value in waits.items()]
-    yield bars("waits", "What training waited for", drawn)
-    yield table("verdict", "What the loader says of itself", ["loader.stats().verdict"], [[seen.stats.verdict]])
+    yield bars("waits", f"What training waited for: {name}", drawn)
+    yield table(
+        "verdict", f"What the loader says of itself: {name}", ["loader.stats().verdict"], [[seen.stats.verdict]]
+    )
     yield figures({"samples/s": round(seen.samples_per_s), "training waits": f"{seen.stall:.0%}"})
 
 
