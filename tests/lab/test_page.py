@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from feedline.lab.controls import Choice, Number, Switch
 from feedline.lab.export import exported
 from feedline.lab.page import page_of
 from feedline.lab.server import Server
-from feedline.lab.views import VIEWS, batching, collate, samplers
+from feedline.lab.view import View
+from feedline.lab.views import VIEWS, batching, collate, samplers, your_dataset
 from tests.lab.served import TOKEN, Waiting, counting, served, serving, wait_until_left
 from tests.lab.test_views import figures_of, told_by
 from tests.report.test_page import CHROMIUM, FLAGS, NARROW, WIDTH
@@ -31,6 +33,14 @@ LOOK = """() => {
   }
   return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
 }"""  # noqa: E501
+
+# How far what was there already has moved without a click.
+SHIFT = """() => {
+  const observer = new PerformanceObserver(() => {});
+  observer.observe({ type: "layout-shift", buffered: true });
+  return new Promise((resolve) => setTimeout(() => resolve(observer.takeRecords()
+    .reduce((sum, { value, hadRecentInput }) => sum + (hadRecentInput ? 0 : value), 0)), 50));
+}"""
 
 
 def test_everything_is_in_the_page_and_below_400_kilobytes() -> None:
@@ -111,6 +121,7 @@ def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    assert page.evaluate(SHIFT) < 0.1  # "good", as browsers reckon it
     assert page.query_selector("polyline.series") is None  # those of another view are gone
     shown(page, "batching")
     assert page.query_selector("polyline.series") is not None
@@ -157,6 +168,34 @@ def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
     page.check("#c-fails")
     page.wait_for_selector("#trouble:has-text('this view fails')")
     assert "Traceback" in page.inner_text("#trouble")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
+    with served(view) as at:
+        page = browser.new_page(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{at}/?token={TOKEN}#{view.name}{'?try_all=true' if view is your_dataset.VIEW else ''}")
+        for control in view.controls:
+            if isinstance(control, Number):
+                page.focus(f"#c-{control.name}-slider")
+                page.keyboard.press("ArrowRight" if control.default < control.most else "ArrowLeft")
+            elif isinstance(control, Choice):
+                page.select_option(f"#c-{control.name}", control.options[-1])
+            elif isinstance(control, Switch) and control.name != "try_all":
+                page.click(f"#c-{control.name}")
+            if control is view.controls[-1] or view is not your_dataset.VIEW:  # whose runs are long
+                page.wait_for_timeout(400)  # after which the page asks for another run
+                page.wait_for_selector("#view[data-state=done]", timeout=120_000)
+                assert page.is_hidden("#trouble")
+        assert page.query_selector_all("figure[data-picture]")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
+        page.close()
+    assert complaints == []
 
 
 def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -> None:
