@@ -26,6 +26,10 @@ class Raising(Steady):
     def __getitem__(self, index):
         raise ValueError("no picture of mine")
 
+class Spotty(Steady):
+    def __getitem__(self, index):
+        return 1 / (index % 7)
+
 class Hanging(Steady):
     def __getitem__(self, index):
         time.sleep(3600)
@@ -92,13 +96,17 @@ def test_the_example_has_a_disease_and_its_fix_is_seen() -> None:
     assert len(picture(events, "curve")["series"]) == 2
     assert picture(events, "waits")["bars"]
     rows = picture(events, "tried")["rows"]
-    assert [row[0] for row in rows] == ["as it is", "waiting", "tuner"]
+    assert [row[0] for row in rows] == ["as it is", "waiting", "the tuner's choice"]
     assert float(rows[1][3].rstrip("x")) > 2
     assert EXAMPLE.rpartition(":")[0] in VIEW.code(read(VIEW.controls, {}))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_loader_is_tried_as_it_is(file: Path) -> None:
+def test_a_loader_is_tried_as_it_is_and_samples_that_fail_are_skipped(file: Path) -> None:
+    events = told_by(VIEW, {"source": f"{file}:Spotty", "try_all": True})
+    before, after = picture(events, "tried")["rows"]
+    assert "ZeroDivisionError" in before[2]
+    assert int(after[2].replace(",", "")) > 0
     events = told_by(VIEW, {"source": f"{file}:loader", "try_all": True})
     assert "num_workers=1" in picture(events, "tried")["rows"][0][1]

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 import feedline
 from feedline.bench.grid import Failure, touch, waited
+from feedline.errors import DatasetFailed
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Switch, Text, Values
 from feedline.lab.pictures import Event, bars, figures, lines, say, table
@@ -90,31 +91,27 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
     curve = _Curve(target, step_s)
     yield say(f"{shown}: the tuner tries numbers of workers.")
     yield from curve.draw()
-    offered = dict(zip([f"try-{number + 1}" for number in range(_TRIES)], tries, strict=False))
+    offers = {f"try-{number}": (finding.name, {**usual, **given}) for number, (finding, given) in enumerate(tries, 1)}
+    if curve.choice is not None:
+        offers[_TUNED] = ("the tuner's choice", _of_setting(curve.choice.setting))
     rows = [["as it is", _call(usual), now.text(), "", f"{now.stall:.0%}"]]
     yield _tried(rows)
-    clicked = [*offered, _TUNED] if values["try_all"] else _clicks(actions)
-    yield say(_offer(offered, curve.choice))
-    for click in clicked:
-        if click == _TUNED and curve.choice is not None:
-            name, given = "tuner", _of_setting(curve.choice.setting)
-        elif click in offered:
-            finding, given = offered[click]
-            name = finding.name
-        else:
-            yield say(f"There is nothing to try under this button. {_offer(offered, curve.choice)}")
+    to_try = f"To try: {', '.join(name for name, _ in offers.values()) or 'nothing'}."
+    yield say(to_try)
+    for click in list(offers) if values["try_all"] else _clicks(actions):
+        if click not in offers:
+            yield say(f"There is nothing to try under this button. {to_try}")
             continue
-        yield say(f"Trying {name}: {_call({**usual, **given})}.")
+        name, given = offers[click]
+        yield say(f"Trying {name}: {_call(given)}.")
         then = now
-        for then in _trained(target, {**usual, **given}, step_s, _TRAIN_S):
+        for then in _trained(target, given, step_s, _TRAIN_S):
             yield from _stalls(name, then)
         times = then.samples_per_s / now.samples_per_s if now.samples_per_s else 0.0
-        rows.append(
-            [name, _call({**usual, **given}), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"]
-        )
+        rows.append([name, _call(given), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"])
         yield _tried(rows)
         yield _rates([("as it is", now, "bad"), (name, then, "good")])
-        yield say(f"{name}: {now.text()} → {then.text()} samples/s. {_offer(offered, curve.choice)}")
+        yield say(f"{name}: {now.text()} → {then.text()} samples/s. {to_try}")
 
 
 def arguments_of(finding: Finding) -> Arguments:
@@ -181,7 +178,11 @@ class _Curve:
 
     def draw(self) -> Iterator[Event]:
         """Draw the curve as it grows."""
-        limits = self._limits()
+        try:
+            limits = self._limits()
+        except DatasetFailed as error:
+            yield table("choice", "The tuner cannot try it", [str(error)], [[error.traceback]])
+            return
         until = time.monotonic() + _CURVE_LONGEST_S
         while True:
             asked: list[Setting] = []
@@ -263,14 +264,6 @@ def _tried(rows: list[list[str]]) -> Event:
 def _rates(seen: list[tuple[str, _Trained, str]]) -> Event:
     drawn = [(name, one.samples_per_s, one.text(), shade) for name, one, shade in seen]
     return bars("rates", "Samples per second", drawn)
-
-
-def _offer(offered: dict[str, tuple[Finding, Arguments]], choice: Choice | None) -> str:
-    if not offered and choice is None:
-        return "No finding can be tried with other arguments of the loader."
-    named = [f"{number}: {finding.name}" for number, (finding, _) in enumerate(offered.values(), 1)]
-    tuner = [] if choice is None else ["the tuner's choice"]
-    return f"To try: {', '.join([*named, *tuner])}. The buttons are above."
 
 
 def _clicks(actions: Actions) -> Iterator[str]:
