@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 _PACKAGES = {
     "demo": ("rich", "PIL", "torch"),
     "bench": ("rich", "PIL", "torch"),
+    "lab": ("rich", "starlette", "uvicorn", "torch"),
     "pack": ("rich",),
     "profile": ("torch",),
     "run": ("torch",),
@@ -55,7 +56,7 @@ _PACKAGES = {
 ask for what draws their tables by themselves."""
 
 
-_EXTRAS = {"pack": "pack", "profile": "torch", "run": "torch"}
+_EXTRAS = {"lab": "lab", "pack": "pack", "profile": "torch", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> int:

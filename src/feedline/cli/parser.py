@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
     report.add_argument("--trace", type=Path, metavar="TRACE.json", help="a trace for ui.perfetto.dev, besides")
     _add_what_if(commands)
+    _add_lab(commands)
     _add_pack(commands)
     _add_inspect(commands)
     return parser
@@ -218,6 +219,18 @@ def _add_what_if(commands: Any) -> None:
     what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
+def _add_lab(commands: Any) -> None:
+    lab = commands.add_parser("lab", help="open a local page where one sees a loader work")
+    lab.add_argument(
+        "what", nargs="?", metavar="module:dataset", help="a dataset or loader of yours, on which the page opens"
+    )
+    lab.add_argument("--port", type=_port, default=0, help="of 127.0.0.1 (one that is free)")
+    lab.add_argument("--no-browser", action="store_true", help="print the address only")
+    lab.add_argument(
+        "--export", type=Path, metavar="LAB.html", help="write one file with recorded runs instead, in some minutes"
+    )
+
+
 def _add_pack(commands: Any) -> None:
     pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
     pack.add_argument(
@@ -298,6 +311,13 @@ def _at_least(least: int) -> Callable[[str], int]:
         return value
 
     return count
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text} is no port: give 0 for a free one, or 1 to 65535")
+    return value
 
 
 def _positive(text: str) -> float:

@@ -1,0 +1,42 @@
+"""`feedline lab`: a local page where one sees a loader work, or the same as a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from urllib.parse import urlencode
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from feedline.errors import BadOption
+from feedline.lab.export import exported
+from feedline.lab.server import serve
+from feedline.lab.views import VIEWS, your_dataset
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve the lab until Ctrl-C, or write it to a file."""
+    if arguments.export is None:
+        shown = f"{your_dataset.VIEW.name}?{urlencode({'source': arguments.what})}" if arguments.what else ""
+        serve(VIEWS, port=arguments.port, open_browser=not arguments.no_browser, shown=shown)
+        return
+    if arguments.what is not None:
+        raise BadOption("An exported lab has recorded runs of examples. Leave out the dataset, or --export.")
+    if not arguments.export.absolute().parent.is_dir():
+        raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Make it first.")
+    count = sum(len(view.presets) for view in VIEWS)
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("", total=count + 1)
+
+        def told(title: str) -> None:
+            progress.update(task, description=title, advance=1)
+
+        page = exported(VIEWS, told)
+    arguments.export.write_text(page, "utf-8")
+    sys.stdout.write(f"{arguments.export}\n")

@@ -1,0 +1,1 @@
+"""The lab: a local page where one sees a loader work."""

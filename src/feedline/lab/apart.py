@@ -1,0 +1,107 @@
+"""Runs of views in a process of their own: where workers are started and killed, or memory is measured.
+
+The processes come from Python's fork server, which has feedline and torch imported and nothing else: no threads, no
+lock that somebody holds. Each leads a session, so that one signal ends it together with its workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from feedline.errors import DatasetFailed, FeedlineError
+from feedline.lab.controls import Values
+from feedline.lab.pictures import Event
+from feedline.lab.view import Actions
+
+Run = Callable[[Values, Actions], Iterator[Event]]
+_LOOK_S = 0.2
+_PRELOADED = ("feedline.lab.preloaded",)
+
+
+class ViewFailed(FeedlineError):
+    """The process of a run has ended before the run had."""
+
+
+def apart(run: Run) -> Run:
+    """Return a run that does the same in a process of its own. `run` must be found in its module by name."""
+
+    def begin(values: Values, actions: Actions) -> Iterator[Event]:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, run, values), daemon=False, name="feedline-lab-run")
+        process.start()
+        theirs.close()
+        try:
+            yield from _told(ours, actions)
+        finally:
+            ours.close()
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all that it had started
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.join()
+            process.close()
+
+    return begin
+
+
+def _told(ours: Connection, actions: Actions) -> Iterator[Event]:
+    """Yield events until the run has ended; hand on what is clicked."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                ours.send(actions.get_nowait())
+        if not ours.poll(_LOOK_S):
+            yield {"kind": "still"}  # so that whoever reads may leave
+            continue
+        try:
+            event: Event | None = ours.recv()
+        except EOFError:
+            raise ViewFailed(
+                "The process of this run has ended in the middle of it. The terminal of `feedline lab` may say why."
+            ) from None
+        if event is None:
+            return
+        yield event
+
+
+def _work(theirs: Connection, run: Run, values: Values) -> None:
+    """Do the run. In its own process."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which ends its runs itself
+    # As in a user's script. The only other thread is `_listen`, which holds nothing that a worker could want.
+    multiprocessing.set_start_method("fork", force=True)
+    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers here mostly sleep
+    actions: Actions = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(theirs, actions), daemon=True).start()
+    told: dict[str, Any] | None = None
+    try:
+        for event in run(values, actions):
+            theirs.send(event)
+    except DatasetFailed as error:
+        told = {"kind": "error", "text": str(error), "more": error.traceback}
+    except FeedlineError as error:
+        told = {"kind": "error", "text": str(error)}
+    except Exception as error:
+        told = {"kind": "error", "text": f"{type(error).__name__}: {error}", "more": traceback.format_exc()}
+    if told is not None:
+        theirs.send(told)
+    theirs.send(None)
+
+
+def _listen(theirs: Connection, actions: Actions) -> None:
+    while True:
+        try:
+            actions.put(theirs.recv())
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the lab has gone, however that came about: nothing of this run may stay

@@ -1,0 +1,118 @@
+// The page: which view is shown, with which values; one run at a time.
+
+const told = JSON.parse(document.getElementById("told").textContent);
+const at = (id) => document.getElementById(id);
+
+class Lab {
+  constructor() {
+    this.pace = new Pace(at("pace"));
+    this.view = null;
+    this.running = null;
+    at("views").append(...told.views.map(({ name, title }) => {
+      const button = element("button", { type: "button", "data-view": name }, title);
+      button.addEventListener("click", () => { this.open(told.views.find((view) => view.name === name), {}); at("view").focus({ preventScroll: true }); });
+      return button;
+    }));
+    at("again").addEventListener("click", () => this.run());
+    at("copy").addEventListener("click", () => this.copy());
+    at("controls").addEventListener("submit", (event) => event.preventDefault());
+    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => redraw(at("pictures")), 100); });
+    addEventListener("hashchange", () => this.open(...fromAddress(told.views)));
+    this.open(...fromAddress(told.views));
+    document.documentElement.dataset.ready = "yes";
+  }
+
+  open(view, values) {
+    this.view = view;
+    for (const button of document.querySelectorAll("[data-view]")) {
+      if (button.dataset.view === view.name) button.setAttribute("aria-current", "page"); else button.removeAttribute("aria-current");
+    }
+    at("title").textContent = view.title;
+    at("notice").textContent = view.notice;
+    document.title = `${view.title} · feedline lab`;
+    this.values = form(at("controls"), view.controls, values, (changed) => this.changed(changed));
+    at("actions").replaceChildren(...view.actions.map(([name, text]) => {
+      const button = element("button", { type: "button", "data-action": name, disabled: "" }, text);
+      button.addEventListener("click", () => act(this.number, name, told.token).catch((error) => this.trouble(error.message)));
+      return button;
+    }));
+    at("pictures").replaceChildren();
+    toAddress(view, this.values);
+    this.run();
+  }
+
+  changed(values) {
+    this.values = values;
+    toAddress(this.view, values);
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.run(), 250);
+  }
+
+  async run() {
+    clearTimeout(this.soon);
+    this.running?.abort();
+    const running = this.running = new AbortController(), { signal } = running;
+    this.pace.begin();
+    at("figures").replaceChildren();
+    at("said").textContent = "";
+    this.trouble("");
+    at("pace-label").hidden = true;
+    this.state("running");
+    const show = async (event) => {
+      if (event.at !== undefined) at("pace-label").hidden = false;
+      await this.pace.until(event, signal);
+      if (!signal.aborted) this.show(event);
+    };
+    try {
+      if (told.recorded) await this.replay(show); else await liveRun(this.view.name, this.values, told.token, signal, show);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.state("stopped");
+      this.trouble(error instanceof Refused ? error.message
+        : "The lab's server does not answer: it has been stopped. Start it again with `feedline lab`, and open the address that it prints.");
+      return;
+    }
+    if (!signal.aborted && at("state").textContent === "running") this.state("done");
+    this.buttons(false);
+  }
+
+  async replay(show) {
+    const run = nearest(told.recorded.runs[this.view.name], this.view.controls, this.values);
+    const differs = this.view.controls.filter(({ name }) => run.values[name] !== this.values[name]);
+    at("origin").hidden = false;
+    at("origin").textContent = `${told.recorded.origin}${differs.length ? ` The nearest recorded settings are shown: ${differs.map(({ name, label }) => `${label} ${run.values[name]}`).join(", ")}.` : ""}`;
+    for (const event of run.events) await show(event);
+  }
+
+  show(event) {
+    if (event.kind === "run") { this.number = event.number; at("code").textContent = event.code; this.buttons(true); }
+    else if (event.kind === "figures") {
+      at("figures").replaceChildren(...Object.entries(event.values).map(([name, value]) =>
+        element("div", {}, element("dt", {}, name), element("dd", { "data-figure": name }, typeof value === "number" ? short(value) : value))));
+    } else if (event.kind === "say") at("said").textContent = event.text;
+    else if (event.kind === "error") { this.state("stopped"); this.trouble(event.more ? `${event.text}\n\n${event.more}` : event.text); }
+    else if (event.kind !== "done") draw(at("pictures"), event);
+  }
+
+  buttons(enabled) { for (const button of document.querySelectorAll("[data-action]")) button.disabled = !enabled || Boolean(told.recorded); }
+
+  state(text) { at("state").textContent = text; at("view").dataset.state = text; }
+
+  trouble(text) { at("trouble").hidden = !text; at("trouble").textContent = text; }
+
+  async copy() {
+    try { await navigator.clipboard.writeText(at("code").textContent); at("copy").textContent = "Copied"; } catch {
+      getSelection().selectAllChildren(at("code"));
+      at("copy").textContent = "Selected: Ctrl-C copies";
+    }
+    setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
+  }
+}
+
+const root = document.documentElement;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+root.dataset.theme = dark.matches ? "dark" : "light";
+dark.addEventListener("change", () => { root.dataset.theme = dark.matches ? "dark" : "light"; });
+at("theme").addEventListener("click", () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; });
+if (told.recorded) unpacked(told.recorded).then((recorded) => { told.recorded = recorded; window.lab = new Lab(); });
+else window.lab = new Lab();

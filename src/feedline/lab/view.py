@@ -1,0 +1,47 @@
+"""What a view of the lab is: controls, the code that they stand for, and a run that tells what happens."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.lab.controls import Control, Values, described
+from feedline.lab.pictures import Event
+
+Actions = queue.SimpleQueue[str]
+"""What the user clicked while a run goes on, by the names of `View.actions`."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One page of the lab.
+
+    `run` is called on a thread of its own, for each run anew, and yields events. It is closed when the user has left,
+    so it must not stay away for longer than a second or two between events, and frees what it holds in `finally`.
+    """
+
+    name: str
+    title: str
+    notice: str
+    """What to look for, a paragraph."""
+    controls: tuple[Control, ...]
+    code: Callable[[Values], str]
+    """The configuration, as Python that a user may copy."""
+    run: Callable[[Values, Actions], Iterator[Event]]
+    presets: Sequence[Values] = ({},)
+    """What the exported page holds: values that differ from the defaults, one run each."""
+    actions: tuple[tuple[str, str], ...] = field(default=())
+    """What may be clicked during a run: a name, and the text of its button."""
+
+    # Any: what JSON has.
+    def described(self) -> dict[str, Any]:
+        """Return the view as the page gets it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "notice": self.notice,
+            "controls": [described(control) for control in self.controls],
+            "actions": [list(action) for action in self.actions],
+        }

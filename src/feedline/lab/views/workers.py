@@ -1,0 +1,189 @@
+"""Workers and prefetch: who does what when, how long training waits, and the same under torch's loader."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data
+
+import feedline
+from feedline.lab.apart import apart
+from feedline.lab.controls import Choice, Number, Switch, Values
+from feedline.lab.pictures import Event, bars, figures, lanes, lines, say
+from feedline.lab.view import Actions, View
+from feedline.lab.views.sleeping import Made, Sleeping, made_of, spans_of
+from feedline.observe.recording import Recording
+from feedline.tune.what_if import Changes, predict
+
+_SECONDS = 1.6
+"""About how long one loader may run."""
+_BATCH = 4
+_MOST_BATCHES = 120
+_MOMENTS = 120
+
+
+def _run(values: Values, _: Actions) -> Iterator[Event]:
+    dataset, count = _dataset(values)
+    yield say(f"{count} batches of {_BATCH} samples, through feedline's loader first, then through torch's.")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        loader = feedline.DataLoader(dataset, **_arguments(values), engine=_engine(values), seed=0)
+        with feedline.record(loader, path):
+            ours = _train(loader, values["step_ms"] / 1000)
+        loader.close()
+        recording = Recording.load(path)
+    yield _timeline("feedline", "feedline's loader", ours, values["workers"])
+    theirs = _train(torch.utils.data.DataLoader(dataset, **_arguments(values)), values["step_ms"] / 1000)
+    yield _timeline("torch", "torch's loader, the same settings (processes)", theirs, values["workers"])
+    yield _slots({"feedline": ours, "torch": theirs})
+    rate, waited = _rate(ours), _waited(ours)
+    yield figures(
+        {
+            "samples/s": rate,
+            "training waited": f"{waited:.0%}",
+            "device busy": f"{1 - waited:.0%}",
+            "torch: samples/s": _rate(theirs),
+            "torch: training waited": f"{_waited(theirs):.0%}",
+        }
+    )
+    yield bars(
+        "rates",
+        "Samples per second",
+        [("feedline", rate, f"{rate:.0f}", "accent"), ("torch", _rate(theirs), f"{_rate(theirs):.0f}", "compute")],
+    )
+    yield _curve(recording, values, rate)
+    yield say(recording.stats().verdict)
+
+
+def _dataset(values: Values) -> tuple[Sleeping, int]:
+    """Return a dataset that a loader goes through in about `_SECONDS`, and its number of batches."""
+    load_s, workers = values["load_ms"] / 1000, max(1, values["workers"])
+    mean = load_s * (1 + 19 * values["stragglers"] / 100) * _BATCH
+    each = max(mean / workers, values["step_ms"] / 1000, 2e-3)
+    count = int(min(_MOST_BATCHES, max(12, _SECONDS / each)))
+    return Sleeping(count * _BATCH, load_s, values["spread"], values["stragglers"] / 100), count
+
+
+# Any: a loader's arguments.
+def _arguments(values: Values) -> dict[str, Any]:
+    given: dict[str, Any] = {"batch_size": _BATCH, "num_workers": values["workers"]}
+    if values["workers"]:
+        given |= {"prefetch_factor": values["prefetch"], "in_order": values["in_order"]}
+    return given
+
+
+def _engine(values: Values) -> Any:
+    return "inline" if not values["workers"] else values["engine"]
+
+
+def _train(loader: Any, step_s: float) -> list[Made]:
+    """Go through an epoch, with steps that sleep as a GPU lets the processor do."""
+    made: list[Made] = []
+    batches = iter(loader)
+    while True:
+        asked = time.monotonic()
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return made
+        made.append(made_of(batch, asked, time.monotonic()))
+        time.sleep(step_s)
+
+
+def _steady(made: list[Made]) -> list[Made]:
+    """Leave out the first batches, for which workers were being started."""
+    return made[min(8, len(made) // 3) :]
+
+
+def _rate(made: list[Made]) -> float:
+    steady = _steady(made)
+    return (len(steady) - 1) * _BATCH / max(1e-9, steady[-1].got - steady[0].got)
+
+
+def _waited(made: list[Made]) -> float:
+    steady = _steady(made)
+    waits = sum(batch.got - batch.asked for batch in steady[1:])
+    return waits / max(1e-9, steady[-1].got - steady[0].got)
+
+
+def _timeline(name: str, title: str, made: list[Made], workers: int) -> Event:
+    origin = min([made[0].asked, *(batch.began for batch in made)])
+    names = ["training", *(f"worker {worker}" for worker in range(workers))]
+    return lanes(name, title, names, spans_of(made, workers, origin))
+
+
+def _slots(runs: dict[str, list[Made]]) -> Event:
+    """Count the batches that have memory: from when a worker begins one until training takes the next."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for name, made in runs.items():
+        origin = min(batch.began for batch in made)
+        freed = [batch.got for batch in made[1:]]
+        moments = [origin + (freed[-1] - origin) * part / _MOMENTS for part in range(_MOMENTS)]
+        counts = [
+            float(sum(batch.began <= moment < free for batch, free in zip(made, freed, strict=False)))
+            for moment in moments
+        ]
+        series[name] = ([moment - origin for moment in moments], counts)
+    return lines("slots", "Slots in use: batches that are being made, wait, or are trained on", "s", "batches", series)
+
+
+def _curve(recording: Recording, values: Values, rate: float) -> Event:
+    """Predict other numbers of workers from what was recorded: the real core in virtual time."""
+    counts = [0, 1, 2, 3, 4, 6, 8]
+    predicted = [predict(recording, Changes(workers=count, computing=0.0)).predicted.samples_per_s for count in counts]
+    return lines(
+        "curve",
+        "Throughput by number of workers: this run, and what the real core in virtual time predicts from it",
+        "workers",
+        "samples/s",
+        {"predicted": (counts, predicted), "this run": ([values["workers"]], [rate])},
+    )
+
+
+def _code(values: Values) -> str:
+    workers = values["workers"]
+    lines_ = [
+        "from feedline import DataLoader",
+        "",
+        "loader = DataLoader(",
+        "    dataset,",
+        f"    batch_size={_BATCH},",
+    ]
+    lines_.append(f"    num_workers={workers},")
+    if workers:
+        lines_ += [f"    engine={values['engine']!r},", f"    prefetch_factor={values['prefetch']},"]
+        lines_.append(f"    in_order={values['in_order']},")
+    return "\n".join([*lines_, "    seed=0,", ")", ""])
+
+
+VIEW = View(
+    name="workers",
+    title="Workers and prefetch",
+    notice="Workers make batches ahead of the training loop. Too few, and training waits; too many cost memory and "
+    "bring nothing. Prefetch evens out samples that take longer. A straggler holds up batches behind it while they are "
+    "delivered in order: feedline lets other workers run ahead meanwhile, torch's loader does not. What is drawn was "
+    "measured a moment ago on this machine: samples sleep as long as you say, and training steps too.",
+    controls=(
+        Choice("engine", "Engine", ("process", "thread"), "process"),
+        Number("workers", "Workers", 0, 8, 3),
+        Number("prefetch", "Prefetch per worker", 1, 8, 2),
+        Number("load_ms", "Time to load a sample", 0, 20, 5, step=0.5, unit="ms"),
+        Number("spread", "Spread of that time", 0, 1.5, 0.3, step=0.1),
+        Number("stragglers", "Stragglers, 20 times as slow", 0, 10, 2, step=0.5, unit="%"),
+        Number("step_ms", "Training step", 0, 50, 8, unit="ms"),
+        Switch("in_order", "In order", default=True),
+    ),
+    code=_code,
+    run=apart(_run),
+    presets=(
+        *({"workers": workers} for workers in (0, 1, 2, 3, 4, 6, 8)),
+        *({"prefetch": prefetch} for prefetch in (1, 4, 8)),
+        *({"stragglers": share, "in_order": in_order} for share in (0, 5) for in_order in (True, False)),
+        {"step_ms": 25},
+        {"engine": "thread"},
+    ),
+)

@@ -1,0 +1,127 @@
+"""Runs of views over HTTP: told in order, slowed by a slow reader, ended when nobody reads."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from feedline.lab.controls import Values
+from feedline.lab.pictures import Event
+from feedline.lab.runs import AHEAD, MOST
+from feedline.lab.view import Actions
+from tests.lab.served import Waiting, client, counting, served
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_run_tells_its_code_its_events_and_its_end() -> None:
+    with served(counting()) as address, client(address) as asking:
+        told = _events(asking.post("/runs", json={"view": "counting", "values": {"events": 200}}).text)
+    assert told[0]["code"] == "count(200)"
+    assert [event["values"]["number"] for event in told[1:-2]] == list(range(200))
+    assert [event["kind"] for event in told[-2:]] == ["say", "done"]
+
+
+def test_a_view_that_fails_says_why() -> None:
+    with served(counting()) as address, client(address) as asking:
+        told = _events(asking.post("/runs", json={"view": "counting", "values": {"fails": True}}).text)
+    assert told[-1]["kind"] == "error"
+    assert told[-1]["text"] == "ValueError: this view fails"
+    assert "Traceback" in told[-1]["more"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "no JSON object"),
+        (b'{"view": "none"}', "no view 'none'"),
+        (b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),
+        (b'{"view": "counting", "values": 3}', "give an object"),
+        (b'{"view": "counting", "values": {"x": 1}}', "Nothing called 'x'"),
+        (b'"' + b"x" * 200_000 + b'"', "at most"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_a_sentence(body: bytes, told: str) -> None:
+    with served(counting()) as address, client(address) as asking:
+        answer = asking.post("/runs", content=body)
+    assert answer.status_code == 422
+    assert told in answer.json()["error"]
+
+
+def test_what_is_clicked_reaches_the_run() -> None:
+    waiting = Waiting()
+    with (
+        served(waiting.view()) as address,
+        client(address) as asking,
+        asking.stream("POST", "/runs", json={"view": "waiting"}) as run,
+    ):
+        lines = run.iter_lines()
+        number = json.loads(next(lines))["number"]
+        next(lines)
+        with client(address) as other:
+            assert other.post(f"/runs/{number}/actions", json={"action": "nothing"}).status_code == 422
+            assert other.post(f"/runs/{number}/actions", json={"action": "go"}).status_code == 200
+        rest = [json.loads(line) for line in lines]
+        assert {"kind": "say", "text": "clicked: go"} in rest
+        with client(address) as other:
+            answer = other.post(f"/runs/{number}/actions", json={"action": "go"})
+        assert "has ended" in answer.json()["error"]
+
+
+def test_a_reader_that_leaves_ends_the_run() -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as address:
+        with client(address) as asking, asking.stream("POST", "/runs", json={"view": "waiting"}) as run:
+            lines = run.iter_lines()
+            next(lines)
+        assert waiting.closed.wait(60)
+
+
+def test_a_slow_reader_slows_its_run() -> None:
+    made = threading.Event()
+    view, count = counting(), [0]
+
+    def counted(values: Values, actions: Actions) -> Iterator[Event]:
+        for event in view.run(values, actions):
+            count[0] += 1
+            if count[0] > AHEAD:
+                made.set()
+            yield {**event, "long": "x" * 50_000}
+
+    asked = {"view": "counting", "values": {"events": 20_000}}
+    with (
+        served(replace(view, run=counted)) as address,
+        client(address) as asking,
+        asking.stream("POST", "/runs", json=asked) as run,
+    ):
+        lines = run.iter_lines()
+        next(lines)
+        assert made.wait(60)
+        before = -1
+        while before != count[0]:  # until nobody takes anything any more
+            before = count[0]
+            time.sleep(0.3)
+        assert count[0] < 10_000
+
+
+def test_no_more_runs_than_the_lab_does_at_a_time() -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as address, ExitStack() as stack:
+        reading = []
+        for _ in range(MOST):
+            asking = stack.enter_context(client(address))
+            run = stack.enter_context(asking.stream("POST", "/runs", json={"view": "waiting"}))
+            reading.append(run.iter_lines())
+            next(reading[-1])
+        with client(address) as asking:
+            answer = asking.post("/runs", json={"view": "waiting"})
+        assert answer.status_code == 422
+        assert "as many as it does at a time" in answer.json()["error"]

@@ -1,0 +1,246 @@
+"""The lab in a browser: every view, its controls, what is said when something is wrong."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.lab.controls import Choice, Number, Switch
+from feedline.lab.export import exported
+from feedline.lab.page import page_of
+from feedline.lab.server import Server
+from feedline.lab.view import View
+from feedline.lab.views import VIEWS, batching, collate, samplers, your_dataset
+from tests.lab.served import TOKEN, Waiting, counting, served, serving, wait_until_left
+from tests.lab.test_views import figures_of, told_by
+from tests.report.test_page import CHROMIUM, FLAGS, NARROW, WIDTH
+
+QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
+# The colour of the page, and of all text against what lies behind it, as WCAG reckons contrast.
+LOOK = """() => {
+  const rgba = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (one) => { for (; one; one = one.parentElement) { const c = rgba(getComputedStyle(one).backgroundColor); if (c[3] === 1) return c; } };
+  const contrasts = {};
+  for (const one of document.querySelectorAll("body *")) {
+    if (!one.checkVisibility() || one.closest(":disabled, script") || ![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const style = getComputedStyle(one);
+    const [ink, ground] = [one.closest("svg") ? style.fill : style.color, behind(one)].map((c) => light(typeof c === "string" ? rgba(c) : c));
+    contrasts[`${one.tagName}.${one.getAttribute("class")}`] = (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  }
+  return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
+}"""  # noqa: E501
+
+# How far what was there already has moved without a click.
+SHIFT = """() => {
+  const observer = new PerformanceObserver(() => {});
+  observer.observe({ type: "layout-shift", buffered: true });
+  return new Promise((resolve) => setTimeout(() => resolve(observer.takeRecords()
+    .reduce((sum, { value, hadRecentInput }) => sum + (hadRecentInput ? 0 : value), 0)), 50));
+}"""
+
+
+def test_everything_is_in_the_page_and_below_400_kilobytes() -> None:
+    page = page_of(VIEWS, token=TOKEN, nonce="n")
+    assert len(page.encode()) < 400_000
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)|src=|@import|url\(", page)
+
+
+def test_no_text_of_a_view_can_end_the_script() -> None:
+    view = counting()
+    object.__setattr__(view, "notice", "</script><script>alert(1)</script>")
+    assert "<script>alert" not in page_of([view])
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+# Any, throughout: what Playwright has no types for without its package.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[tuple[str, Server]]:
+    with serving(*QUICK, counting()) as (at, server):
+        yield f"{at}/?token={TOKEN}", server
+
+
+@pytest.fixture
+def page(browser: Any, lab: tuple[str, Server]) -> Iterator[Any]:
+    """The lab, opened in a window; whatever the browser complains about fails the test."""
+    address, server = lab
+    opened = browser.new_page(viewport={"width": WIDTH, "height": 900}, reduced_motion="reduce")
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(address)
+    opened.wait_for_selector("html[data-ready=yes]")
+    yield opened
+    opened.close()
+    wait_until_left(server)
+    assert [text for text in complaints if "422" not in text] == []
+
+
+def shown(page: Any, view: str) -> None:
+    """Show a view, and wait for the end of its run."""
+    page.click(f"[data-view={view}]")
+    ended(page)
+
+
+def ended(page: Any) -> None:
+    page.wait_for_selector("#view[data-state=done], #view[data-state=stopped]", timeout=60_000)
+
+
+def give(page: Any, control: str, value: str) -> None:
+    page.fill(f"#c-{control}", value)
+    page.press(f"#c-{control}", "Enter")
+
+
+def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
+    for view in QUICK:
+        shown(page, view.name)
+        told = told_by(view, {})
+        names = [event["name"] for event in told if event["kind"] in ("cells", "bars", "lines", "table")]
+        assert {figure.get_attribute("data-picture") for figure in page.query_selector_all("figure")} == set(names)
+        figures = {figure.get_attribute("data-figure"): figure.inner_text() for figure in page.query_selector_all("dd")}
+        for name, value in figures_of(told).items():
+            assert figures[name] == str(value)
+        assert page.inner_text("#said") == [event["text"] for event in told if event["kind"] == "say"][-1]
+        assert "DataLoader" in page.inner_text("#code")
+        for width in (NARROW, WIDTH):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    assert page.evaluate(SHIFT) < 0.1  # "good", as browsers reckon it
+    assert page.query_selector("polyline.series") is None  # those of another view are gone
+    shown(page, "batching")
+    assert page.query_selector("polyline.series") is not None
+    assert len(page.query_selector_all("[data-picture='epoch 0'] .cell")) == 50
+
+
+def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any) -> None:
+    shown(page, "batching")
+    give(page, "batch_size", "25")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert "batch_size=25" in page.inner_text("#code")
+    page.reload()
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert page.input_value("#c-batch_size") == "25"
+    for absurd in ("1000000000", "0", "-3"):
+        give(page, "batch_size", absurd)
+        page.wait_for_selector(f"#trouble:has-text('Batch size: {absurd[:1]}')")
+        give(page, "batch_size", "5")
+        page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
+        assert page.is_hidden("#trouble")
+
+
+def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
+    page.focus("[data-view=samplers]")
+    page.keyboard.press("Enter")
+    ended(page)
+    assert page.inner_text("#title") == "Samplers"
+    page.focus("#c-forget")
+    page.keyboard.press("Space")
+    ended(page)
+    assert page.is_checked("#c-forget")
+    light = page.evaluate(LOOK)
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    dark = page.evaluate(LOOK)
+    assert light["ground"] != dark["ground"]
+    for theme in (light, dark):
+        faint = {pair: ratio for pair, ratio in theme["contrasts"].items() if ratio < 4.5}
+        assert not faint, "WCAG AA asks for 4.5"
+
+
+def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
+    shown(page, "counting")
+    page.check("#c-fails")
+    page.wait_for_selector("#trouble:has-text('this view fails')")
+    assert "Traceback" in page.inner_text("#trouble")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
+    with served(view) as at:
+        page = browser.new_page(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{at}/?token={TOKEN}#{view.name}{'?try_all=true' if view is your_dataset.VIEW else ''}")
+        for control in view.controls:
+            if isinstance(control, Number):
+                page.focus(f"#c-{control.name}-slider")
+                page.keyboard.press("ArrowRight" if control.default < control.most else "ArrowLeft")
+            elif isinstance(control, Choice):
+                page.select_option(f"#c-{control.name}", control.options[-1])
+            elif isinstance(control, Switch) and control.name != "try_all":
+                page.click(f"#c-{control.name}")
+            if control is view.controls[-1] or view is not your_dataset.VIEW:  # whose runs are long
+                page.wait_for_timeout(400)  # after which the page asks for another run
+                page.wait_for_selector("#view[data-state=done]", timeout=120_000)
+                assert page.is_hidden("#trouble")
+        assert page.query_selector_all("figure[data-picture]")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
+        page.close()
+    assert complaints == []
+
+
+def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        context = browser.new_context(reduced_motion="reduce")
+        tabs = [context.new_page() for _ in range(2)]
+        for tab in tabs:
+            tab.goto(f"{at}/?token={TOKEN}")
+            tab.wait_for_selector("[data-action=go]:not([disabled])")
+        tabs[0].click("[data-action=go]")
+        tabs[0].wait_for_selector("#view[data-state=done]")
+        assert tabs[0].inner_text("#said") == "clicked: go"
+        assert tabs[1].get_attribute("#view", "data-state") == "running"
+        context.close()
+        assert waiting.closed.wait(60)
+
+
+def test_a_server_that_was_stopped_is_told(browser: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        opened = browser.new_page()
+        opened.goto(f"{at}/?token={TOKEN}")
+        opened.wait_for_selector("[data-action=go]:not([disabled])")
+    for _ in range(2):  # during a run, and when another one is asked for
+        opened.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
+        assert opened.get_attribute("#view", "data-state") == "stopped"
+        opened.click("#again")
+    opened.close()
+
+
+def test_the_exported_page_needs_no_server(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lab.html"
+    file.write_text(exported([collate.VIEW, samplers.VIEW]), "utf-8")
+    opened = browser.new_page(reduced_motion="reduce")
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(file.as_uri())
+    opened.wait_for_selector("#view[data-state=done]")
+    assert "Recorded on a machine" in opened.inner_text("#origin")
+    opened.select_option("#c-kind", "detection")
+    opened.wait_for_selector("#said:has-text('boxes stay a list')")
+    opened.fill("#c-batch_size", "9")
+    opened.press("#c-batch_size", "Enter")
+    opened.wait_for_selector("#origin:has-text('nearest recorded settings')")
+    opened.close()
+    assert not complaints

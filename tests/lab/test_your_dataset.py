@@ -1,0 +1,112 @@
+"""Datasets of the user's on the lab's page: what is found and tried, and what is said of those that cannot be."""
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from feedline.lab.controls import read
+from feedline.lab.pictures import Event
+from feedline.lab.views.your_dataset import EXAMPLE, VIEW, arguments_of
+from feedline.tune.finding import Finding
+from tests.lab.test_views import picture, told_by
+
+DATASETS = """
+import time
+from torch.utils.data import DataLoader
+
+class Steady:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return float(index)
+
+class Raising(Steady):
+    def __getitem__(self, index):
+        raise ValueError("no picture of mine")
+
+class Spotty(Steady):
+    def __getitem__(self, index):
+        return 1 / (index % 7)
+
+class Hanging(Steady):
+    def __getitem__(self, index):
+        time.sleep(3600)
+
+loader = DataLoader(Steady(), 8, num_workers=1)
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(DATASETS)
+    return file
+
+
+def failure_of(source: str) -> Event:
+    """Return what is told of a dataset that cannot be tried."""
+    told = list(VIEW.run(read(VIEW.controls, {"source": source}), queue.SimpleQueue()))
+    assert told[-1]["kind"] == "error"
+    return told[-1]
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        ('DataLoader(dataset, engine="thread", num_workers=8)', {"engine": "thread", "num_workers": 8}),
+        ("DataLoader(dataset, collate_fn=feedline.collate.pad())", {}),
+        ("self.names = feedline.share(names)", {}),
+        ("ulimit -n 4096", {}),
+        (None, {}),
+    ],
+)
+def test_only_findings_about_arguments_can_be_tried(code: str | None, arguments: dict[str, object]) -> None:
+    assert arguments_of(Finding("name", "evidence", "fix", code)) == arguments
+
+
+def test_code_names_the_dataset_whatever_is_written() -> None:
+    for source in ("", "my.module:dataset", "a/file.py:dataset", "'); import os\n#"):
+        compile(VIEW.code(read(VIEW.controls, {"source": source})), "code", "exec")
+    assert "from my.module import dataset" in VIEW.code(read(VIEW.controls, {"source": "my.module:dataset"}))
+
+
+@pytest.mark.slow
+def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
+    assert "no module 'no_such_module'" in failure_of("no_such_module:dataset")["text"]
+    assert "has no 'Missing'" in failure_of(f"{file}:Missing")["text"]
+    assert "is no dataset" in failure_of(f"{file}:number")["text"]
+    raising = failure_of(f"{file}:Raising")
+    assert "no picture of mine" in raising["more"]
+    assert "in __getitem__" in raising["more"]
+    hanging = failure_of(f"{file}:Hanging")
+    assert "did not come to an end" in hanging["text"]
+    assert "in __getitem__" in hanging["more"]
+    file.write_text("import json\njson.loads('{')")
+    assert "JSONDecodeError" in failure_of(f"{file}:dataset")["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_example_has_a_disease_and_its_fix_is_seen() -> None:
+    events = told_by(VIEW, {"try_all": True})
+    assert picture(events, "findings")["rows"][0][0].startswith("waiting")
+    assert len(picture(events, "curve")["series"]) == 2
+    assert picture(events, "waits")["bars"]
+    rows = picture(events, "tried")["rows"]
+    assert [row[0] for row in rows] == ["as it is", "waiting", "the tuner's choice"]
+    assert float(rows[1][3].rstrip("x")) > 2
+    assert EXAMPLE.rpartition(":")[0] in VIEW.code(read(VIEW.controls, {}))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_loader_is_tried_as_it_is_and_samples_that_fail_are_skipped(file: Path) -> None:
+    events = told_by(VIEW, {"source": f"{file}:Spotty", "try_all": True})
+    before, after = picture(events, "tried")["rows"]
+    assert "ZeroDivisionError" in before[2]
+    assert int(after[2].replace(",", "")) > 0
+    events = told_by(VIEW, {"source": f"{file}:loader", "try_all": True})
+    assert "num_workers=1" in picture(events, "tried")["rows"][0][1]
