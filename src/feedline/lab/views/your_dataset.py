@@ -204,7 +204,7 @@ class _Curve:
             yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._target.code)}"], why)
 
     def _limits(self) -> Limits:
-        from feedline.tune.probe import room_now
+        from feedline.tune.measured import room_now
 
         made, room = make_some(self._target, seconds=_CURVE_S), room_now()
         limits = Limits.of(room.cores, room.memory_bytes, made.batch_bytes, made.cpu_share)
