@@ -336,7 +336,9 @@ def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [case["name"] for case in cases] == ["one rank", "4 ranks", "one rank", "4 ranks", "4 ranks"]
     assert all(case["restarts"] > 24 // 4 for case in cases), "two nodes were lost"
     assert cases[3]["of_ideal"] > cases[1]["of_ideal"] > 0.3, "what is prefetched outlasts the stragglers"
-    assert svg.read_text(encoding="utf-8").count("<polyline") == 2 * len(cases)
+    drawn = svg.read_text(encoding="utf-8")
+    assert drawn.count("<polyline") >= 2 * len(cases)
+    assert "4 ranks, any order, depth 2" in drawn
     assert "any order" in capsys.readouterr().out
 
 

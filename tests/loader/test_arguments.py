@@ -76,7 +76,7 @@ class NoLength:
         ({"collate": 5}, "collate=5 is not a function"),
         ({"workers": -1}, "workers=-1 is less than 0"),
         ({"workers": "2"}, "workers='2' is not an integer"),
-        ({"engine": "ray"}, "engine='ray' is not one of"),
+        ({"engine": "spark"}, "engine='spark' is not one of"),
         ({"engine": "inline", "workers": 2}, "engine='inline'.*2 workers"),
         ({"engine": "thread"}, "needs at least one worker"),
         ({"prefetch": 0}, "prefetch=0 is less than 1"),
