@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from feedline.errors import BadOption
+from feedline.failures import words
 from feedline.lab.controls import read
 from feedline.lab.guard import Guard, new_token
 from feedline.lab.page import page_of
@@ -86,7 +87,7 @@ async def _asked(request: Request) -> dict[str, Any]:
     try:
         asked = json.loads(body)
     except ValueError as error:
-        raise BadOption(f"The request is no JSON: {error}") from error
+        raise BadOption(f"The request is no JSON: {words(error)}.") from error
     if not isinstance(asked, dict):
         raise BadOption("The request is no JSON object.")
     return asked
