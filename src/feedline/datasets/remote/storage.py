@@ -101,8 +101,8 @@ class StoreBlob(Blob):
                 return ask(self._system)
         except _Expired as exc:
             raise SourceError(
-                f"{self.name} cannot be read: {words(exc)}. The credentials have expired, and those that were looked up "
-                "anew are no better. Renew them where they come from (environment, profile, role); with keys in "
+                f"{self.name} cannot be read: {words(exc)}. The credentials have expired, and those looked up anew "
+                "are no better. Renew them where they come from (environment, profile, role); with keys in "
                 "storage_options=, build the dataset with new ones and load the state."
             ) from exc
 
