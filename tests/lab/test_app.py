@@ -37,11 +37,22 @@ def test_a_view_that_fails_says_why() -> None:
     assert "Traceback" in told[-1]["more"]
 
 
+def test_a_number_that_json_has_not_is_told_and_not_taken_for_a_stopped_server() -> None:
+    def undefined(values: Values, actions: Actions) -> Iterator[Event]:
+        yield {"kind": "figures", "values": {"rate": float("nan")}}
+
+    with served(replace(counting(), run=undefined)) as address, client(address) as asking:
+        told = _events(asking.post("/runs", json={"view": "counting"}).text)
+    assert [event["kind"] for event in told] == ["run", "error"]
+    assert "ValueError" in told[-1]["text"]
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         (b"{", "no JSON"),
         (b"[]", "no JSON object"),
+        (b"[" * 90_000, "no JSON"),
         (b'{"view": "none"}', "no view 'none'"),
         (b'{"view": "counting", "values": {"events": 1000000000}}', "0 to 100000"),
         (b'{"view": "counting", "values": 3}', "give an object"),

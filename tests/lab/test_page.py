@@ -163,11 +163,44 @@ def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
         assert not faint, "WCAG AA asks for 4.5"
 
 
+def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
+    shown(page, "batching")
+    give(page, "batch_size", "25")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    shown(page, "samplers")
+    page.go_back()
+    page.wait_for_selector("#title:text-is('Batching')")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert page.input_value("#c-batch_size") == "25"
+
+
+def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
+    shown(page, "samplers")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "view"
+    page.wait_for_timeout(100)
+    assert page.inner_text("#title") == "Samplers"
+
+
+def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
+    shown(page, "batching")
+    assert page.query_selector_all("svg[role=img]")
+    assert not page.query_selector_all("svg[role=img]:not([aria-label])")
+    give(page, "batch_size", "1000000000")
+    page.wait_for_selector("#trouble:has-text('not possible')")
+    assert not page.query_selector_all("figure")
+    give(page, "batch_size", "5")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
+    ended(page)
+    assert page.query_selector_all("figure:not(.stale)")
+
+
 def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
     shown(page, "counting")
     page.check("#c-fails")
     page.wait_for_selector("#trouble:has-text('this view fails')")
-    assert "Traceback" in page.inner_text("#trouble")
+    assert "Traceback" in page.inner_text("#trouble pre")
 
 
 @pytest.mark.slow

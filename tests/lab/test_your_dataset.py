@@ -70,6 +70,7 @@ def test_only_findings_about_arguments_can_be_tried(code: str | None, arguments:
 def test_code_names_the_dataset_whatever_is_written() -> None:
     for source in ("", "my.module:dataset", "a/file.py:dataset", "'); import os\n#"):
         compile(VIEW.code(read(VIEW.controls, {"source": source})), "code", "exec")
+    assert "from mine import dataset" in VIEW.code(read(VIEW.controls, {"source": "mine.py:dataset"}))
     assert "from my.module import dataset" in VIEW.code(read(VIEW.controls, {"source": "my.module:dataset"}))
 
 

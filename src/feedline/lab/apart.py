@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import tempfile
 import threading
 import traceback
 import warnings
@@ -39,31 +40,36 @@ def apart(run: Run) -> Run:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, run, values), daemon=False, name="feedline-lab-run")
-        process.start()
-        theirs.close()
-        try:
-            yield from _told(ours, actions)
-        finally:
-            ours.close()
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all that it had started
-                os.killpg(process.pid or 0, signal.SIGKILL)
-            process.join()
-            process.close()
+        # What a process that is killed has in there would stay.
+        with tempfile.TemporaryDirectory(prefix="feedline-lab-", ignore_cleanup_errors=True) as folder:
+            process = context.Process(target=_work, args=(theirs, run, values, folder), name="feedline-lab-run")
+            process.start()
+            theirs.close()
+            try:
+                yield from _told(ours, actions, process.is_alive)
+            finally:
+                ours.close()
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all its workers
+                    os.killpg(process.pid or 0, signal.SIGKILL)
+                process.join()
+                process.close()
 
     return begin
 
 
-def _told(ours: Connection, actions: Actions) -> Iterator[Event]:
+def _told(ours: Connection, actions: Actions, is_alive: Callable[[], bool]) -> Iterator[Event]:
     """Yield events until the run has ended; hand on what is clicked."""
     while True:
         with contextlib.suppress(queue.Empty):
             while True:
                 ours.send(actions.get_nowait())
-        if not ours.poll(_LOOK_S):
+        lives = is_alive()
+        if not ours.poll(_LOOK_S) and lives:
             yield {"kind": "still"}  # so that whoever reads may leave
             continue
         try:
+            if not lives and not ours.poll():  # a worker that was left behind holds the other end
+                raise EOFError
             event: Event | None = ours.recv()
         except EOFError:
             raise ViewFailed(
@@ -74,7 +80,7 @@ def _told(ours: Connection, actions: Actions) -> Iterator[Event]:
         yield event
 
 
-def _work(theirs: Connection, run: Run, values: Values) -> None:
+def _work(theirs: Connection, run: Run, values: Values, folder: str) -> None:
     """Do the run. In its own process."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which ends its runs itself
@@ -82,6 +88,7 @@ def _work(theirs: Connection, run: Run, values: Values) -> None:
     multiprocessing.set_start_method("fork", force=True)
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers here mostly sleep
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     actions: Actions = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(theirs, actions), daemon=True).start()
     told: dict[str, Any] | None = None

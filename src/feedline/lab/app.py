@@ -86,7 +86,7 @@ async def _asked(request: Request) -> dict[str, Any]:
             raise BadOption(f"A request to the lab has at most {_MOST_BYTES:,} bytes.")
     try:
         asked = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadOption(f"The request is no JSON: {words(error)}.") from error
     if not isinstance(asked, dict):
         raise BadOption("The request is no JSON object.")

@@ -13,9 +13,8 @@ import json
 import queue
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import TimeoutError as Late
-from typing import Any
 
 from feedline.errors import BadOption, FeedlineError
 from feedline.lab.controls import Values
@@ -23,7 +22,8 @@ from feedline.lab.pictures import Event
 from feedline.lab.view import Actions, View
 
 AHEAD = 64
-MOST = 6
+MOST = 4
+"""At a time: browsers have six connections to a server, and those for a page and a click have to be free."""
 
 
 class Runs:
@@ -43,10 +43,7 @@ class Runs:
             raise BadOption(
                 f"{MOST} runs of the lab are going on, which is as many as it does at a time. Close a tab or wait."
             )
-        number = next(self._numbers)
-        run = _Run(number, view, values, lambda: self._running.pop(number, None))
-        self._running[number] = run
-        return run
+        return _Run(next(self._numbers), view, values, self._running)
 
     def act(self, number: int, action: str) -> None:
         """Tell a run what the user has clicked.
@@ -71,34 +68,34 @@ class Runs:
 
 
 class _Run:
-    def __init__(self, number: int, view: View, values: Values, ended: Callable[[], object]) -> None:
+    def __init__(self, number: int, view: View, values: Values, running: dict[int, _Run]) -> None:
         self.view = view
         self.actions: Actions = queue.SimpleQueue()
         self._number = number
         self._values = values
-        self._ended = ended
+        self._running = running
         self._stopped = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue(AHEAD)
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(AHEAD)
         self._thread = threading.Thread(target=self._make, name=f"feedline-lab-{view.name}-{number}", daemon=True)
 
     async def lines(self) -> AsyncIterator[str]:
         """Yield events as lines of JSON, until the run has ended or whoever reads has gone."""
+        self._running[self._number] = self  # not before: whoever asked may have gone, and nobody would end it
         self._thread.start()
         try:
-            yield _line({"kind": "run", "number": self._number, "code": self.view.code(self._values)})
-            while (event := await self._events.get()) is not None:
-                yield _line(event)
+            while (line := await self._lines.get()) is not None:
+                yield line
         finally:
             self.stop()
-            self._ended()
+            del self._running[self._number]
 
     def stop(self) -> None:
         """End the run, and `lines`, if somebody still reads them."""
         self._stopped.set()
-        while not self._events.empty():
-            self._events.get_nowait()
-        self._events.put_nowait(None)
+        while not self._lines.empty():
+            self._lines.get_nowait()
+        self._lines.put_nowait(None)
 
     def join(self) -> None:
         self._thread.join(5)
@@ -107,6 +104,7 @@ class _Run:
         """Run the view. On its own thread."""
         events = self.view.run(self._values, self.actions)
         try:
+            self._put({"kind": "run", "number": self._number, "code": self.view.code(self._values)})
             for event in events:
                 if self._stopped.is_set() or (event["kind"] != "still" and not self._put(event)):
                     return
@@ -126,7 +124,10 @@ class _Run:
         """Hand an event over; False if nobody reads any more."""
         if self._stopped.is_set():
             return False
-        handed = asyncio.run_coroutine_threadsafe(self._events.put(event), self._loop)
+        line = None
+        if event is not None:
+            line = json.dumps(event, separators=(",", ":"), allow_nan=False, default=str) + "\n"
+        handed = asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop)
         while not self._stopped.is_set():
             try:
                 handed.result(0.2)
@@ -135,8 +136,3 @@ class _Run:
             return True
         handed.cancel()
         return False
-
-
-# Any: what JSON has.
-def _line(event: dict[str, Any]) -> str:
-    return json.dumps(event, separators=(",", ":"), allow_nan=False, default=str) + "\n"

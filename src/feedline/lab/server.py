@@ -48,6 +48,7 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True, sh
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
+        listening.listen()  # whoever comes before the server has begun waits for it
     except OSError as error:
         listening.close()
         raise BadOption(

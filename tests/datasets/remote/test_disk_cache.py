@@ -60,6 +60,31 @@ def test_another_tag_is_another_blob(tmp_path: Path) -> None:
     assert CachedBlob(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
 
 
+def test_addresses_that_differ_in_what_is_not_shown_are_other_blobs(tmp_path: Path) -> None:
+    cache, blobs = DiskCache(tmp_path / "c", 10**6), [Far(), Far(DATA[::-1])]
+    for number, blob in enumerate(blobs):
+        blob.name, blob.address = "https://host/get?***", f"https://host/get?file={number}"
+        assert CachedBlob(blob, cache).read(0, 5000) == blob.data[:5000]
+
+
+def test_a_new_folder_counts_its_first_piece_once(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+    CachedBlob(far, cache).read(0, 3 * PIECE)
+    assert int.from_bytes((tmp_path / "c" / MARK).read_bytes(), "little") == taken(tmp_path / "c")
+
+
+def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    CachedBlob(far, cache).read(0, PIECE)
+
+    def refuse(path: Path) -> None:
+        raise OSError(30, f"Read-only file system: {path}")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert CachedBlob(far, cache).read(0, PIECE) == DATA[:PIECE]
+    assert far.reads == 1
+
+
 @pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
 def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
@@ -118,12 +143,15 @@ def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     CachedBlob(far, cache).read(0, 1)
-    half, young = tmp_path / "c" / ".half", tmp_path / "c" / ".young"
-    half.write_bytes(b"abc")
-    young.write_bytes(b"abc")
-    os.utime(half, (0, 0))
+    half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
+    others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # the user's, put there later
+    for path in (half, young, *others):
+        path.write_bytes(b"abc")
+    for path in (half, *others):
+        os.utime(path, (0, 0))
     CachedBlob(far, cache).read(0, 5 * PIECE)
     assert (half.exists(), young.exists()) == (False, True)
+    assert all(path.exists() for path in others)
 
 
 def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import struct
 import time
 import zlib
@@ -23,6 +24,7 @@ from pathlib import Path
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import BadOption, FeedlineWarning, tell
+from feedline.values.shown import identity_of
 from feedline.values.sizes import bytes_text
 
 PIECE_BYTES = 1 << 22
@@ -32,6 +34,8 @@ _KEPT = 0.9
 _ABANDONED_S = 3600.0
 """How old a file is that somebody began to write, and will not end."""
 _COUNT = struct.Struct("<q")
+_NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
+"""Of pieces, and of files that somebody began to write. Others were put there by the user, and are left alone."""
 
 
 class DiskCache:
@@ -57,16 +61,17 @@ class DiskCache:
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return where a piece of a blob is, if it is there."""
-        about = f"{blob.name}\n{blob.size}\n{blob.tag}".encode()
+        about = f"{identity_of(blob.address)}\n{blob.size}\n{blob.tag}".encode()
         return self.folder / f"{hashlib.blake2b(about, digest_size=16).hexdigest()}-{number}"
 
     def read(self, path: Path, size: int) -> bytes | None:
         """Return the bytes of a piece; None if it is not there, or not whole."""
         try:
             content = path.read_bytes()
-            os.utime(path)  # when it was used
-        except OSError:  # not there, or deleted meanwhile
+        except OSError:  # not there
             return None
+        with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
+            os.utime(path)  # when it was used
         body = content[:-4]
         if len(body) != size or content[-4:] != struct.pack("<I", zlib.crc32(body)):
             return None  # written before a power failure
@@ -78,8 +83,8 @@ class DiskCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked() as mark:
                 before = path.stat().st_size if path.exists() else 0  # another process was quicker
-                write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
                 total = self._counted(mark) + len(body) + 4 - before
+                write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
                 if total > self.max_bytes:
                     total = self._delete_least_recent(path)
                 os.pwrite(mark, _COUNT.pack(total), 0)
@@ -113,10 +118,10 @@ class DiskCache:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-                    facts = entry.stat()
-                    if not entry.name.startswith("."):
+                    name, facts = _NAME.fullmatch(entry.name), entry.stat()
+                    if name and not name["begun"]:
                         found.append((facts.st_mtime_ns, facts.st_size, entry.path))
-                    elif entry.name != MARK and facts.st_mtime < time.time() - _ABANDONED_S:
+                    elif name and facts.st_mtime < time.time() - _ABANDONED_S:
                         os.unlink(entry.path)
         return found
 
@@ -128,7 +133,7 @@ class DiskCache:
             if total <= self.max_bytes * _KEPT:
                 break
             if path != str(newest):
-                os.unlink(path)
+                Path(path).unlink(missing_ok=True)
                 total -= size
         return total
 

@@ -10,12 +10,13 @@ class Lab {
     this.running = null;
     at("views").append(...told.views.map(({ name, title }) => {
       const button = element("button", { type: "button", "data-view": name }, title);
-      button.addEventListener("click", () => { this.open(told.views.find((view) => view.name === name), {}); at("view").focus({ preventScroll: true }); });
+      button.addEventListener("click", () => { history.pushState(null, "", `#${name}`); this.open(told.views.find((view) => view.name === name), {}); at("view").focus({ preventScroll: true }); });
       return button;
     }));
     at("again").addEventListener("click", () => this.run());
     at("copy").addEventListener("click", () => this.copy());
     at("controls").addEventListener("submit", (event) => event.preventDefault());
+    document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); at("view").focus(); }); // what follows # is a view
     addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => redraw(at("pictures")), 100); });
     addEventListener("hashchange", () => this.open(...fromAddress(told.views)));
     this.open(...fromAddress(told.views));
@@ -56,6 +57,8 @@ class Lab {
     at("figures").replaceChildren();
     at("said").textContent = "";
     this.trouble("");
+    this.buttons(false);
+    for (const framed of at("pictures").children) framed.classList.add("stale");
     at("pace-label").hidden = true;
     this.state("running");
     const show = async (event) => {
@@ -67,13 +70,26 @@ class Lab {
       if (told.recorded) await this.replay(show); else await liveRun(this.view.name, this.values, told.token, signal, show);
     } catch (error) {
       if (signal.aborted) return;
-      this.state("stopped");
-      this.trouble(error instanceof Refused ? error.message
+      this.stop(error instanceof Refused ? error.message
         : "The lab's server does not answer: it has been stopped. Start it again with `feedline lab`, and open the address that it prints.");
       return;
     }
-    if (!signal.aborted && at("state").textContent === "running") this.state("done");
+    if (signal.aborted) return;
+    if (at("state").textContent === "running") this.state("done");
+    this.over();
+  }
+
+  // What a former run has drawn, and this one has not, is not true any more.
+  over() {
     this.buttons(false);
+    for (const framed of at("pictures").querySelectorAll(".stale")) framed.remove();
+  }
+
+  stop(text, traceback) {
+    this.state("stopped");
+    this.trouble(text);
+    if (traceback) at("trouble").append(element("pre", {}, traceback));
+    this.over();
   }
 
   async replay(show) {
@@ -90,7 +106,7 @@ class Lab {
       at("figures").replaceChildren(...Object.entries(event.values).map(([name, value]) =>
         element("div", {}, element("dt", {}, name), element("dd", { "data-figure": name }, typeof value === "number" ? short(value) : value))));
     } else if (event.kind === "say") at("said").textContent = event.text;
-    else if (event.kind === "error") { this.state("stopped"); this.trouble(event.more ? `${event.text}\n\n${event.more}` : event.text); }
+    else if (event.kind === "error") this.stop(event.text, event.more);
     else if (event.kind !== "done") draw(at("pictures"), event);
   }
 

@@ -36,7 +36,7 @@ const MARKS = {
   },
 
   bars({ bars }, wide) {
-    const most = Math.max(1e-12, ...bars.map(([, value]) => value)), tall = 26, left = Math.min(150, wide * 0.3), beside = Math.min(190, wide * 0.45);
+    const most = Math.max(1e-12, ...bars.map(([, value]) => value)), tall = 26, left = Math.min(150, wide * 0.36), beside = Math.min(190, wide * 0.45);
     const drawn = svg("svg", { viewBox: `0 0 ${wide} ${bars.length * tall}`, role: "img" });
     bars.forEach(([name, value, text, shade], row) => {
       const length = Math.max(1, value / most * (wide - left - beside));
@@ -109,7 +109,7 @@ const MARKS = {
 // What shades mean where they are spans of time.
 const SHADES = {
   compute: "training step", fetch: "samples are fetched", transform: "samples are transformed", collate: "the batch is collated",
-  write: "the batch is written", order: "an earlier batch is missing", slot: "memory in use", deliver: "handed out",
+  write: "the batch is written", order: "waiting for a batch", slot: "memory in use", deliver: "handed out",
   start: "starting", transfer: "on its way", device: "copied to the device", queue: "waiting", bad: "lost", good: "recovered",
 };
 
@@ -122,9 +122,11 @@ function legendOf(entries) {
 function draw(place, event) {
   const made = MARKS[event.kind](event, Math.max(280, place.clientWidth)), old = place.querySelector(`[data-picture="${CSS.escape(event.name)}"]`);
   const framed = element("figure", { "data-picture": event.name, "data-kind": event.kind }, element("figcaption", {}, event.title), made);
+  for (const drawn of framed.querySelectorAll("svg")) drawn.setAttribute("aria-label", event.title);
   framed.drawn = event;
   if (old) old.replaceWith(framed); else place.append(framed);
+  return framed;
 }
 
 // Pictures are as wide as their place, so that their letters stay as large as others.
-function redraw(place) { for (const framed of [...place.children]) draw(place, framed.drawn); }
+function redraw(place) { for (const framed of [...place.children]) draw(place, framed.drawn).className = framed.className; }

@@ -213,8 +213,10 @@ class _Curve:
         return replace(limits, workers=_MOST_WORKERS, reason="the lab tries no more; `feedline tune` does")
 
     def _rate(self, setting: Setting) -> Rate | None:
-        *_, seen = _trained(self._target, _of_setting(setting), self._step_s, _CURVE_S)
-        return None if seen.failure else Rate(seen.samples_per_s, seen.stall)
+        seen = _Trained()
+        for seen in _trained(self._target, _of_setting(setting), self._step_s, _CURVE_S):
+            pass
+        return Rate(seen.samples_per_s, seen.stall) if seen.stats and not seen.failure else None
 
     def _drawn(self) -> Event:
         series: dict[str, dict[int, float]] = {}
@@ -280,7 +282,8 @@ def _call(given: Arguments) -> str:
 
 def _code(values: Values) -> str:
     source = values["source"] or EXAMPLE
-    module, _, name = source.rpartition(":")
+    file, _, name = source.rpartition(":")
+    module = file.removesuffix(".py")
     is_module = all(map(str.isidentifier, [*module.split("."), name]))
     first = f"from {module} import {name}" if is_module else f"dataset = ...  # {source!r}"
     made = f"\ndataset = {name}()  # or what it is, if it is one already" if is_module else ""

@@ -1,0 +1,55 @@
+"""Runs in a process of their own: nothing of them stays, however they end."""
+
+import os
+import queue
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feedline.lab.apart import ViewFailed, apart
+from feedline.lab.controls import Values
+from feedline.lab.pictures import Event, say
+from feedline.lab.view import Actions
+
+
+def _forking(values: Values, _: Actions) -> Iterator[Event]:
+    """Tell the ids of this process and of a worker that stays when it dies, and where it has put a file."""
+    worker = os.fork()
+    if not worker:
+        time.sleep(3600)
+    file = Path(tempfile.mkdtemp()) / "file"
+    file.write_text("x")
+    yield say(f"{os.getpid()} {worker} {file}")
+    if values["dies"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(3600)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dies", [True, False])
+def test_nothing_of_a_run_stays(dies: bool) -> None:
+    events = apart(_forking)({"dies": dies}, queue.SimpleQueue())
+    told = next(event["text"] for event in events if event["kind"] == "say")
+    process, worker, file = told.split(maxsplit=2)
+    if dies:
+        with pytest.raises(ViewFailed, match="has ended in the middle"):
+            list(events)
+    else:
+        events.close()  # type: ignore[attr-defined]  # it is a generator
+    until = time.monotonic() + 10
+    while (_is_running(int(process)) or _is_running(int(worker))) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _is_running(int(process))
+    assert not _is_running(int(worker))
+    assert not Path(file).parent.exists()
