@@ -1,6 +1,7 @@
 """Runs of views over HTTP: told in order, slowed by a slow reader, ended when nobody reads."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from feedline.lab.controls import Values
+from feedline.lab.guard import HEADER
 from feedline.lab.pictures import Event
 from feedline.lab.runs import AHEAD, MOST
 from feedline.lab.view import Actions
-from tests.lab.served import Waiting, client, counting, served
+from tests.lab.served import TOKEN, Waiting, client, counting, served, serving, wait_until_left
 
 
 def _events(text: str) -> list[dict[str, Any]]:
@@ -94,6 +96,18 @@ def test_a_reader_that_leaves_ends_the_run() -> None:
             lines = run.iter_lines()
             next(lines)
         assert waiting.closed.wait(60)
+
+
+def test_who_leaves_before_the_end_of_a_request_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(counting()) as (address, server):
+        host, port = "127.0.0.1", int(address.rpartition(":")[2])
+        with socket.create_connection((host, port)) as asking:
+            head = f"POST /runs HTTP/1.1\r\nHost: {host}:{port}\r\n{HEADER}: {TOKEN}\r\nContent-Length: 9\r\n\r\n"
+            asking.sendall(head.encode())
+            while not server.server_state.connections:
+                time.sleep(0.01)
+        wait_until_left(server)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_slow_reader_slows_its_run() -> None:

@@ -1,14 +1,17 @@
 """Datasets of the user's on the lab's page: what is found and tried, and what is said of those that cannot be."""
 
 import queue
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from feedline.lab.controls import read
 from feedline.lab.pictures import Event
-from feedline.lab.views.your_dataset import EXAMPLE, VIEW, arguments_of
+from feedline.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, arguments_of
 from feedline.tune.finding import Finding
+from feedline.tune.search import Setting
+from feedline.tune.target import target_of
 from tests.lab.test_views import picture, told_by
 
 DATASETS = """
@@ -72,6 +75,21 @@ def test_code_names_the_dataset_whatever_is_written() -> None:
         compile(VIEW.code(read(VIEW.controls, {"source": source})), "code", "exec")
     assert "from mine import dataset" in VIEW.code(read(VIEW.controls, {"source": "mine.py:dataset"}))
     assert "from my.module import dataset" in VIEW.code(read(VIEW.controls, {"source": "my.module:dataset"}))
+
+
+class Once:
+    """A stream that has nothing more to give the second time."""
+
+    def __init__(self) -> None:
+        self.left = iter(range(100))
+
+    def __iter__(self) -> Iterator[int]:
+        return self.left
+
+
+def test_a_stream_that_ends_before_it_is_measured_has_no_rate() -> None:
+    curve = _Curve(target_of(Once()), 0.0)
+    assert curve._rate(Setting("inline", 0, 2)) is None
 
 
 @pytest.mark.slow

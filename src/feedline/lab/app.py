@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -67,7 +67,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
             Route("/runs/{number:int}/actions", act, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, token=token, port=port)],
-        exception_handlers={BadOption: _refused},
+        exception_handlers={BadOption: _refused, ClientDisconnect: _refused},  # whom nobody hears: no traceback
     )
     app.state.runs = runs
     return app

@@ -29,7 +29,8 @@ class Number:
             raise BadOption(f"{self.label}: {given!r} is no number. Give one from {self._bounds()}.")
         if not self.least <= given <= self.most:
             raise BadOption(
-                f"{self.label}: {str(given):.20} is not possible here: the lab runs on small data, and takes {self._bounds()}."
+                f"{self.label}: {given!s:.20} is not possible here: the lab runs on small data, and takes "
+                f"{self._bounds()}."
             )
         return int(given) if self.step == int(self.step) else float(given)
 

@@ -162,6 +162,24 @@ def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
+def test_a_process_that_is_killed_while_it_writes_leaves_no_piece_uncounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
+
+    def killed(path: Path, *pieces: bytes) -> None:
+        path.write_bytes(b"".join(pieces))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_cache, "write_whole", killed)
+        for number in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                CachedBlob(far, cache).read(number * PIECE, number * PIECE + 1)
+    CachedBlob(far, cache).read(3 * PIECE, 5 * PIECE)
+    assert taken(tmp_path / "c") <= 4 * PIECE
+
+
 def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadOption, match=r"holds other files, such as 'thesis.tex'"):

@@ -82,12 +82,14 @@ class DiskCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked() as mark:
+                size = len(body) + 4
                 before = path.stat().st_size if path.exists() else 0  # another process was quicker
-                total = self._counted(mark) + len(body) + 4 - before
-                write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                total = self._counted(mark) + size - before
                 if total > self.max_bytes:
-                    total = self._delete_least_recent(path)
+                    total = size + self._delete_least_recent(path, self.max_bytes * _KEPT - size)
+                # Before the piece: who is killed in between leaves a count that is too high, and so is made anew soon.
                 os.pwrite(mark, _COUNT.pack(total), 0)
+                write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
         except OSError as exc:
             tell(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
@@ -125,16 +127,15 @@ class DiskCache:
                         os.unlink(entry.path)
         return found
 
-    def _delete_least_recent(self, newest: Path) -> int:
-        """Delete pieces until there is room again; returns how many bytes are left."""
-        pieces = sorted(self._pieces())
+    def _delete_least_recent(self, newest: Path, most: float) -> int:
+        """Delete pieces until so many bytes are left, besides those of `newest`; returns how many."""
+        pieces = sorted(piece for piece in self._pieces() if piece[2] != str(newest))
         total = sum(size for _, size, _ in pieces)
         for _, size, path in pieces:
-            if total <= self.max_bytes * _KEPT:
+            if total <= most:
                 break
-            if path != str(newest):
-                Path(path).unlink(missing_ok=True)
-                total -= size
+            Path(path).unlink(missing_ok=True)
+            total -= size
         return total
 
     def __repr__(self) -> str:

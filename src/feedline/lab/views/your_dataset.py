@@ -213,9 +213,7 @@ class _Curve:
         return replace(limits, workers=_MOST_WORKERS, reason="the lab tries no more; `feedline tune` does")
 
     def _rate(self, setting: Setting) -> Rate | None:
-        seen = _Trained()
-        for seen in _trained(self._target, _of_setting(setting), self._step_s, _CURVE_S):
-            pass
+        seen = [_Trained(), *_trained(self._target, _of_setting(setting), self._step_s, _CURVE_S)][-1]
         return Rate(seen.samples_per_s, seen.stall) if seen.stats and not seen.failure else None
 
     def _drawn(self) -> Event:
