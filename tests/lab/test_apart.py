@@ -1,11 +1,13 @@
 """Runs in a process of their own: nothing of them stays, however they end."""
 
+import multiprocessing
 import os
 import queue
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def _forking(values: Values, _: Actions) -> Iterator[Event]:
     time.sleep(3600)
 
 
+def _as_lab(sender: Connection) -> None:
+    """Begin a run, tell what it tells, and wait to be killed."""
+    for event in apart(_forking)({"dies": False}, queue.SimpleQueue()):
+        if event["kind"] == "say":
+            sender.send(event["text"])
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -41,12 +50,28 @@ def _is_running(pid: int) -> bool:
 def test_nothing_of_a_run_stays(dies: bool) -> None:
     events = apart(_forking)({"dies": dies}, queue.SimpleQueue())
     told = next(event["text"] for event in events if event["kind"] == "say")
-    process, worker, file = told.split(maxsplit=2)
     if dies:
         with pytest.raises(ViewFailed, match="has ended in the middle"):
             list(events)
     else:
         events.close()  # type: ignore[attr-defined]  # it is a generator
+    _check_nothing_stays(told)
+
+
+@pytest.mark.timeout(60)
+def test_nothing_of_a_run_stays_when_the_lab_is_killed() -> None:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    lab = context.Process(target=_as_lab, args=(sender,))
+    lab.start()
+    told = receiver.recv()
+    lab.kill()
+    lab.join()
+    _check_nothing_stays(told)
+
+
+def _check_nothing_stays(told: str) -> None:
+    process, worker, file = told.split(maxsplit=2)
     until = time.monotonic() + 10
     while (_is_running(int(process)) or _is_running(int(worker))) and time.monotonic() < until:
         time.sleep(0.05)

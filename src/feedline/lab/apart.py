@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import shutil
 import signal
 import tempfile
 import threading
@@ -90,7 +91,7 @@ def _work(theirs: Connection, run: Run, values: Values, folder: str) -> None:
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers here mostly sleep
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     actions: Actions = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(theirs, actions), daemon=True).start()
+    threading.Thread(target=_listen, args=(theirs, actions, folder), daemon=True).start()
     told: dict[str, Any] | None = None
     try:
         for event in run(values, actions):
@@ -106,9 +107,10 @@ def _work(theirs: Connection, run: Run, values: Values, folder: str) -> None:
     theirs.send(None)
 
 
-def _listen(theirs: Connection, actions: Actions) -> None:
+def _listen(theirs: Connection, actions: Actions, folder: str) -> None:
     while True:
         try:
             actions.put(theirs.recv())
         except (EOFError, OSError):
+            shutil.rmtree(folder, ignore_errors=True)
             os.killpg(0, signal.SIGKILL)  # the lab has gone, however that came about: nothing of this run may stay
