@@ -50,6 +50,13 @@ def test_figures_are_of_the_time_between_the_looks() -> None:
     )
 
 
+def test_workers_that_were_added_meanwhile_are_shown() -> None:
+    looks = deque([(10 * S, totals(1, 9.0, 8.0, {0: 5.0})), (12 * S, totals(2, 11.0, 8.5, {0: 6.0, 2: 2.0}))])
+    figures = figures_of("Photos", looks, workers=2)
+    assert figures is not None
+    assert figures.busy == [0.5, 0.0, 1.0]
+
+
 def test_a_loader_that_delivers_nothing_is_silent_since_then() -> None:
     looks = deque((second * S, totals(3, 3.0, 1.0)) for second in range(4, 9))
     figures = figures_of("Photos", looks, workers=0)

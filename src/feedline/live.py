@@ -141,13 +141,15 @@ def figures_of(
     elapsed = total.nanoseconds - before.nanoseconds
     waited = total.opened + total.waited - before.opened - before.waited
     last = next((at for at, then in looks if then.batches == total.batches), now)
-    busy = (total.busy.get(worker, 0) - before.busy.get(worker, 0) for worker in range(workers))
+    spent = {worker: ns - before.busy.get(worker, 0) for worker, ns in total.busy.items()}
+    workers = max([workers, *(worker + 1 for worker, ns in spent.items() if ns > 0)])  # with "auto", some are added
+    busy = (spent.get(worker, 0) for worker in range(workers))
     return Figures(
         name=name,
         batches_per_s=batches * 1e9 / passed,
         samples_per_s=(total.samples - before.samples) * 1e9 / passed,
         stall=min(1.0, max(0.0, waited / elapsed)) if batches > 0 and elapsed > 0 else None,
-        busy=[min(1.0, max(0.0, spent / passed)) for spent in busy],
+        busy=[min(1.0, max(0.0, ns / passed)) for ns in busy],
         ready=(total.ready - before.ready) / batches if batches > 0 else 0.0,
         faults=faults,
         restarts=restarts,

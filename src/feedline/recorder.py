@@ -93,6 +93,7 @@ class Recorder:
         self._faults = loader.faults
         self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
+        self._tuning = loader._tuning
         self._stats = loader.stats()
         self.follow(loader)
         self._kept = self.counters.observer.record(most)
@@ -118,7 +119,8 @@ class Recorder:
             figures: of the machine, from before the recording began or about then.
         """
         loader = self._loader()
-        if loader is not None and loader._resources.counters is self.counters:
+        is_same = loader is not None and loader._resources.counters is self.counters
+        if loader is not None and is_same:
             self._stats = loader.stats()
         waited = self.period().wait_s
         recording = self.counters.observer.recorded(self._kept)
@@ -126,8 +128,15 @@ class Recorder:
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
         recording.counters |= {"wait_s": waited, "faults": faults.counts()}
+        if self._tuning is not None:  # which has gone on, also if the loader is gone
+            recording.settings |= {"workers": self._tuning.count, "prefetch": self._tuning.depth}
+            recording.counters["workers"] = self._tuning.count
         recording.memory = list(stats.memory)
         recording.system, recording.log = figures.since(self._kept.origin), list(figures.trouble)
+        if loader is not None and not is_same:
+            recording.log.append(
+                "The settings of the loader were changed meanwhile. What it did since is not part of this recording."
+            )
         if self._kept.is_full:
             recording.log.append(
                 f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "

@@ -63,6 +63,13 @@ def test_a_trace_is_written_besides(tmp_path: Path) -> None:
     assert (tmp_path / "run.html").exists()
 
 
+def test_page_and_trace_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    out = str(tmp_path / "out")
+    assert main(["report", str(tmp_path / "run.json"), "-o", out, "--trace", out]) == 1
+    assert "cannot be both" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["-o", "--trace"])
 def test_the_recording_is_not_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")

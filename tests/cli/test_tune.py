@@ -105,6 +105,7 @@ def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, tex
         (["tune", "a:b", "--step-ms", "-1"], "-1 is no time"),
         (["tune", "a:b", "--step-ms", "nan"], "nan is no time"),
         (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
+        (["tune", "a:b", "--plot", "no/such/a.svg"], "there is no folder"),
         (["bench", "mine"], "nor a dataset such as module:dataset"),
         (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
         (["bench", "a:b", "--engine", "magic"], "invalid choice"),

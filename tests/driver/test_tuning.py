@@ -77,6 +77,8 @@ def test_ranks_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Tuning.from_cores().most
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Tuning.from_cores().most == alone // 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    assert Tuning.from_cores().most == START, "no fewer than there are"
 
 
 def driver_of(*pids: int) -> Any:

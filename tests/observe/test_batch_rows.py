@@ -125,6 +125,7 @@ def test_figures_of_a_period() -> None:
     assert period.stages["fetch"].mean == 0.125
     assert period.prefetch_occupancy == 0.0
     assert period.busy_s == 0.5
+    assert period_of(totals, 1).busy_s == 0.5, "a worker that was retired has worked, too"
 
 
 def test_who_was_ready_follows_from_when_batches_were_finished() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import gc
 import json
 import os
 import pickle
@@ -18,9 +20,11 @@ import pytest
 
 import feedline
 from feedline.errors import BadOption
+from feedline.observe.machine_figures import MachineFigures
 from feedline.observe.recording import Recording
 from feedline.observe.stats import Period
 from feedline.randomness import scope
+from feedline.recorder import Recorder
 
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
@@ -377,13 +381,41 @@ def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
     assert (fault["index"], fault["error"]) == (8, "KeyError")
 
 
+def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
+    loader = feedline.DataLoader(Slow(), 4)
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+        loader.num_workers = 1
+        list(loader)
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().total.batches == 6
+    assert recording.settings["workers"] == 0
+    assert "settings of the loader were changed" in recording.log[-1]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
+    loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
+    loader._take_up()
+    recorder = Recorder(loader)
+    list(loader)
+    loader.tuning.count, loader.tuning.depth = 5, 8
+    if is_gone:
+        del loader
+        gc.collect()
+    recording = recorder.recording(MachineFigures(lambda: []))
+    assert (recording.settings["workers"], recording.settings["prefetch"]) == (5, 8)
+    assert recording.stats()["workers"] == 5
+
+
 def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
     loader, told = loader_of(Slow(), engine), list[tuple[int, bool]]()
     main = threading.current_thread()
     loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
     assert len(list(loader)) == 6
     assert told == [(number, True) for number in range(7)]
-    assert pickle.loads(pickle.dumps(loader))._listener is None, "a copy has a life of its own"
+    for twin in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
+        assert twin._listener is None, "a copy has a life of its own"
     loader.on_stats(told.append, every_s=1000)
     assert len(list(loader)) == 6
     assert len(told) == 8

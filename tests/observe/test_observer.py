@@ -54,6 +54,13 @@ def test_long_batches_have_a_row_each() -> None:
     assert epoch.body.count == 499, "before the first batch there is none"
 
 
+def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = Observer()
+    monkeypatch.setattr(observer, "_leave", lambda batches: time.sleep(0.02))  # as rows that are added up
+    observer.begin(1, time.monotonic_ns(), 0)
+    assert observer.totals(0)[0].opened >= 20_000_000
+
+
 @pytest.mark.parametrize("step", [5_000, 50_000])
 def test_short_batches_have_few_rows_and_the_figures_hold(step: int) -> None:
     loop = Loop(Observer(), step=step, wait=step // 2)

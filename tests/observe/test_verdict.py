@@ -46,6 +46,11 @@ def test_the_cause_is_named(waits: dict[str, float], sentence: str) -> None:
     assert sentence in verdict_of(period(waits), worker_count=2)
 
 
+def test_without_workers_none_are_to_be_kept() -> None:
+    slow = verdict_of(period({"start": 50.0}, workers=0), worker_count=0)
+    assert "starting took 91 % of the time; make the dataset quicker to open" in slow
+
+
 def test_the_number_of_workers_follows_from_busy_time_and_body_time() -> None:
     slow = period({"fetch": 10.0}, body_s=0.05, busy_s=0.28)
     assert "6 workers would remove it" in verdict_of(slow, worker_count=2)

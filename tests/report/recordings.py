@@ -55,8 +55,11 @@ def recording_of(
     settle_order(columns)
     at = np.linspace(BEGUN, now, 50).tolist()
     return Recording(
-        settings={"engine": "process", "workers": workers, "prefetch": 2, "batch_size": 32, "in_order": True},
-        environment={"feedline": "0.0", "cores": 8},
+        settings={
+            **{"engine": "process", "workers": workers, "prefetch": 2, "batch_size": 32, "in_order": True},
+            **{"cores": 16, "local_ranks": 2},
+        },
+        environment={"feedline": "0.0"},
         started=1.79e9,
         epochs=[EpochSpan(0, BEGUN, 30 * MS, 0)],
         rows=columns,

@@ -347,6 +347,9 @@ def _picture(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
         )
+    folder = Path(text).absolute().parent
+    if not folder.is_dir():  # said before a minute of measuring is lost
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder}; make it first")
     return Path(text)
 
 

@@ -361,7 +361,7 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
             options = ["--loader", name, "--figures", str(file), "-o", str(out)]
             code = _call([sys.executable, "-m", "feedline", "profile", *options, *words])
             if code:
-                sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the program has failed.\n")
+                sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the exit code is {code}.\n")
                 raise SystemExit(code)
             told = json.loads(file.read_text("utf-8"))
             loaders = [LoaderFigures(**one) for one in told.pop("loaders")]

@@ -20,6 +20,8 @@ def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out or arguments.file.with_name(arguments.file.name.partition(".")[0] + ".html")
     if arguments.file in (out, arguments.trace):
         raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
+    if out == arguments.trace:
+        raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
     files = {out: page_of(recording, [str(finding) for finding in diagnose_recording(recording)])}
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)

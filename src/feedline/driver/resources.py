@@ -204,7 +204,7 @@ class Resources:
         return {
             "engine": settings.engine_name,
             "workers": self.worker_count,
-            "prefetch": settings.depth,
+            "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
             "in_order": settings.make_scheduler().in_order,
             "persistent": settings.persistent,
             "pin": settings.pin,

@@ -76,7 +76,7 @@ class Tuning:
     @classmethod
     def from_cores(cls, **options: Any) -> Tuning:
         """Return where to begin on this machine, of which every rank has a part."""
-        return cls(START, max(_MOST, usable_cores()) // local_rank_count() or 1, **options)
+        return cls(START, max(START, max(_MOST, usable_cores()) // local_rank_count()), **options)
 
     @classmethod
     def fixed(cls, count: int, engine: str, depth: int) -> Tuning:

@@ -145,6 +145,7 @@ class LoaderParts:
             _broadcast=Broadcast(self.dataset, watches=self._worker_count > 0),
             _running=Running(),
             _iterator=None,
+            _listener=None,  # which was told of this loader
             _tuning=None if self._tuning is None else self._tuning.copy(),
         )
         return twin

@@ -152,9 +152,9 @@ class Observer:
         """
         if self.is_off:
             return
-        now = time.monotonic_ns()
         with self._lock:
             self._leave(batches)
+            now = time.monotonic_ns()
             self._epoch = _Epoch(epoch, batches, Totals(begun))
             self._epoch.totals.open(now - begun)
             self.waited_s = self.late_s = self.last_s = 0.0

@@ -69,7 +69,7 @@ def period_of(totals: Totals, worker_count: int) -> Period:
 
     Args:
         totals: of the rows.
-        worker_count: of the loader; 0 if the training loop makes batches itself.
+        worker_count: of the loader, now; 0 if the training loop makes batches itself.
     """
     elapsed, batches = totals.nanoseconds, totals.batches
     waited = totals.opened + totals.waited
@@ -79,6 +79,7 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         stages["wait"] = replace(stages["wait"], mean=totals.waited / 1e9 / batches)
         body = replace(body, mean=max(0, elapsed - waited) / 1e9 / batches)
     named = sorted(set(totals.stages) - set(STAGES))
+    ever = max(worker_count, 1 + max(totals.busy, default=-1))  # with "auto", some may have been retired
     return Period(
         batches=batches,
         samples=totals.samples,
@@ -89,7 +90,7 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         stages={name: stages[name] for name in (*STAGES, *named) if name in stages},
         body=body,
         worker_utilisation=[
-            min(1.0, totals.busy.get(worker, 0) / elapsed) if elapsed > 0 else 0.0 for worker in range(worker_count)
+            min(1.0, totals.busy.get(worker, 0) / elapsed) if elapsed > 0 else 0.0 for worker in range(ever)
         ],
         prefetch_occupancy=totals.ready / batches if worker_count and batches else 0.0,
         data_bytes=totals.bytes,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from feedline.errors import BadOption
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
-from feedline.observe.verdict import FEW, verdict_of
+from feedline.observe.verdict import FEW, cores_of, verdict_of
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
@@ -92,8 +92,8 @@ class Stats(Mapping[str, Any]):
     @property
     def verdict(self) -> str:
         """What the training loop waits for, and what would change that, in one sentence."""
-        cores = int(self.settings.get("cores", 0))
-        return verdict_of(self.judged, worker_count=int(self.counters.get("workers", 0)), cores=cores)
+        workers = int(self.counters.get("workers", 0))
+        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""

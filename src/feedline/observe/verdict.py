@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
@@ -42,10 +44,10 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
     steady_s = max(period.seconds - start_s, 1e-9)
     stall = min(1.0, (period.wait_s - start_s) / steady_s)
     if start_s > 0.5 * period.seconds:
+        keep = "keep the workers from epoch to epoch (persistent_workers=True), or " if worker_count else ""
         return (
-            f"start-bound: starting took {_share(start_s / period.seconds)} of the time; keep the workers from epoch "
-            f"to epoch (persistent_workers=True), or make the dataset quicker to open; afterwards training waited "
-            f"{_share(stall)} of the time"
+            f"start-bound: starting took {_share(start_s / period.seconds)} of the time; {keep}make the dataset "
+            f"quicker to open; afterwards training waited {_share(stall)} of the time"
         )
     needed = needed_workers(period)
     if stall < SLIGHT:
@@ -88,6 +90,18 @@ _REMEDIES = {
     ),
 }
 """What is said of a cause, and what would help. Where samples are late because workers are few, that comes first."""
+
+
+# Any: the settings of a loader, as `Stats` has them.
+def cores_of(settings: Mapping[str, Any]) -> int:
+    """Return how many cores a loader's rank has; 0 if that is not known.
+
+    Example:
+        >>> cores_of({"cores": 16, "local_ranks": 8}), cores_of({})
+        (2, 0)
+    """
+    cores = int(settings.get("cores") or 0)
+    return max(1, cores // int(settings.get("local_ranks") or 1)) if cores else 0
 
 
 def needed_workers(period: Period) -> int | None:

@@ -20,6 +20,7 @@ from feedline.observe.attribution import Columns
 from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
+from feedline.observe.verdict import cores_of
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
 from feedline.simulation.world import Trace, World
 from feedline.transport.reading import SMALL_BYTES
@@ -174,7 +175,7 @@ class _Recorded:
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
-        self.cores: int | None = int(settings.get("cores") or recording.environment.get("cores") or 0) or None
+        self.cores: int | None = cores_of(settings) or None
         numbers, self.period = self._steady(recording)
         steps = recording.rows["body"][numbers]
         self.steps = _changed_steps(steps[steps >= 0], changes)

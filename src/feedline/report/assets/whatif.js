@@ -115,7 +115,7 @@ class WhatIf {
     this.durations = [];
     this.bodies = [];
     this.own = ownTimes(rows, settings.workers || 0);
-    const cores = settings.cores || data.environment.cores, busy = atWork(rows);
+    const cores = settings.cores && Math.max(1, Math.floor(settings.cores / (settings.local_ranks || 1))), busy = atWork(rows);
     this.contention = (workers) => (cores ? Math.max(1, workers * Number(this.controls.computing.value) / cores) : 1);
     this.busy = [];
     for (let place = start; place < start + count && place < rows.got.length; place += 1) {

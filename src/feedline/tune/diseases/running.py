@@ -281,12 +281,12 @@ def _stragglers(run: Run) -> Iterator[Finding]:
 
 
 def _too_many(run: Run) -> Iterator[Finding]:
-    workers, needed = run.loader.workers, needed_workers(run.period)
+    workers, needed, busy = run.loader.workers, needed_workers(run.period), run.period.worker_utilisation
     if needed is not None and workers >= _TOO_MANY * needed and workers - needed > 1:
         yield Finding(
             "too-many-workers",
             f"Data was ready {1 - run.stall:.1%} of the time, and each of {workers} workers made batches for "
-            f"{sum(run.period.worker_utilisation) / workers:.0%} of it: the others take memory for nothing",
+            f"{sum(busy) / len(busy):.0%} of it: the others take memory for nothing",
             f"Use {needed}.",
             f"DataLoader(dataset, num_workers={needed})",
         )
