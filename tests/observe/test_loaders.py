@@ -94,7 +94,9 @@ def test_a_slow_fetch_is_waited_for(engine: str) -> None:
     loader = loader_of(Slow(fetch_s=LONG_S), engine)
     assert sum(len(batch) for batch in loader) == 24
     stats = loader.stats()
-    assert share_of(stats.epoch, "fetch") > 0.7, str(stats)
+    # On a busy machine the later of two batches is often ready first, and then the earlier one is what is missing.
+    assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
+    assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
     assert stats.epoch.stages["fetch"].p50 > 3 * LONG_S
     assert len(stats.slowest_samples) == 10
     assert all(slow.seconds >= LONG_S for slow in stats.slowest_samples)
@@ -110,7 +112,8 @@ def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
     assert dataset.transform is transform, "it is the dataset's own again"
     stats = loader.stats()
     # The first batch of a worker shows that samples take long; those after it are timed one by one.
-    assert share_of(stats.epoch, "transform") > 0.4, str(stats)
+    assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
+    assert share_of(stats.epoch, "transform") > 0.15, str(stats)
     assert stats.epoch.stages["transform"].p50 > 3 * LONG_S
 
 
