@@ -11,6 +11,7 @@ import math
 import os
 import re
 import socket
+import sys
 from typing import Any
 
 from feedline._optional import require
@@ -24,6 +25,19 @@ _KNOCK_S = 10.0
 
 OLDEST = (2, 49)
 """The oldest Ray that is tested."""
+
+_parents: list[int] = []
+"""Processes that were connected to Ray when this one was forked from them."""
+
+
+def _note_fork() -> None:
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        _parents.append(os.getppid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 # Any: the module, which is imported only where somebody wants it.
@@ -40,6 +54,11 @@ def connect(options: RayOptions, worker_count: int) -> Any:
         raise WorkerStartError(
             f"Ray {ray.__version__} is installed, and engine='ray' needs {OLDEST[0]}.{OLDEST[1]} or later: "
             "pip install -U 'feedline[ray]', on every node of the cluster."
+        )
+    if _parents and ray.is_initialized():  # the threads are the parent's: nothing would ever be answered
+        raise WorkerStartError(
+            f"This process was forked from process {_parents[-1]}, which is connected to Ray, and cannot use that "
+            "connection. Start it with multiprocessing's 'spawn' or 'forkserver', or iterate where ray.init was called."
         )
     if not ray.is_initialized():
         address = options.address or os.environ.get("RAY_ADDRESS")
@@ -86,11 +105,34 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
 
 
+def connection(ray: Any) -> tuple[str, str] | None:
+    """Return what tells a connection to a cluster from those before and after it; None if there is none."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
+
+
 def free_places(options: RayOptions, worker_count: int) -> int:
     """Return for how many workers there is room in the cluster now, which is joined, or started for `worker_count`."""
-    ray = connect(options, worker_count)
+    return _places(connect(options, worker_count), options)
+
+
+def _places(ray: Any, options: RayOptions) -> int:
     free = ray.available_resources()
     return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
+
+
+def check_room(ray: Any, options: RayOptions, worker: int) -> None:
+    """Refuse one worker more if there is no place for it now: its tasks would wait for it.
+
+    Not if it may be there already, as those of a pool, or has a place of its own, as in a placement group.
+
+    Raises:
+        WorkerStartError: there is none.
+    """
+    if options.pool is None and isinstance(options.scheduling_strategy, (str, type(None))) and not _places(ray, options):
+        raise WorkerStartError(f"There is no place for worker {worker}. {shortage(ray, options)}")
 
 
 def store_bytes(ray: Any) -> int:

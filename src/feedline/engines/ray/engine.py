@@ -15,6 +15,7 @@ either node is lost before, the call fails, and the worker counts as dead: its t
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pickle
 import queue
@@ -46,10 +47,6 @@ _SAY_AFTER_S = 15.0
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
 
-_POOL_IDLE_S = 600.0
-"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
-not."""
-
 _FEW = 8
 """Batches that may be in flight before the size of one is known, if there are fewer workers."""
 
@@ -79,7 +76,9 @@ class _Worker:
     """The task that it is at."""
     phase: _Phase = _Phase.PLACING
     was_ready: bool = False
+    is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
+    placed_s: float = math.inf
     place: Place | None = None
     is_here: bool = False
     """True if it runs on this machine."""
@@ -99,6 +98,8 @@ class RayEngine(Engine):
         self._options = options or RayOptions()
         self._budget = budget
         self._ray: Any = None
+        self._joined: tuple[str, str] | None = None
+        """Which connection to a cluster the actors belong to."""
         self._spec: WorkerSpec | None = None
         self._packed: Any = None
         """A reference to the specification in the object store."""
@@ -120,6 +121,7 @@ class RayEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
+        self._joined = cluster.connection(self._ray)
         most = int(cluster.store_bytes(self._ray) * _STORE_SHARE)
         self._store = Store(most if self._budget is None else min(most, self._budget))
         self._spec = spec
@@ -164,9 +166,9 @@ class RayEngine(Engine):
         if options.pool is not None:
             told |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
             told |= {"get_if_exists": True, "lifetime": "detached"}
-        actor = self._ray.remote(RayWorker).options(**told).remote(None if options.pool is None else _POOL_IDLE_S)
+        actor = self._ray.remote(RayWorker).options(**told).remote(options.pool is not None)
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
-        self._follow(worker, worker.actor.place.remote())
+        self._follow(worker, worker.actor.place.remote(self._name))
         return worker
 
     # Any: a reference of Ray's.
@@ -176,6 +178,8 @@ class RayEngine(Engine):
     def replace(self, worker: int) -> None:
         with interrupts.put_off(starts_process=False):
             generation = 0
+            if worker >= len(self._workers) or self._workers[worker].is_retired:
+                cluster.check_room(self._ray, self._options, worker)
             if worker < len(self._workers):
                 self._part_from(self._workers[worker])
                 generation = self._workers[worker].generation + 1
@@ -186,6 +190,10 @@ class RayEngine(Engine):
     def retire(self, worker: int) -> None:
         with interrupts.put_off(starts_process=False):
             self._part_from(self._workers[worker])
+            self._workers[worker].is_retired = True
+
+    def placed_s(self, worker: int) -> float:
+        return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
 
     def _part_from(self, worker: _Worker) -> None:
         """Hear no more of a worker, and let it end. May be called twice."""
@@ -194,7 +202,7 @@ class RayEngine(Engine):
             worker.lane.clear()
             worker.current = -1
             actor, worker.actor = worker.actor, None
-        if actor is None or not self._ray.is_initialized():
+        if actor is None or cluster.connection(self._ray) != self._joined:
             return
         if self._options.pool is None:
             self._ray.kill(actor)
@@ -255,7 +263,8 @@ class RayEngine(Engine):
 
     def _listen(self) -> None:
         """Take what is over, until the engine is closed. Runs on a thread of its own."""
-        while (over := self._over.get()) is not None:
+        calls = self._over
+        while (over := calls.get()) is not None:
             try:
                 result = self._heard(*over)
             except Exception as exc:  # the training loop is waiting to hear of it, whatever it is
@@ -295,7 +304,7 @@ class RayEngine(Engine):
             if isinstance(failure, self._ray.exceptions.RayTaskError):
                 death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
-            worker.phase, worker.place = _Phase.OPENING, future.result()
+            worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
             worker.is_here = worker.place.machine == machine_id()
             call = worker.actor.open.remote(self._name, self._packed, worker.number, worker.generation)
             self._follow(worker, call)
@@ -326,7 +335,7 @@ class RayEngine(Engine):
 
     def _look_at_starts(self, results: list[Result]) -> None:
         """Say that workers are not started yet, and give up on those that take too long."""
-        if not self._ray.is_initialized():
+        if cluster.connection(self._ray) != self._joined:
             raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
         now_s = time.monotonic()
         for one in self._workers:
@@ -369,7 +378,7 @@ class RayEngine(Engine):
         self._workers.clear()
         self._waiting.clear()
         self._packed = None
-        self._answers = queue.SimpleQueue()  # with the batches nobody asked for
+        self._answers, self._over = queue.SimpleQueue(), queue.SimpleQueue()  # with the batches nobody asked for
 
 
 # Any: what Ray answers.

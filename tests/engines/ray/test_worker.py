@@ -1,0 +1,52 @@
+"""The actor, without a cluster: when it ends by itself."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import pytest
+
+from feedline.engines.ray import engine as engine_module
+from feedline.engines.ray import worker as module
+from feedline.engines.ray.worker import RayWorker
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    event = threading.Event()
+    monkeypatch.setattr(module.os, "_exit", lambda _: event.set())
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_LEFT_S", 0.2)
+    monkeypatch.setattr(module, "_IDLE_S", 1.0)
+    return event
+
+
+def test_an_actor_of_a_pool_stays_while_a_loader_is_about_to_use_it(ended: threading.Event) -> None:
+    worker = RayWorker(is_shared=True)
+    worker.place("first")
+    worker.place("second")
+    worker.leave("first")
+    assert not ended.wait(0.5)
+    worker.leave("second")
+    assert ended.wait(5)
+
+
+def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_killed(ended: threading.Event) -> None:
+    worker = RayWorker(is_shared=True)
+    worker.place("killed later")
+    worker._asked_s = math.inf  # as while it works
+    assert not ended.wait(1.3)
+    worker._asked_s = time.monotonic()
+    assert ended.wait(5)
+
+
+def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
+    engine = engine_module.RayEngine(1)
+    calls = engine._over
+    engine.close()
+    late = threading.Event()
+    calls.put((late, None))  # type: ignore[arg-type]  # what a future would put there
+    assert engine._over is not calls
+    assert engine._over.empty()
