@@ -155,6 +155,7 @@ class RayEngine(Engine):
                 self._workers.append(self._launch(number, 0))
 
     def _launch(self, number: int, generation: int) -> _Worker:
+        self._check_connection()
         options = self._options
         told: dict[str, Any] = {
             "num_cpus": options.num_cpus,
@@ -170,6 +171,11 @@ class RayEngine(Engine):
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
         self._follow(worker, worker.actor.place.remote(self._name))
         return worker
+
+    def _check_connection(self) -> None:
+        """Before anything is asked of Ray, which else would start another cluster, or never answer."""
+        if cluster.connection(self._ray) != self._joined:
+            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
 
     # Any: a reference of Ray's.
     def _follow(self, worker: _Worker, call: Any) -> None:
@@ -250,6 +256,7 @@ class RayEngine(Engine):
     def _give_next(self, worker: _Worker) -> None:
         """Give a worker that is ready its next task. The lock is taken."""
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
+            self._check_connection()
             worker.current, data = worker.lane.popleft()
             self._follow(worker, worker.actor.work.remote(self._name, data))
 
@@ -335,8 +342,7 @@ class RayEngine(Engine):
 
     def _look_at_starts(self, results: list[Result]) -> None:
         """Say that workers are not started yet, and give up on those that take too long."""
-        if cluster.connection(self._ray) != self._joined:
-            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
+        self._check_connection()
         now_s = time.monotonic()
         for one in self._workers:
             waits_s = now_s - one.since_s
