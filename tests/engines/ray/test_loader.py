@@ -183,6 +183,8 @@ def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
 
 
 def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkerStartError, match="within 1 s"):
+        batches_of(num_workers=1, engine=RayOptions(num_cpus=99, start_timeout_s=1))
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
     engine = RayOptions(num_cpus=99, start_timeout_s=2)
     with (
@@ -205,6 +207,28 @@ def test_loaders_share_the_actors_of_a_pool() -> None:
     assert_same(found[0], expected[0])
     assert_same(found[1], expected[1])
     assert sorted(pids[0]) == sorted(pids[1])
+
+
+def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
+    options: dict[str, Any] = {"num_workers": 2, "engine": RayOptions(pool="mortal")}
+    loaders: list[Any] = [DataLoader(Noise(), batch_size=4, shuffle=True, seed=seed, **options) for seed in (1, 2)]
+    found: list[list[Any]] = [[], []]
+    with pytest.warns(WorkerRestarted):
+        for number, batches in enumerate(zip(*loaders, strict=True)):
+            for one, (numbers, pixels) in zip(found, batches, strict=True):
+                one.append((numbers.clone(), pixels.clone()))
+            if number in (2, 6, 9):
+                os.kill(loaders[0]._resources.worker_pids[0], signal.SIGKILL)
+    for seed in (1, 2):
+        assert_same(found[seed - 1], batches_of(num_workers=0, seed=seed))
+
+
+def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
+    @cluster.remote(num_cpus=1)  # type: ignore[untyped-decorator]  # Ray's
+    def train() -> int:
+        return sum(int(numbers.sum()) for numbers, _ in DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray"))
+
+    assert cluster.get(train.remote()) == sum(range(64))
 
 
 _RANK = """

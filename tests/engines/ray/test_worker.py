@@ -1,4 +1,4 @@
-"""The actor, without a cluster: when it ends by itself."""
+"""The actor and the engine, without a cluster: when an actor ends by itself, and what is said of its end."""
 
 from __future__ import annotations
 
@@ -50,3 +50,10 @@ def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
     calls.put((late, None))  # type: ignore[arg-type]  # what a future would put there
     assert engine._over is not calls
     assert engine._over.empty()
+
+
+def test_what_an_actor_could_not_import_is_told() -> None:
+    failure = RuntimeError(f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline")
+    death = engine_module._obituary(engine_module._Worker(3, 0, None), failure)
+    assert "ModuleNotFoundError: feedline. The" in str(death)
+    assert len(str(death)) < 800

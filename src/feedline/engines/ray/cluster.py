@@ -31,8 +31,8 @@ _parents: list[int] = []
 
 
 def _note_fork() -> None:
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)  # None: it is just being imported
+    if is_initialized is not None and is_initialized():
         _parents.append(os.getppid())
 
 

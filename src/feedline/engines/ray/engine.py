@@ -346,7 +346,7 @@ class RayEngine(Engine):
         now_s = time.monotonic()
         for one in self._workers:
             waits_s = now_s - one.since_s
-            if one.phase is not _Phase.PLACING or waits_s < _SAY_AFTER_S:
+            if one.phase is not _Phase.PLACING or waits_s < min(_SAY_AFTER_S, self._options.start_timeout_s):
                 continue
             if waits_s >= self._options.start_timeout_s:
                 self._part_from(one)
@@ -396,10 +396,12 @@ def _obituary(worker: _Worker, failure: BaseException) -> WorkerDied:
     """Say how an actor died, as far as Ray knows."""
     said = " ".join(str(failure).split())
     said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
+    if len(said) > 400:  # what was raised is at the end of a traceback
+        said = f"{said[:150]} ... {said[-250:]}"
     place = worker.place
     who = "" if place is None else f" (pid {place.pid} on {place.host})"
     death = WorkerDied(
-        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {said:.400}. The "
+        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {said}. The "
         "system running out of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
     )
     death.was_ready = worker.was_ready
