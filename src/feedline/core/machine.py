@@ -322,7 +322,7 @@ class Machine(Workers):
         self._stuck[worker] = told
 
     def was_placed(self, worker: int, placed_s: float) -> bool:
-        """A worker that does not answer has a place since then, or none yet; True if it is not late, because of that."""
+        """A worker that does not answer has a place since then, or none yet; True if that is why it is not late."""
         view, placed_s = self.workers[worker], min(placed_s, self.now_s)
         if placed_s <= view.since_s:
             return False

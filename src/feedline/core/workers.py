@@ -301,7 +301,7 @@ class Workers(Tasks):
         if any(flight.stays or flight.group is not None for flight in held):
             return False
         self._parked.pop(worker, None)
-        for flight in held:
+        for _ in held:
             self._take_from(self.workers[worker])
         self.resize(min(worker, len(self.active)))
         for flight in held:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,32 +195,30 @@ def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.Mo
 
 
 def test_loaders_share_the_actors_of_a_pool() -> None:
-    options: dict[str, Any] = {"num_workers": 2, "engine": RayOptions(pool="shared"), "persistent_workers": True}
-    loaders: list[Any] = [DataLoader(Noise(), batch_size=4, shuffle=True, seed=seed, **options) for seed in (1, 2)]
-    pids = []
-    expected = [batches_of(num_workers=0, seed=seed) for seed in (1, 2)]
-    found: list[list[Any]] = [[], []]
-    for batches in zip(*loaders, strict=True):
-        for one, (numbers, pixels) in zip(found, batches, strict=True):
-            one.append((numbers.clone(), pixels.clone()))
-        pids = [loader._resources.worker_pids for loader in loaders]
-    assert_same(found[0], expected[0])
-    assert_same(found[1], expected[1])
+    pids = go_through_two("shared", killed_at=(), persistent_workers=True)
     assert sorted(pids[0]) == sorted(pids[1])
 
 
-def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
-    options: dict[str, Any] = {"num_workers": 2, "engine": RayOptions(pool="mortal")}
-    loaders: list[Any] = [DataLoader(Noise(), batch_size=4, shuffle=True, seed=seed, **options) for seed in (1, 2)]
+def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[list[int]]:
+    """Compare the batches of two loaders in turn; returns the processes of both, at the end."""
+    options |= {"batch_size": 4, "shuffle": True, "num_workers": 2, "engine": RayOptions(pool=pool)}
+    loaders: list[Any] = [DataLoader(Noise(), seed=seed, **options) for seed in (1, 2)]
     found: list[list[Any]] = [[], []]
-    with pytest.warns(WorkerRestarted):
-        for number, batches in enumerate(zip(*loaders, strict=True)):
-            for one, (numbers, pixels) in zip(found, batches, strict=True):
-                one.append((numbers.clone(), pixels.clone()))
-            if number in (2, 6, 9):
-                os.kill(loaders[0]._resources.worker_pids[0], signal.SIGKILL)
+    pids: list[list[int]] = []
+    for number, batches in enumerate(zip(*loaders, strict=True)):
+        for one, (numbers, pixels) in zip(found, batches, strict=True):
+            one.append((numbers.clone(), pixels.clone()))
+        pids = [loader._resources.worker_pids for loader in loaders]
+        if number in killed_at:
+            os.kill(pids[0][0], signal.SIGKILL)
     for seed in (1, 2):
         assert_same(found[seed - 1], batches_of(num_workers=0, seed=seed))
+    return pids
+
+
+def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
+    with pytest.warns(WorkerRestarted):
+        go_through_two("mortal", killed_at=(2, 6, 9))
 
 
 def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
@@ -296,7 +294,12 @@ loader.close()
 def test_ray_is_shut_down_in_the_middle(then: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     done = subprocess.run(
-        [sys.executable, "-c", _SHUT_DOWN, then], env=environment, capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", _SHUT_DOWN, then],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["told"], done.stderr
 

@@ -53,7 +53,9 @@ def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
 
 
 def test_what_an_actor_could_not_import_is_told() -> None:
-    failure = RuntimeError(f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline")
+    failure = RuntimeError(
+        f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
+    )
     death = engine_module._obituary(engine_module._Worker(3, 0, None), failure)
     assert "ModuleNotFoundError: feedline. The" in str(death)
     assert len(str(death)) < 800

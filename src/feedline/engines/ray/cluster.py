@@ -131,7 +131,11 @@ def check_room(ray: Any, options: RayOptions, worker: int) -> None:
     Raises:
         WorkerStartError: there is none.
     """
-    if options.pool is None and isinstance(options.scheduling_strategy, (str, type(None))) and not _places(ray, options):
+    if (
+        options.pool is None
+        and isinstance(options.scheduling_strategy, (str, type(None)))
+        and not _places(ray, options)
+    ):
         raise WorkerStartError(f"There is no place for worker {worker}. {shortage(ray, options)}")
 
 
