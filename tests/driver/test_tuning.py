@@ -12,6 +12,7 @@ import pytest
 
 from feedline.core.controller import Measurement
 from feedline.driver import tuning as module
+from feedline.driver.driver import Driver
 from feedline.driver.settings import Settings
 from feedline.driver.tuning import START, TunedDriver, Tuning
 
@@ -111,7 +112,7 @@ def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_worker_without_a_place_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of()
     driver.machine, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
-    monkeypatch.setattr(module.Driver, "_collect", lambda *_: None)
+    monkeypatch.setattr(Driver, "_collect", lambda *_: None)
     driver._collect(None, None)
     assert driver.tuning.count == 2
     assert "refused to start more" in driver.tuning.log[-1]

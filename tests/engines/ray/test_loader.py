@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from feedline import DataLoader, Loader, RayOptions
 from feedline.datasets import RayRows
-from feedline.driver import auto
+from feedline.engines.ray import cluster as cluster_module
 from feedline.engines.ray import engine as engine_module
 from feedline.engines.ray.store import Store
 from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
@@ -306,8 +306,8 @@ def test_ray_is_shut_down_in_the_middle(then: str) -> None:
 
 def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.1)
-    monkeypatch.setattr(engine_module.cluster, "check_room", lambda *_: None)  # as if there had been one before
-    monkeypatch.setattr(auto.cluster, "free_places", lambda *_: 8)
+    monkeypatch.setattr(cluster_module, "check_room", lambda *_: None)  # as if there had been one before
+    monkeypatch.setattr(cluster_module, "free_places", lambda *_: 8)
     engine = RayOptions(num_cpus=4, start_timeout_s=15)
     loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine=engine)
     assert [int(numbers) for numbers in loader] == list(range(200))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 
 import pytest
 
-from feedline.engines.ray import engine as engine_module
+from feedline.engines.ray import cluster
 from feedline.engines.ray import worker as module
+from feedline.engines.ray.engine import RayEngine
 from feedline.engines.ray.worker import RayWorker
 
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event = threading.Event()
-    monkeypatch.setattr(module.os, "_exit", lambda _: event.set())
+    monkeypatch.setattr(os, "_exit", lambda _: event.set())
     monkeypatch.setattr(module, "_LOOK_S", 0.01)
     monkeypatch.setattr(module, "_LEFT_S", 0.2)
     monkeypatch.setattr(module, "_IDLE_S", 1.0)
@@ -43,7 +45,7 @@ def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_kille
 
 
 def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
-    engine = engine_module.RayEngine(1)
+    engine = RayEngine(1)
     calls = engine._over
     engine.close()
     late = threading.Event()
@@ -56,6 +58,6 @@ def test_what_an_actor_could_not_import_is_told() -> None:
     failure = RuntimeError(
         f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
     )
-    death = engine_module._obituary(engine_module._Worker(3, 0, None), failure)
+    death = cluster.obituary(3, None, failure)
     assert "ModuleNotFoundError: feedline. The" in str(death)
     assert len(str(death)) < 800

@@ -12,13 +12,16 @@ import os
 import re
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
 from feedline.engines.ray.options import RayOptions
-from feedline.errors import WorkerStartError
+from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.failures import words
 from feedline.system.process import core_count
+
+if TYPE_CHECKING:
+    from feedline.engines.ray.worker import Place  # loaders import this module
 
 _KNOCK_S = 10.0
 """How long a cluster may take to accept a connection."""
@@ -156,3 +159,28 @@ def shortage(ray: Any, options: RayOptions) -> str:
     free = ray.available_resources()
     left = {name: free.get(name, 0) for name in needs}
     return f"Each worker needs {needs}; free in the whole cluster of {len(nodes)} nodes are {left}."
+
+
+def obituary(number: int, place: Place | None, failure: BaseException, *, was_ready: bool = True) -> WorkerDied:
+    """Say how an actor died, as far as Ray knows."""
+    said = " ".join(str(failure).split())
+    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
+    if len(said) > 400:  # what was raised is at the end of a traceback
+        said = f"{said[:150]} ... {said[-250:]}"
+    who = "" if place is None else f" (pid {place.pid} on {place.host})"
+    death = WorkerDied(
+        f"DataLoader worker {number}{who}, a Ray actor, exited unexpectedly. Ray says: {said}. The system running out "
+        "of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
+    )
+    death.was_ready = was_ready
+    death.was_killed = True  # Ray does not tell that from a crash
+    return death
+
+
+def trouble(number: int, failure: BaseException) -> TransportError:
+    """Say what kept an actor from handing over what it had made."""
+    return TransportError(
+        f"Worker {number} could not hand over a batch through Ray: {words(failure)}. If the object store is full, "
+        "start Ray with a larger one (ray.init(object_store_memory=...)), or choose a smaller prefetch_factor or "
+        "memory_budget."
+    )

@@ -37,7 +37,7 @@ from feedline.engines.ray import cluster
 from feedline.engines.ray.options import RayOptions
 from feedline.engines.ray.store import Store
 from feedline.engines.ray.worker import Place, RayWorker, machine_id, pack_spec
-from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerDied, WorkerStartError, tell
+from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerStartError, tell
 from feedline.failures import words
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
@@ -75,7 +75,6 @@ class _Worker:
     current: int = -1
     """The task that it is at."""
     phase: _Phase = _Phase.PLACING
-    was_ready: bool = False
     is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
     placed_s: float = math.inf
@@ -173,7 +172,7 @@ class RayEngine(Engine):
         return worker
 
     def _check_connection(self) -> None:
-        """Before anything is asked of Ray, which else would start another cluster, or never answer."""
+        """Refuse to ask a Ray that is not the one we joined: it would start another cluster, or never answer."""
         if cluster.connection(self._ray) != self._joined:
             raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
 
@@ -292,10 +291,12 @@ class RayEngine(Engine):
             task_id, worker.current = worker.current, -1
             if failure is not None and not isinstance(failure, self._ray.exceptions.RayTaskError):
                 worker.phase = _Phase.GONE
-                return Result(ResultKind.DIED, worker.number, -1, _obituary(worker, failure))
+                return Result(
+                    ResultKind.DIED, worker.number, -1, cluster.obituary(worker.number, worker.place, failure)
+                )
             self._give_next(worker)
         if failure is not None:
-            return Result(ResultKind.FAILED, worker.number, task_id, _trouble(worker, failure))
+            return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(worker.number, failure))
         head, memory = future.result()
         result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
         if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
@@ -307,7 +308,7 @@ class RayEngine(Engine):
         """Take note that a worker has a place or is ready, or could not get so. The lock is taken."""
         death: Any = None
         if failure is not None:
-            death = _obituary(worker, failure)
+            death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
             if isinstance(failure, self._ray.exceptions.RayTaskError):
                 death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
@@ -321,7 +322,7 @@ class RayEngine(Engine):
         if death is not None:
             worker.phase = _Phase.GONE
             return Result(ResultKind.DIED, worker.number, -1, death)
-        worker.phase, worker.was_ready = _Phase.READY, True
+        worker.phase = _Phase.READY
         self._give_next(worker)
         return None
 
@@ -390,29 +391,3 @@ class RayEngine(Engine):
 # Any: what Ray answers.
 def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
     over.put((worker, future))
-
-
-def _obituary(worker: _Worker, failure: BaseException) -> WorkerDied:
-    """Say how an actor died, as far as Ray knows."""
-    said = " ".join(str(failure).split())
-    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
-    if len(said) > 400:  # what was raised is at the end of a traceback
-        said = f"{said[:150]} ... {said[-250:]}"
-    place = worker.place
-    who = "" if place is None else f" (pid {place.pid} on {place.host})"
-    death = WorkerDied(
-        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {said}. The "
-        "system running out of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
-    )
-    death.was_ready = worker.was_ready
-    death.was_killed = True  # Ray does not tell that from a crash
-    return death
-
-
-def _trouble(worker: _Worker, failure: BaseException) -> BaseException:
-    """Say what kept an actor from handing over what it had made."""
-    return TransportError(
-        f"Worker {worker.number} could not hand over a batch through Ray: {words(failure)}. If the object store is "
-        "full, start Ray with a larger one (ray.init(object_store_memory=...)), or choose a smaller prefetch_factor or "
-        "memory_budget."
-    )
