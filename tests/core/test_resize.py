@@ -142,3 +142,30 @@ def test_it_is_settled_when_every_worker_has_answered() -> None:
 def test_there_are_as_many_as_there_is_room_for(count: int) -> None:
     with pytest.raises(AssertionError):
         World(workers=2, most=2).machine.resize(count)
+
+
+def test_a_worker_without_a_place_is_done_without() -> None:
+    world = World(12, workers=1, depth=2, slots=12, most=3)
+    world.machine.is_elastic = True
+    world.resize(3)
+    world.machine.fill()
+    world.machine.call(Call("note"))
+    assert world.given()[1] == [[4], Call("note")]
+    world.tasks[1].clear()
+    world.machine.died(1, WorkerStartError("no place"), [])
+    assert world.decided() == [(RETIRE, 1)]
+    assert world.machine.fatal is None
+    assert world.counters.restarts == 0
+    assert len(world.machine.active) == 1
+    assert go_on(world, [2, 0]) == list(range(12))
+    assert world.slots.taken == set()
+    assert is_settled(world)
+
+
+def test_the_first_worker_and_a_number_that_was_given_need_their_places() -> None:
+    for worker, is_elastic in ((0, True), (1, False)):
+        world = World(4, workers=2, most=2)
+        world.machine.is_elastic = is_elastic
+        world.given()
+        world.machine.died(worker, WorkerStartError("no place"), [])
+        assert isinstance(world.machine.fatal, WorkerStartError)

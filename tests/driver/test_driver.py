@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
-from feedline.errors import RepeatedSamples, WorkerDied, WorkerStartError
+from feedline.errors import RepeatedSamples, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder
@@ -65,6 +66,26 @@ def test_short_tasks_go_one_by_one_to_an_engine_that_sends_no_others(
     with pytest.raises(ValueError, match="no twos"):
         next(delivered)
     assert list(delivered) == [[3], [4], [5]]
+
+
+class Placing(SteppingEngine):
+    """Has no place for its workers at first."""
+
+    def placed_s(self, worker: int) -> float:
+        return 1049.0 if self.clock.now_s > 1049.0 else math.inf
+
+
+def test_a_timeout_does_not_count_the_time_without_a_place(clock: Clock) -> None:
+    def begun(engine: SteppingEngine) -> Delivered:
+        driver = driver_of(engine, now_s=clock.now_s)
+        driver.begin(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
+        return Delivered(driver)
+
+    assert next(begun(Placing(1, clock, lambda _: 52.0))) == [0]
+    clock.now_s = 1000.0
+    with pytest.raises(WorkerTimeout):
+        next(begun(Placing(1, clock, lambda _: 90.0)))
+    assert clock.now_s == pytest.approx(1054.0)
 
 
 class Torn(Exception):

@@ -12,6 +12,7 @@ import pytest
 
 from feedline.core.controller import Measurement
 from feedline.driver import tuning as module
+from feedline.driver.driver import Driver
 from feedline.driver.settings import Settings
 from feedline.driver.tuning import START, TunedDriver, Tuning
 
@@ -108,3 +109,12 @@ def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.Mon
 def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "scheduled_s", {7: (1.0, 0.5), 8: (2.0, 0.25)}.__getitem__)
     assert driver_of(7, 8)._scheduled_s() == (3.0, 0.75)
+
+
+def test_a_worker_without_a_place_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driver_of()
+    driver.machine, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
+    monkeypatch.setattr(Driver, "_collect", lambda *_: None)
+    driver._collect(None, None)
+    assert driver.tuning.count == 2
+    assert "refused to start more" in driver.tuning.log[-1]

@@ -90,6 +90,13 @@ class Engine(ABC):
         """
         return False
 
+    def placed_s(self, worker: int) -> float:
+        """Return since when a worker has a place to run, by `time.monotonic`; `math.inf` if it has none yet.
+
+        It has no time-out before that; the engine itself says if it takes too long.
+        """
+        return 0.0
+
     def stack(self, worker: int) -> str | None:
         """Return what a worker is doing, as the text of its Python stacks; None if it cannot be had. May take 1 s."""
         return None

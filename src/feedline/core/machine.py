@@ -321,6 +321,16 @@ class Machine(Workers):
             raise told
         self._stuck[worker] = told
 
+    def was_placed(self, worker: int, placed_s: float) -> bool:
+        """A worker that does not answer has a place since then, or none yet; True if that is why it is not late."""
+        view, placed_s = self.workers[worker], min(placed_s, self.now_s)
+        if placed_s <= view.since_s:
+            return False
+        assert self.epoch is not None
+        view.since_s, self._late = placed_s, None
+        self._deadline_s = placed_s + self.epoch.limits.timeout_s
+        return True
+
     def await_openings(self) -> bool:
         """True while a task is in flight whose answer tells in which state its worker began the epoch."""
         epoch = self.epoch

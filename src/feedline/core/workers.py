@@ -13,7 +13,7 @@ from feedline.core.prefetch import Pace
 from feedline.core.recovery import Doubts, Recovery, Redone
 from feedline.core.splitting import Splitter
 from feedline.core.tasks import SlotSource, Tasks, by_turn
-from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
+from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerStartError, WorkerTimeout
 from feedline.order.progress import has_state
 from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
 
@@ -79,6 +79,8 @@ class Workers(Tasks):
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
+        self.is_elastic = False
+        """True if there may be fewer workers than were decided."""
         self._unsent_call: BaseException | None = None
         """What kept a call from being sent."""
 
@@ -200,6 +202,8 @@ class Workers(Tasks):
         if worker in self._absent:
             return  # after its last task, and nobody was to take its place
         death = self._stuck.pop(worker, death)
+        if self.is_elastic and worker and isinstance(death, WorkerStartError) and self._do_without(worker):
+            return
         waits = {*unbegun, *(flight.task.id for flight in self._parked.pop(worker, []))}
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
         for flight in held:
@@ -290,6 +294,25 @@ class Workers(Tasks):
     def is_settled(self) -> bool:
         """True if every worker that gets tasks has answered one, and those that were too many are gone."""
         return not self._silent and len(self.active) + len(self._absent) == len(self.workers)
+
+    def _do_without(self, worker: int) -> bool:
+        """Have fewer workers, since there is no place for one of them, and give others its work; False if it stays."""
+        held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
+        if any(flight.stays or flight.group is not None for flight in held):
+            return False
+        self._parked.pop(worker, None)
+        for _ in held:
+            self._take_from(self.workers[worker])
+        self.resize(min(worker, len(self.active)))
+        for flight in held:
+            if flight.is_call or not flight.whole.wanted:
+                del self._flights[flight.task.id]
+                self._drop(flight)
+                continue
+            flight.task.resume = None  # the others have been told
+            flight.worker = min(self.active, key=lambda view: view.outstanding).id
+            self._hand_over(flight)
+        return True
 
     def _retire_if_idle(self, worker: int) -> None:
         """Retire a worker that is one too many, if it has done what it had."""

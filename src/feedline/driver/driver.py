@@ -384,6 +384,9 @@ class Driver:
     def _look_at(self, worker: int, *, kills: bool) -> None:
         """See what a worker does that does not answer; end it if that is wanted."""
         self._speak()  # what led here, before an error
+        self.machine.now_s = time.monotonic()
+        if self.machine.was_placed(worker, self.engine.placed_s(worker)):
+            return
         pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # first: afterwards it does nothing
         killed = kills and self.engine.kill(worker)
         self.machine.now_s = time.monotonic()

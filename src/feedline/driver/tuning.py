@@ -168,6 +168,7 @@ class TunedDriver(Driver):
     def begin(self, epoch: Epoch) -> None:
         self._pause()
         depth = self.tuning.depth
+        self.machine.is_elastic = self.tuning.least < self.tuning.most
         epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
         super().begin(epoch)
 
@@ -183,6 +184,8 @@ class TunedDriver(Driver):
             super()._collect(pause_s, worker)
         finally:
             self._waited_s += time.monotonic() - begun_s
+        if len(self.machine.active) < self.tuning.count:  # for one of them there was no place
+            self.tuning.is_refused(len(self.machine.active))
 
     def _pause(self) -> None:
         """Measure nothing until every worker has answered, and what was ahead then is used up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from types import SimpleNamespace
@@ -53,6 +54,29 @@ def test_what_a_worker_needs_that_no_node_has() -> None:
     assert "no node of the cluster has that" in cluster.shortage(fake, RayOptions(num_cpus=8))
     assert "free in the whole cluster of 2 nodes are {'CPU': 1.0}" not in cluster.shortage(fake, RayOptions(num_cpus=2))
     assert "{'CPU': 1.0}" in cluster.shortage(fake, RayOptions(num_cpus=2))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_of_a_program_that_is_connected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(__version__="2.60.0", is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    pid = os.fork()
+    if not pid:
+        try:
+            cluster.connect(RayOptions(), 1)
+        except WorkerStartError as exc:
+            os._exit(7 if f"forked from process {os.getppid()}" in str(exc) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_one_worker_more_needs_a_place() -> None:
+    fake = SimpleNamespace(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
+    with pytest.raises(WorkerStartError, match="no place for worker 4"):
+        cluster.check_room(fake, RayOptions(), 4)
+    cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)
+    cluster.check_room(fake, RayOptions(pool="shared"), 4)
 
 
 @pytest.mark.parametrize("options", [{"num_cpus": -1}, {"num_cpus": "2"}, {"start_timeout_s": 0}, {"pool": ""}])

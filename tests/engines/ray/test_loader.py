@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from feedline import DataLoader, Loader, RayOptions
 from feedline.datasets import RayRows
+from feedline.engines.ray import cluster as cluster_module
 from feedline.engines.ray import engine as engine_module
 from feedline.engines.ray.store import Store
 from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
@@ -81,6 +85,17 @@ class Wide:
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         return np.full(1 << 20, float(index), np.float32)
+
+
+class Slow(Noise):
+    """Sample i is its number, and waits for something."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.arange(200)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.1)
+        return self.numbers[index]
 
 
 def batches_of(dataset: Any = None, *, epochs: int = 1, **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -168,6 +183,8 @@ def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
 
 
 def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkerStartError, match="within 1 s"):
+        batches_of(num_workers=1, engine=RayOptions(num_cpus=99, start_timeout_s=1))
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
     engine = RayOptions(num_cpus=99, start_timeout_s=2)
     with (
@@ -178,18 +195,123 @@ def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.Mo
 
 
 def test_loaders_share_the_actors_of_a_pool() -> None:
-    options: dict[str, Any] = {"num_workers": 2, "engine": RayOptions(pool="shared"), "persistent_workers": True}
-    loaders: list[Any] = [DataLoader(Noise(), batch_size=4, shuffle=True, seed=seed, **options) for seed in (1, 2)]
-    pids = []
-    expected = [batches_of(num_workers=0, seed=seed) for seed in (1, 2)]
+    pids = go_through_two("shared", killed_at=(), persistent_workers=True)
+    assert sorted(pids[0]) == sorted(pids[1])
+
+
+def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[list[int]]:
+    """Compare the batches of two loaders in turn; returns the processes of both, at the end."""
+    options |= {"batch_size": 4, "shuffle": True, "num_workers": 2, "engine": RayOptions(pool=pool)}
+    loaders: list[Any] = [DataLoader(Noise(), seed=seed, **options) for seed in (1, 2)]
     found: list[list[Any]] = [[], []]
-    for batches in zip(*loaders, strict=True):
+    pids: list[list[int]] = []
+    for number, batches in enumerate(zip(*loaders, strict=True)):
         for one, (numbers, pixels) in zip(found, batches, strict=True):
             one.append((numbers.clone(), pixels.clone()))
         pids = [loader._resources.worker_pids for loader in loaders]
-    assert_same(found[0], expected[0])
-    assert_same(found[1], expected[1])
-    assert sorted(pids[0]) == sorted(pids[1])
+        if number in killed_at:
+            os.kill(pids[0][0], signal.SIGKILL)
+    for seed in (1, 2):
+        assert_same(found[seed - 1], batches_of(num_workers=0, seed=seed))
+    return pids
+
+
+def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
+    with pytest.warns(WorkerRestarted):
+        go_through_two("mortal", killed_at=(2, 6, 9))
+
+
+def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
+    @cluster.remote(num_cpus=1)  # type: ignore[untyped-decorator]  # Ray's
+    def train() -> int:
+        return sum(int(numbers.sum()) for numbers, _ in DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray"))
+
+    assert cluster.get(train.remote()) == sum(range(64))
+
+
+_RANK = """
+import pathlib, sys, time
+import ray
+from feedline import DataLoader, RayOptions
+from tests.engines.ray.test_loader import Noise
+
+rank, folder, address = int(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+ray.init(address=address, log_to_driver=False)
+options = {"batch_size": 4, "shuffle": True, "seed": rank}
+expected = DataLoader(Noise(), **options)
+loader = DataLoader(Noise(), num_workers=2, engine=RayOptions(pool="ranks"), **options)
+for epoch in range(3):
+    for number, (found, made) in enumerate(zip(loader, expected, strict=True)):
+        assert all(one.equal(other) for one, other in zip(found, made, strict=True)), (epoch, number)
+        if number == 3:  # nobody is through before both have begun
+            pids = sorted(loader._resources.worker_pids)
+            (folder / f"{epoch}.{rank}").write_text(str(pids))
+            while not (folder / f"{epoch}.{1 - rank}").exists():
+                time.sleep(0.01)
+    assert number == 15
+print("through", loader.stats()["restarted_workers"])
+"""
+
+
+def test_two_ranks_share_a_pool_epoch_after_epoch(cluster: Any, tmp_path: Path) -> None:
+    address = cluster.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", _RANK]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path), address], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=200)[0].splitlines()[-1:] for rank in ranks] == [["through 0"]] * 2
+    for epoch in range(3):
+        first, second = ((tmp_path / f"{epoch}.{rank}").read_text() for rank in range(2))
+        assert first == second != "[]"
+
+
+_SHUT_DOWN = """
+import sys
+import ray
+from feedline import DataLoader
+from feedline.errors import WorkerStartError
+from tests.engines.ray.test_loader import Noise
+
+loader = DataLoader(Noise(), batch_size=4, num_workers=1, prefetch_factor=1, engine="ray")
+batches = iter(loader)
+numbers, pixels = next(batches)
+before = pixels.clone()
+ray.shutdown()
+if sys.argv[1] == "again":
+    ray.init(address="local", num_cpus=1, include_dashboard=False)
+assert pixels.equal(before), "a batch is there as long as somebody has it"
+try:
+    rest = list(batches)
+except WorkerStartError as exc:
+    assert "ray.shutdown()" in str(exc), exc
+    print("told")
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("then", ["nothing", "again"])
+def test_ray_is_shut_down_in_the_middle(then: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SHUT_DOWN, then],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["told"], done.stderr
+
+
+def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(cluster_module, "check_room", lambda *_: None)  # as if there had been one before
+    monkeypatch.setattr(cluster_module, "free_places", lambda *_: 8)
+    engine = RayOptions(num_cpus=4, start_timeout_s=15)
+    loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine=engine)
+    assert [int(numbers) for numbers in loader] == list(range(200))
+    assert any("refused to start more" in line for line in loader._tuning.log), loader._tuning.log
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates

@@ -11,19 +11,36 @@ import math
 import os
 import re
 import socket
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
 from feedline.engines.ray.options import RayOptions
-from feedline.errors import WorkerStartError
+from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.failures import words
 from feedline.system.process import core_count
+
+if TYPE_CHECKING:
+    from feedline.engines.ray.worker import Place  # loaders import this module
 
 _KNOCK_S = 10.0
 """How long a cluster may take to accept a connection."""
 
 OLDEST = (2, 49)
 """The oldest Ray that is tested."""
+
+_parents: list[int] = []
+"""Processes that were connected to Ray when this one was forked from them."""
+
+
+def _note_fork() -> None:
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)  # None: it is just being imported
+    if is_initialized is not None and is_initialized():
+        _parents.append(os.getppid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 # Any: the module, which is imported only where somebody wants it.
@@ -40,6 +57,11 @@ def connect(options: RayOptions, worker_count: int) -> Any:
         raise WorkerStartError(
             f"Ray {ray.__version__} is installed, and engine='ray' needs {OLDEST[0]}.{OLDEST[1]} or later: "
             "pip install -U 'feedline[ray]', on every node of the cluster."
+        )
+    if _parents and ray.is_initialized():  # the threads are the parent's: nothing would ever be answered
+        raise WorkerStartError(
+            f"This process was forked from process {_parents[-1]}, which is connected to Ray, and cannot use that "
+            "connection. Start it with multiprocessing's 'spawn' or 'forkserver', or iterate where ray.init was called."
         )
     if not ray.is_initialized():
         address = options.address or os.environ.get("RAY_ADDRESS")
@@ -86,11 +108,38 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
 
 
+def connection(ray: Any) -> tuple[str, str] | None:
+    """Return what tells a connection to a cluster from those before and after it; None if there is none."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
+
+
 def free_places(options: RayOptions, worker_count: int) -> int:
     """Return for how many workers there is room in the cluster now, which is joined, or started for `worker_count`."""
-    ray = connect(options, worker_count)
+    return _places(connect(options, worker_count), options)
+
+
+def _places(ray: Any, options: RayOptions) -> int:
     free = ray.available_resources()
     return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
+
+
+def check_room(ray: Any, options: RayOptions, worker: int) -> None:
+    """Refuse one worker more if there is no place for it now: its tasks would wait for it.
+
+    Not if it may be there already, as those of a pool, or has a place of its own, as in a placement group.
+
+    Raises:
+        WorkerStartError: there is none.
+    """
+    if (
+        options.pool is None
+        and isinstance(options.scheduling_strategy, (str, type(None)))
+        and not _places(ray, options)
+    ):
+        raise WorkerStartError(f"There is no place for worker {worker}. {shortage(ray, options)}")
 
 
 def store_bytes(ray: Any) -> int:
@@ -110,3 +159,28 @@ def shortage(ray: Any, options: RayOptions) -> str:
     free = ray.available_resources()
     left = {name: free.get(name, 0) for name in needs}
     return f"Each worker needs {needs}; free in the whole cluster of {len(nodes)} nodes are {left}."
+
+
+def obituary(number: int, place: Place | None, failure: BaseException, *, was_ready: bool = True) -> WorkerDied:
+    """Say how an actor died, as far as Ray knows."""
+    said = " ".join(str(failure).split())
+    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
+    if len(said) > 400:  # what was raised is at the end of a traceback
+        said = f"{said[:150]} ... {said[-250:]}"
+    who = "" if place is None else f" (pid {place.pid} on {place.host})"
+    death = WorkerDied(
+        f"DataLoader worker {number}{who}, a Ray actor, exited unexpectedly. Ray says: {said}. The system running out "
+        "of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
+    )
+    death.was_ready = was_ready
+    death.was_killed = True  # Ray does not tell that from a crash
+    return death
+
+
+def trouble(number: int, failure: BaseException) -> TransportError:
+    """Say what kept an actor from handing over what it had made."""
+    return TransportError(
+        f"Worker {number} could not hand over a batch through Ray: {words(failure)}. If the object store is full, "
+        "start Ray with a larger one (ray.init(object_store_memory=...)), or choose a smaller prefetch_factor or "
+        "memory_budget."
+    )

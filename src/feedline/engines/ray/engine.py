@@ -15,6 +15,7 @@ either node is lost before, the call fails, and the worker counts as dead: its t
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pickle
 import queue
@@ -36,7 +37,7 @@ from feedline.engines.ray import cluster
 from feedline.engines.ray.options import RayOptions
 from feedline.engines.ray.store import Store
 from feedline.engines.ray.worker import Place, RayWorker, machine_id, pack_spec
-from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerDied, WorkerStartError, tell
+from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerStartError, tell
 from feedline.failures import words
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
@@ -45,10 +46,6 @@ _SAY_AFTER_S = 15.0
 
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
-
-_POOL_IDLE_S = 600.0
-"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
-not."""
 
 _FEW = 8
 """Batches that may be in flight before the size of one is known, if there are fewer workers."""
@@ -78,8 +75,9 @@ class _Worker:
     current: int = -1
     """The task that it is at."""
     phase: _Phase = _Phase.PLACING
-    was_ready: bool = False
+    is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
+    placed_s: float = math.inf
     place: Place | None = None
     is_here: bool = False
     """True if it runs on this machine."""
@@ -99,6 +97,8 @@ class RayEngine(Engine):
         self._options = options or RayOptions()
         self._budget = budget
         self._ray: Any = None
+        self._joined: tuple[str, str] | None = None
+        """Which connection to a cluster the actors belong to."""
         self._spec: WorkerSpec | None = None
         self._packed: Any = None
         """A reference to the specification in the object store."""
@@ -120,6 +120,7 @@ class RayEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
+        self._joined = cluster.connection(self._ray)
         most = int(cluster.store_bytes(self._ray) * _STORE_SHARE)
         self._store = Store(most if self._budget is None else min(most, self._budget))
         self._spec = spec
@@ -153,6 +154,7 @@ class RayEngine(Engine):
                 self._workers.append(self._launch(number, 0))
 
     def _launch(self, number: int, generation: int) -> _Worker:
+        self._check_connection()
         options = self._options
         told: dict[str, Any] = {
             "num_cpus": options.num_cpus,
@@ -164,10 +166,15 @@ class RayEngine(Engine):
         if options.pool is not None:
             told |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
             told |= {"get_if_exists": True, "lifetime": "detached"}
-        actor = self._ray.remote(RayWorker).options(**told).remote(None if options.pool is None else _POOL_IDLE_S)
+        actor = self._ray.remote(RayWorker).options(**told).remote(options.pool is not None)
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
-        self._follow(worker, worker.actor.place.remote())
+        self._follow(worker, worker.actor.place.remote(self._name))
         return worker
+
+    def _check_connection(self) -> None:
+        """Refuse to ask a Ray that is not the one we joined: it would start another cluster, or never answer."""
+        if cluster.connection(self._ray) != self._joined:
+            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
 
     # Any: a reference of Ray's.
     def _follow(self, worker: _Worker, call: Any) -> None:
@@ -176,6 +183,8 @@ class RayEngine(Engine):
     def replace(self, worker: int) -> None:
         with interrupts.put_off(starts_process=False):
             generation = 0
+            if worker >= len(self._workers) or self._workers[worker].is_retired:
+                cluster.check_room(self._ray, self._options, worker)
             if worker < len(self._workers):
                 self._part_from(self._workers[worker])
                 generation = self._workers[worker].generation + 1
@@ -186,6 +195,10 @@ class RayEngine(Engine):
     def retire(self, worker: int) -> None:
         with interrupts.put_off(starts_process=False):
             self._part_from(self._workers[worker])
+            self._workers[worker].is_retired = True
+
+    def placed_s(self, worker: int) -> float:
+        return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
 
     def _part_from(self, worker: _Worker) -> None:
         """Hear no more of a worker, and let it end. May be called twice."""
@@ -194,7 +207,7 @@ class RayEngine(Engine):
             worker.lane.clear()
             worker.current = -1
             actor, worker.actor = worker.actor, None
-        if actor is None or not self._ray.is_initialized():
+        if actor is None or cluster.connection(self._ray) != self._joined:
             return
         if self._options.pool is None:
             self._ray.kill(actor)
@@ -242,6 +255,7 @@ class RayEngine(Engine):
     def _give_next(self, worker: _Worker) -> None:
         """Give a worker that is ready its next task. The lock is taken."""
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
+            self._check_connection()
             worker.current, data = worker.lane.popleft()
             self._follow(worker, worker.actor.work.remote(self._name, data))
 
@@ -255,7 +269,8 @@ class RayEngine(Engine):
 
     def _listen(self) -> None:
         """Take what is over, until the engine is closed. Runs on a thread of its own."""
-        while (over := self._over.get()) is not None:
+        calls = self._over
+        while (over := calls.get()) is not None:
             try:
                 result = self._heard(*over)
             except Exception as exc:  # the training loop is waiting to hear of it, whatever it is
@@ -276,10 +291,12 @@ class RayEngine(Engine):
             task_id, worker.current = worker.current, -1
             if failure is not None and not isinstance(failure, self._ray.exceptions.RayTaskError):
                 worker.phase = _Phase.GONE
-                return Result(ResultKind.DIED, worker.number, -1, _obituary(worker, failure))
+                return Result(
+                    ResultKind.DIED, worker.number, -1, cluster.obituary(worker.number, worker.place, failure)
+                )
             self._give_next(worker)
         if failure is not None:
-            return Result(ResultKind.FAILED, worker.number, task_id, _trouble(worker, failure))
+            return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(worker.number, failure))
         head, memory = future.result()
         result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
         if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
@@ -291,11 +308,11 @@ class RayEngine(Engine):
         """Take note that a worker has a place or is ready, or could not get so. The lock is taken."""
         death: Any = None
         if failure is not None:
-            death = _obituary(worker, failure)
+            death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
             if isinstance(failure, self._ray.exceptions.RayTaskError):
                 death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
-            worker.phase, worker.place = _Phase.OPENING, future.result()
+            worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
             worker.is_here = worker.place.machine == machine_id()
             call = worker.actor.open.remote(self._name, self._packed, worker.number, worker.generation)
             self._follow(worker, call)
@@ -305,7 +322,7 @@ class RayEngine(Engine):
         if death is not None:
             worker.phase = _Phase.GONE
             return Result(ResultKind.DIED, worker.number, -1, death)
-        worker.phase, worker.was_ready = _Phase.READY, True
+        worker.phase = _Phase.READY
         self._give_next(worker)
         return None
 
@@ -326,12 +343,11 @@ class RayEngine(Engine):
 
     def _look_at_starts(self, results: list[Result]) -> None:
         """Say that workers are not started yet, and give up on those that take too long."""
-        if not self._ray.is_initialized():
-            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
+        self._check_connection()
         now_s = time.monotonic()
         for one in self._workers:
             waits_s = now_s - one.since_s
-            if one.phase is not _Phase.PLACING or waits_s < _SAY_AFTER_S:
+            if one.phase is not _Phase.PLACING or waits_s < min(_SAY_AFTER_S, self._options.start_timeout_s):
                 continue
             if waits_s >= self._options.start_timeout_s:
                 self._part_from(one)
@@ -369,33 +385,9 @@ class RayEngine(Engine):
         self._workers.clear()
         self._waiting.clear()
         self._packed = None
-        self._answers = queue.SimpleQueue()  # with the batches nobody asked for
+        self._answers, self._over = queue.SimpleQueue(), queue.SimpleQueue()  # with the batches nobody asked for
 
 
 # Any: what Ray answers.
 def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
     over.put((worker, future))
-
-
-def _obituary(worker: _Worker, failure: BaseException) -> WorkerDied:
-    """Say how an actor died, as far as Ray knows."""
-    said = " ".join(str(failure).split())
-    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
-    place = worker.place
-    who = "" if place is None else f" (pid {place.pid} on {place.host})"
-    death = WorkerDied(
-        f"DataLoader worker {worker.number}{who}, a Ray actor, exited unexpectedly. Ray says: {said:.400}. The "
-        "system running out of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
-    )
-    death.was_ready = worker.was_ready
-    death.was_killed = True  # Ray does not tell that from a crash
-    return death
-
-
-def _trouble(worker: _Worker, failure: BaseException) -> BaseException:
-    """Say what kept an actor from handing over what it had made."""
-    return TransportError(
-        f"Worker {worker.number} could not hand over a batch through Ray: {words(failure)}. If the object store is "
-        "full, start Ray with a larger one (ray.init(object_store_memory=...)), or choose a smaller prefetch_factor or "
-        "memory_budget."
-    )

@@ -30,6 +30,16 @@ from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes
 from feedline.types import Task, WorkerIdentity, WorkerSpec
 
+_IDLE_S = 600.0
+"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
+not."""
+
+_LEFT_S = 5.0
+"""The same after the last loader has left. The next epoch, or another rank, may be about to ask for this actor."""
+
+_LOOK_S = 0.5
+"""How often an actor looks whether that time is over."""
+
 _FIRST_BYTES = 64 << 20
 """Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
 
@@ -94,26 +104,29 @@ class RayWorker:
     """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself.
 
     Args:
-        idle_s: end when nobody has asked for anything for so long; None to leave that to whoever has started it.
+        is_shared: it belongs to a pool, and ends by itself when nobody needs it.
     """
 
-    def __init__(self, idle_s: float | None = None) -> None:
+    def __init__(self, is_shared: bool = False) -> None:
+        self._loaders: set[str] = set()
+        """Who is here, or is about to be."""
         self._seats: dict[str, _Seat] = {}
         self._last = ""
         """For whom the last task was."""
         self._asked_s = time.monotonic()
         keep_heap_warm()
-        if idle_s is not None:
-            threading.Thread(target=self._end_when_idle, args=(idle_s,), name="feedline-idle", daemon=True).start()
+        if is_shared:
+            threading.Thread(target=self._end_when_idle, name="feedline-idle", daemon=True).start()
 
-    def _end_when_idle(self, idle_s: float) -> None:
-        """Loaders that were killed have not said that they leave."""
-        while (left_s := self._asked_s + idle_s - time.monotonic()) > 0:
-            time.sleep(left_s)
+    def _end_when_idle(self) -> None:
+        while time.monotonic() - self._asked_s < (_IDLE_S if self._loaders else _LEFT_S):
+            time.sleep(_LOOK_S)
         os._exit(0)
 
-    def place(self) -> Place:
+    def place(self, loader: str) -> Place:
         """Return where this is. Answered as soon as Ray has found a place and started a process there."""
+        self._loaders.add(loader)
+        self._asked_s = time.monotonic()
         return Place(os.getpid(), socket.gethostname(), machine_id())
 
     def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
@@ -141,10 +154,10 @@ class RayWorker:
         return packed(answer), seat.outbox.take()
 
     def leave(self, loader: str) -> None:
-        """Forget a loader, and end with the last one."""
+        """Forget a loader. After the last one an actor of a pool ends."""
+        self._loaders.discard(loader)
         self._seats.pop(loader, None)
-        if not self._seats:
-            os._exit(0)
+        self._asked_s = time.monotonic()
 
 
 def machine_id() -> str:
