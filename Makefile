@@ -6,8 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test processes at a time. Four keep two cores busy, since some wait, and each of them has to collect all tests first.
-JOBS ?= 4
+# Test processes at a time. Three keep two cores busy, and each of them has to collect all tests first.
+JOBS ?= 3
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE

@@ -34,7 +34,7 @@ def test_a_change_of_nothing_but_the_order_is_a_change(file: str, capsys: pytest
 
 def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(120)
-    recording.settings["cores"] = 4
+    recording.settings |= {"cores": 4, "local_ranks": 1}
     recording.save(tmp_path / "run.json")
     assert main(["what-if", str(tmp_path / "run.json")]) == 0
     out = capsys.readouterr().out

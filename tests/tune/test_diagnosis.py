@@ -59,8 +59,8 @@ def test_healthy_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     measured = probe(f"{sound.__name__}:{name}", seconds=4.0)
     assert measured.ended is None
-    # About half of a sample is Python in these two. Whether that is much depends on what else the machine is doing.
-    borderline = ("gil-bound",) if name in ("image_folder", "hugging_face") else ()
+    # About half of a sample is Python in these. Whether that is much depends on what else the machine is doing.
+    borderline = ("gil-bound",) if name in ("Images", "image_folder", "hugging_face") else ()
     assert [finding for finding in diagnose(measured) if finding.name not in borderline] == []
 
 

@@ -276,6 +276,7 @@ def compare(kind: str, path: Path, before: int, after: int, *, typical_s: float,
     return statistics.median(shares)
 
 
+@pytest.mark.slow  # a real run takes longer on a busy machine
 def test_a_real_run_with_more_workers(tmp_path: Path) -> None:
     share = compare("fixed", tmp_path / "run.json", 1, 2, typical_s=0.02, samples=40, engine="thread")
     assert share == pytest.approx(1, abs=0.1)
