@@ -129,7 +129,7 @@ def test_pipeline_shows_the_memory_that_the_worker_wrote_to() -> None:
 def test_a_killed_worker_loses_nothing() -> None:
     events = told_by(BY_NAME["faults"], {"happens": "kill"})
     assert figures_of(events)["workers replaced"] >= 1
-    assert figures_of(events)["samples made again"] >= 0  # none, if it was killed between two of them
+    assert "samples made again" in figures_of(events)  # how many depends on where it was killed
     assert events[-1]["text"] == "The epoch is over: 288 samples delivered, 0 repeated, none missing."
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 import feedline
+from feedline.bench.load import pss_bytes
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Switch, Values
 from feedline.lab.pictures import Event, bars, figures, lines, say
@@ -48,7 +47,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         grown[name] = (seen, [value - pss[0] for value in pss])
         yield lines(
             "growth",
-            "Memory of all workers beyond the first batch (PSS), measured while samples are looked up",
+            "Memory of the program beyond the first batch (PSS), measured while samples are looked up",
             "thousand samples looked up",
             "MiB",
             grown,
@@ -98,34 +97,13 @@ def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], di
         facts["pinned"] = facts["pinned"] or (pinned and samples.is_pinned())
         if number % every == 0:
             seen.append(number * _BATCH / 1000)
-            pss.append(sum(_pss(pid) for pid in _workers()) / _MEBIBYTE)
+            pss.append((pss_bytes(kinds=("Pss_Anon",)) or 0) / _MEBIBYTE)
         slots = max(slots, int(loader.stats()["leased_slots"])) if number % 16 == 0 else slots
         if time.monotonic() > until and len(seen) > 2:
             break
     facts |= {"arena": int(loader.stats()["arena_bytes"]), "slots": slots}
     loader.close()
     return seen, pss, facts
-
-
-def _workers() -> list[int]:
-    """Return the processes that this one has started."""
-    return [int(pid) for pid in Path("/proc/self/task").joinpath(str(_main_thread()), "children").read_text().split()]
-
-
-def _main_thread() -> int:
-    return int(Path("/proc/self").readlink().name)
-
-
-def _pss(pid: int) -> int:
-    """Return the memory of a process in bytes, what it shares with others counted in part; 0 if it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^Pss_Anon:\s+(\d+) kB", text, re.MULTILINE) or re.search(
-        r"^Pss:\s+(\d+) kB", text, re.MULTILINE
-    )
-    return int(found[1]) * 1024 if found else 0
 
 
 def _code(values: Values) -> str:
