@@ -18,6 +18,13 @@ def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.Captu
     assert "<title>feedline report" in (tmp_path / "run.html").read_text("utf-8")
 
 
+def test_recordings_with_a_number_each_have_a_page(tmp_path: Path) -> None:
+    for number in (1, 2):
+        recording_of(20).save(tmp_path / f"run.{number}.json")
+        assert main(["report", str(tmp_path / f"run.{number}.json")]) == 0
+    assert sorted(page.name for page in tmp_path.glob("*.html")) == ["run.1.html", "run.2.html"]
+
+
 def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = recording_of(60, workers=2)
     recording.settings["cores"] = 8

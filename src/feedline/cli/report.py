@@ -17,7 +17,8 @@ from feedline.values.shown import printable
 def run(arguments: argparse.Namespace) -> None:
     """Write the page beside the recording, or where `-o` says, and a trace where `--trace` says."""
     recording = Recording.load(arguments.file)
-    out: Path = arguments.out or arguments.file.with_name(arguments.file.name.partition(".")[0] + ".html")
+    name = arguments.file.name.removesuffix(".gz").removesuffix(".json")  # several recordings: run.1.json, run.2.json
+    out: Path = arguments.out or arguments.file.with_name(f"{name}.html")
     if arguments.file in (out, arguments.trace):
         raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
     if out == arguments.trace:
