@@ -36,6 +36,8 @@ import numpy as np
 
 _ROOT = Path(__file__).resolve().parents[1]
 _STATUS = struct.Struct("i")
+_NO_WARNING_OF_FORKS = "ignore:This process:DeprecationWarning"
+"""The programs fork beside their threads, as those of users do; Python 3.12 and later warn of it."""
 _MOST_BYTES = 1 << 17
 """Of a request: text, arguments and environment. Sockets take more than this at once."""
 
@@ -170,7 +172,7 @@ def _server() -> Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.program_server", str(theirs.fileno())],
+            [sys.executable, "-W", _NO_WARNING_OF_FORKS, "-m", "tests.program_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=_ROOT,
             start_new_session=True,  # Ctrl-C is for the tests

@@ -18,7 +18,12 @@ from feedline.errors import InternalError
 from tests import program_server
 
 OWN = Path(__file__).parent / "own_datasets.py"
-PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"
+PROGRAM = """
+import os, sys
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU there are rows with pinned memory besides
+from feedline.cli.main import main
+sys.exit(main())
+"""
 
 
 def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:

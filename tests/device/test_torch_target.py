@@ -153,9 +153,10 @@ import torch
 from tests.device.test_torch_target import Numbered
 from feedline import DataLoader
 from feedline.device import torch_target
-target_for = torch_target.target_for
 def threaded(device, transform):
-    return torch_target.CudaTarget(device, transform, threads=2)
+    target = torch_target.target_for(device, transform)
+    target.threads = 2
+    return target
 import feedline.loader.torch as loader_module
 loader_module.target_for = threaded
 loader = DataLoader(Numbered(4000), 4, num_workers=2, device="cuda", device_transform=lambda b: b)

@@ -19,7 +19,7 @@ import pytest
 from feedline.engines import abilities
 
 PROGRAM = """
-import mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
+import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
 import multiprocessing.connection, multiprocessing.shared_memory
 
 if len(sys.argv) > 3:

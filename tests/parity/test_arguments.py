@@ -3,6 +3,7 @@
 import copy
 import inspect
 import multiprocessing
+import os
 import pickle
 import typing
 import warnings
@@ -553,7 +554,7 @@ def test_a_loader_can_be_copied_and_pickled(plain_parity: Parity, copy_it: Calla
 
 def test_more_workers_than_cores_warns_with_torchs_words() -> None:
     def warned(kind: type[torch.utils.data.DataLoader[Any]]) -> list[tuple[type[Warning], str]]:
-        workers = (torch._utils.cpu_count() or 1) + 1
+        workers = len(os.sched_getaffinity(0)) + 1
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             kind(datasets.Squares(), num_workers=workers)
@@ -565,7 +566,7 @@ def test_more_workers_than_cores_warns_with_torchs_words() -> None:
 
 
 def test_as_many_workers_as_cores_do_not_warn() -> None:
-    workers = torch._utils.cpu_count() or 1
+    workers = len(os.sched_getaffinity(0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         feedline.DataLoader(datasets.Squares(), num_workers=workers)

@@ -86,7 +86,7 @@ def test_the_fields_cannot_be_assigned(worker_parity: Parity) -> None:
             info: Any = get_worker_info()
             try:
                 info.id = 5
-            except AttributeError as error:
+            except (AttributeError, RuntimeError) as error:  # the latter of torch 2.11 and older
                 return type(error).__name__
             return "assigned"
 

@@ -438,7 +438,11 @@ def test_another_run_of_the_program_finds_the_same() -> None:
     """Whatever the hashes of strings are, on which the order of sets depends."""
     found = {
         subprocess.run(
-            [sys.executable, "-c", PROGRAM], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2", "3")
     }

@@ -43,7 +43,7 @@ def samples(count: int = COUNT) -> list[dict[str, Any]]:
             "score": np.float64(i / 8),
             "name": f'n"ämé, {i}\nof {count}' if i % 3 else "",
             "is_even": np.bool_(i % 2 == 0),
-            "day": np.datetime64("2020-01-01") + i,
+            "day": np.datetime64("2020-01-01") + np.timedelta64(i, "D"),
         }
         for i in range(count)
     ]
