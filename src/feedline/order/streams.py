@@ -30,4 +30,7 @@ class StreamPlan(Plan):
         return self._draw
 
     def state(self, done: int) -> dict[str, Any]:
-        return {"unit": "stream batches", "rank": [self._share.rank, self._share.world_size]}
+        return {"unit": "stream batches", **self.after()}
+
+    def after(self) -> dict[str, Any]:
+        return {"rank": [self._share.rank, self._share.world_size]}
