@@ -49,9 +49,9 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             )
     _check_belong_together(snapshots)
     if all(snapshot.is_shared for snapshot in snapshots):
-        states = [{**state, "order": _without(state["order"], "rank")} for state in states]
-        if all(_without(state, "faults") == _without(states[0], "faults") for state in states):
-            return states[0]
+        alike = [{**state, "order": _without(state["order"], "rank")} for state in states]
+        if all(_without(state, "faults") == _without(alike[0], "faults") for state in alike):
+            return alike[0]
     return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
 
 
