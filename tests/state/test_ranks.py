@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
-import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,82 +16,22 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline import DataLoader, Loader, samplers
-from feedline.datasets import ParquetDataset, SQLDataset, TarDataset, mix
+from feedline.datasets import TarDataset, mix
 from feedline.errors import BadState
 from feedline.types import EngineName
-from tests.datasets.parquet.tables import write
 from tests.datasets.tar.writing import write_shards
+from tests.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 
-SIZES = (13, 1, 20, 7, 16, 0, 9, 11)
-COUNT = sum(SIZES)
-BATCH = 3
 WORLDS = [1, 2, 3, 4, 8]
 PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]
 """How many ranks, each with how many workers."""
 
 # Any, throughout: datasets, loaders and states.
-Make = Callable[[], Any]
-Place = tuple[int, int]
-
-
-class World:
-    """Ranks, one after the other in this process: the environment says which one it is."""
-
-    def __init__(self, make: Make, patch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.make = make
-        self.patch = patch
-        self.options = options
-
-    def loader(self, rank: int, place: Place) -> Any:
-        self.patch.setenv("RANK", str(rank))
-        self.patch.setenv("WORLD_SIZE", str(place[0]))
-        engine: EngineName = "thread" if place[1] else "inline"
-        return Loader(self.make(), BATCH, **{"workers": place[1], "engine": engine, **self.options})
-
-    def go(self, place: Place, state: Any, steps: Callable[[int], int | None]) -> tuple[list[list[int]], Any]:
-        """Let each rank take so many steps, None for all; return what each has got, and their state."""
-        found, states = [], []
-        for rank in range(place[0]):
-            loader = self.loader(rank, place)
-            if state is not None:
-                loader.load_state_dict(state)
-            found.append([int(number) for batch in itertools.islice(loader, steps(rank)) for number in batch])
-            states.append(json.loads(json.dumps(loader.state_dict())))
-            loader.close()
-        return found, feedline.merge_states(states)
-
-    def rest(self, place: Place, state: Any) -> list[int]:
-        if state is not None and all(each["ended"] for each in state.get("ranks", [state])):
-            return []
-        return flat(self.go(place, state, lambda _: None)[0])
-
-
-def flat(found: list[list[int]]) -> list[int]:
-    return [number for one in found for number in one]
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
-    folder = tmp_path_factory.mktemp("sources")
-    shards = write_shards(folder, SIZES)
-    with contextlib.closing(sqlite3.connect(folder / "rows.db")) as database, database:
-        database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, name TEXT)")
-        database.executemany("INSERT INTO rows VALUES (?, ?)", [(n, f"{n * 31 % 97:03d} {n}") for n in range(COUNT)])
-    write(folder / "1.parquet", pa.table({"x": np.arange(40)}), 7)
-    write(folder / "2.parquet", pa.table({"x": np.arange(40, COUNT)}), 5)
-
-    def sql(key: str) -> Any:
-        address = f"sqlite:///{folder / 'rows.db'}"
-        return SQLDataset(address, "SELECT * FROM rows", key=key, fields="id").stream(size=5)
-
-    return {
-        "tar": lambda: TarDataset(shards, "cls").stream(shuffle=True, buffer=8, seed=2),
-        "tar, in order": lambda: TarDataset(shards, "cls").stream(),
-        "tar, wide buffer": lambda: TarDataset(shards, "cls").stream(shuffle=True, buffer=1000, seed=2),
-        "sql": lambda: sql("id"),
-        "sql, keys that are text": lambda: sql("name"),
-        "parquet": lambda: ParquetDataset(sorted(folder.glob("*.parquet")), "x").stream(shuffle=True, window=2),
-    }
+    return sources_in(tmp_path_factory.mktemp("sources"))
 
 
 SPLIT = ["tar", "tar, in order", "tar, wide buffer", "sql", "sql, keys that are text"]

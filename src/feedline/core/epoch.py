@@ -36,8 +36,6 @@ class Request:
     """False if the plan is of single samples."""
     stream_count: int = 0
     """Samples of a batch, if batches are cut from a stream; 0 if the dataset has indices."""
-    draw_key: int = 0
-    """From which the random numbers of every worker's own stream follow."""
     shared_seed: int | None = None
     """For torch's data pipes."""
     snapshot_every: int = 0

@@ -19,13 +19,14 @@ from feedline.core.fault_budget import Treated
 from feedline.core.flight import Flight
 from feedline.core.stream_check import OwnStreams
 from feedline.order.progress import Progress, StreamProgress, has_state
-from feedline.randomness.keys import mix
-from feedline.types import Draw, Notes, Result, ResultKind, Resume, Task
+from feedline.order.streams import StreamPlan
+from feedline.types import Notes, Result, ResultKind, Resume, Task
 
 
 class OwnStreamsEpoch(Epoch):
     """One pass over the workers' own streams."""
 
+    _plan: StreamPlan
     awaits_one = False  # nobody else could do its work; several answers at once cost the training loop less
 
     def open(self, worker_count: int, memory: Memory) -> None:
@@ -80,7 +81,7 @@ class OwnStreamsEpoch(Epoch):
             0,
             indices,
             shared_seed=request.shared_seed,
-            draw=Draw(mix(request.draw_key, worker)),
+            draw=self._plan.draw_of(worker),
             resume=self._resumes.pop(worker, None),
             snapshot=bool(request.snapshot_every) and self._asked[worker] % request.snapshot_every == 0,
         )

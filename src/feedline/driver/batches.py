@@ -67,9 +67,7 @@ def new_epoch(
         kind = OwnStreamsEpoch
         _check_streams(spec, len(streams), worker_count)
         entry.progress.streams = [_begun(stream) for stream in streams]
-        request = Request(
-            spec.batched, checkpoint.batch_size, entry.draw_key, shared_seed, snapshot_every=settings.snapshot_every
-        )
+        request = Request(spec.batched, checkpoint.batch_size, shared_seed, snapshot_every=settings.snapshot_every)
         resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
         origin = Origin(resumes=resumes, awaits_openings=awaits)
     else:

@@ -72,6 +72,8 @@ class Stream:
             # What comes now from a feed is not what came then, and must not be dropped.
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
             self._least = resume.least
+        # A generator does nothing before its first sample is asked for.
+        scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
 
     def _draws_in_turn(self) -> bool:
         """True if whoever has the samples of a place has run the code for all those before, and draws on from there.
@@ -109,7 +111,7 @@ class Stream:
         self.replay()
         slow = self._scope.slow
         each = self.seeds_each or slow is not None
-        while len(samples) < count and (each or (self.is_watched and self.place == 0)):
+        while len(samples) < count and (each or self._scope.is_common or (self.is_watched and self.place == 0)):
             begun = 0 if slow is None else time.monotonic_ns()
             samples.append(self._read())
             if slow is not None:
@@ -166,6 +168,9 @@ class Stream:
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
         self.place += 1
+        if scope.is_common:
+            scope.place = self.place
+            scope.part(seeds=self.generators is not UNCHANGED)
         return sample
 
     def _check_end(self) -> None:

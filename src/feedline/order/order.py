@@ -333,5 +333,8 @@ class StreamOrder(Order):
     def plan(self, entry: Entry) -> StreamPlan:
         return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
 
+    def settle(self) -> dict[str, Any]:
+        return StreamPlan(self.batch_size, 0, share_if_known()).after()
+
     def expected(self) -> dict[str, Any]:
         return {"unit": self.unit, "batch_size": self.batch_size}

@@ -54,6 +54,7 @@ class Scope:
         "_place",
         "_range",
         "collating",
+        "is_common",
         "is_timed",
         "keeps_globals",
         "seeds_globals",
@@ -67,6 +68,8 @@ class Scope:
         self._count = 0
         self._collated: int | None = None
         self.seeds_globals = seeds_globals
+        self.is_common = False
+        """True while ranks draw the same: a stream may shuffle what it then shares out over ranks, before it begins."""
         self.keeps_globals = keeps_globals
         """True if the generators of the process are the training loop's own, and given back as they were."""
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
@@ -170,7 +173,18 @@ class Scope:
 
     def open(self) -> None:
         """Note that a stream is being opened: a dataset may put its files in random order then."""
+        self.is_common = True
         self.collate(_OPEN)
+
+    def part(self, *, seeds: bool) -> None:
+        """Have this rank draw other numbers than the others from now on.
+
+        Args:
+            seeds: True to seed the generators of the process as well, if ranks drew the same from them.
+        """
+        common, self.is_common = self.key(), False
+        if seeds and self.key() != common:
+            seed_globals(self.key())
 
     def kept(self) -> AbstractContextManager[None]:
         """Give the generators of the process back afterwards, if they are seeded here and not one's own."""
@@ -185,9 +199,10 @@ class Scope:
         draw, place = self._draw, self.place
         if not isinstance(draw, Draw):
             draw = self._draw = draw()
+        first = 0 if self.is_common else draw.first
         if place < 0:
-            return mix(mix(draw.key, draw.first if self._collated is None else self._collated), _COLLATE)
-        return mix(draw.key, draw.first + draw.stride * place)
+            return mix(mix(draw.key, first + (self._collated or 0)), _COLLATE)
+        return mix(draw.key, first + draw.stride * place)
 
     def _reference_count(self) -> int:
         return sys.getrefcount(self._generator)

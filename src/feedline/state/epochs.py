@@ -153,6 +153,8 @@ class Epochs:
         snapshot = Snapshot.from_dict(state)
         for each in snapshot.ranks or (snapshot,):
             order.check(each.order)
+        if snapshot.is_shared and "rank" in snapshot.order:
+            snapshot = replace(snapshot, order={**snapshot.order, **order.settle()})  # it is this rank's from now on
         for sampler in order.samplers:  # whoever iterates over it meanwhile gets that epoch
             sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None

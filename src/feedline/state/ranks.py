@@ -26,7 +26,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         states: what `state_dict()` has returned on each rank, in the order of ranks, as `all_gather_object` gives them.
 
     Raises:
-        BadState: one is missing, they are not in order, or one is not the state of a loader.
+        BadState: one is missing or comes twice, they are not in order, not of one step or of one number of ranks, or
+            one is not the state of a loader.
 
     Example:
         >>> import feedline
@@ -46,20 +47,46 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 f"The state of rank {rank} is one of several ranks, which it has loaded and not begun with, but others "
                 "have. Call state_dict() on all ranks after the same step."
             )
-        was = rank_of(snapshot)
-        if was is not None and was != (rank, len(states)):
-            raise BadState(
-                f"Of {len(states)} states, number {rank} is that of rank {was[0]} of {was[1]}. Give those of all ranks "
-                "in the order of ranks: what a missing one has left would be lost."
-            )
-    first, *others = ({name: value for name, value in state.items() if name != "faults"} for state in states)
-    if all(other == first for other in others) and "rank" not in first["order"]:
-        return dict(states[0])
+    _check_belong_together(snapshots)
+    if all(snapshot.is_shared for snapshot in snapshots):
+        alike = [{**state, "order": _without(state["order"], "rank")} for state in states]
+        if all(_without(state, "faults") == _without(alike[0], "faults") for state in alike):
+            return alike[0]
     return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
 
 
-def rank_of(snapshot: Snapshot) -> tuple[int, int] | None:
-    """Return which of how many ranks a snapshot is of, if that matters; None if it does not."""
+def _without(mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key != name}
+
+
+def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
+    """Refuse snapshots that are not those of all ranks at one moment, as far as they tell.
+
+    Those of streams tell their rank; older ones did so only inside an epoch.
+    """
+    told = [_rank_of(snapshot) for snapshot in snapshots]
+    if any(was not in (None, (place, len(told))) for place, was in enumerate(told)):
+        named = ", ".join("one that does not tell" if was is None else f"{was[0]} of {was[1]}" for was in told)
+        raise BadState(
+            f"These {len(told)} states are those of ranks {named}. Give those of all ranks in the order of ranks, each "
+            "once, as they were saved after the same step: what a missing one has left would be lost."
+        )
+    steps = {each.virtual for each in snapshots}
+    epochs = {each.epoch + each.ended for each in snapshots}
+    if len(steps) > 1 or (len(epochs) > 1 and snapshots[0].order["unit"] != "stream batches"):
+        named = ", ".join(f"rank {rank} {_moment(each)}" for rank, each in enumerate(snapshots))
+        raise BadState(f"The states were not saved after the same step: {named}. Give those that belong together.")
+
+
+def _moment(snapshot: Snapshot) -> str:
+    """Return in words where a snapshot is."""
+    if snapshot.virtual is not None:
+        return f"after batch {snapshot.virtual[1]} of virtual epoch {snapshot.virtual[0]}"
+    return f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}"
+
+
+def _rank_of(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return which of how many ranks a snapshot is of, if it tells."""
     rank = snapshot.order.get("rank")
     return None if rank is None else (rank[0], rank[1])
 
@@ -70,7 +97,7 @@ def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: A
     Raises:
         BadState: it cannot be told from what the snapshot holds.
     """
-    own, was = (share.rank, share.world_size), rank_of(snapshot)
+    own, was = (share.rank, share.world_size), None if snapshot.is_shared else _rank_of(snapshot)
     ranks, parts = snapshot.ranks or (snapshot,), max(1, worker_count)
     is_reshardable = isinstance(dataset, Reshardable) and snapshot.order["unit"] == "stream batches"
     # If some ranks have ended the epoch, what the others have left is for all.

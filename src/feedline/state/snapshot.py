@@ -43,6 +43,11 @@ class Snapshot:
     ranks: tuple[Snapshot, ...] = ()
     """Those of all ranks, if each has one of its own and they were put together; the rest is that of the first."""
 
+    @property
+    def is_shared(self) -> bool:
+        """True if it serves any rank: none has begun with its part of the epoch, or this one has ended it."""
+        return not self.ranks and (self.ended or not self.streams or "rank" not in self.order)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the snapshot as `state_dict()` hands it out. What is empty is there too, so that it can be missed."""
         if self.ranks:
