@@ -13,7 +13,6 @@ from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
 from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, look, reading
-from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
@@ -171,7 +170,7 @@ class HDF5Dataset(TableSource):
     def _fill(self, file: OpenFile, columns: list[Any], rows: Indices, places: Indices | None) -> None:
         for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
             try:
-                _fill(stored, out, rows, places)
+                stored.fill(out, rows, places)
             except FeedlineError:
                 raise
             except UNREADABLE as exc:
@@ -204,13 +203,3 @@ class HDF5Dataset(TableSource):
         text = super().__repr__()
         count = len(self._parts.parts)
         return text if count == 1 else f"{text[:-1]}, in {count} files)"
-
-
-# Any: an array, or a list of values.
-def _fill(stored: Rows | ValueRows, out: Any, rows: Indices, places: Indices | None) -> None:
-    if isinstance(stored, Rows):
-        stored.fill(out, rows, places)
-        return
-    goals = range(len(rows)) if places is None else places.tolist()
-    for place, value in zip(goals, stored.values(rows), strict=True):
-        out[place] = value

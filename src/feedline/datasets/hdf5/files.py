@@ -29,7 +29,7 @@ from feedline.datasets.hdf5.part import (
     open_file,
     stamp_of,
 )
-from feedline.datasets.hdf5.rows import ChunkCache, Rows, ValueRows
+from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import words
 
@@ -44,7 +44,7 @@ class OpenFile:
 
     def __init__(self, part: Part, fields: Sequence[Field], cache: ChunkCache, *, swmr: bool) -> None:
         self.part = part
-        self.fields: list[Rows | ValueRows] = []
+        self.fields: list[Rows] = []
         self._swmr = swmr
         self._linked: dict[str, Stamp] = {}
         """Other files that fields lie in, by external links, and their stamps."""
