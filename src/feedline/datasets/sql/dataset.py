@@ -151,7 +151,7 @@ class SQLDataset(QuerySource):
 
 
 class Keys:
-    """Keys in the order of samples: 8 bytes for an integer, less than its UTF-8 for a string.
+    """Keys in the order of samples: 8 bytes for an integer; strings without what they share with their neighbours.
 
     Keys of another kind, such as dates, are kept as the objects that they are.
     """
