@@ -16,7 +16,7 @@ from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
-from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, encode
+from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
@@ -80,7 +80,7 @@ def precompute(
     path = Path(out).absolute()
     head = Head(fingerprint(dataset, repr(version), pickle), len(dataset))
     store = _begun(path, head, overwrite=overwrite)
-    missing = [index for index in range(head.count) if not isinstance(store.get(index), Encoded)]
+    missing = [index for index in range(head.count) if store.get(index) is None]
     filling = _filling(dataset, store, path, pickles=pickle, freezes=freeze_random)
     loader = Loader(
         filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
@@ -118,7 +118,7 @@ def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
     """Read back what was stored, and mark the folder as complete."""
     if sample_store.head_of(path) != store.head():  # this process has the file open that was there before
         raise _overtaken(path)
-    damaged = [index for index in missing if not isinstance(store.get(index), Encoded)]
+    damaged = [index for index in missing if store.get(index) is None]
     if damaged:
         raise SourceError(
             f"{len(damaged)} samples that were stored in {path} cannot be read back, sample {damaged[0]} first. The "

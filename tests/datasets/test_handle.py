@@ -39,14 +39,14 @@ def in_fork(act: object) -> int:
 
 def test_nothing_is_opened_before_it_is_used() -> None:
     handle = Handle(Opened, Opened.close)
-    states = [handle.is_open]
+    states = [bool(handle._opened)]
     opened = handle.get()
-    states.append(handle.is_open)
+    states.append(bool(handle._opened))
     assert handle.get() is opened
     handle.close()
     handle.close()
     assert opened.closed == 1
-    assert [*states, handle.is_open] == [False, True, False]
+    assert [*states, bool(handle._opened)] == [False, True, False]
     assert handle.get() is not opened
 
 
@@ -54,7 +54,7 @@ def test_a_pickled_handle_opens_its_own() -> None:
     handle = Handle(Opened, Opened.close)
     opened = handle.get()
     other = pickle.loads(pickle.dumps(handle))
-    assert not other.is_open
+    assert not other._opened
     assert other.get() is not opened
     other.close()
     assert opened.closed == 0
@@ -66,7 +66,6 @@ def test_a_forked_process_opens_its_own_and_leaves_the_other_be(closes: bool) ->
     opened = handle.get()
 
     def act() -> int:
-        assert not handle.is_open
         own = handle.get()
         assert own.pid == os.getpid()
         assert opened.closed == int(closes)
@@ -76,6 +75,13 @@ def test_a_forked_process_opens_its_own_and_leaves_the_other_be(closes: bool) ->
     assert in_fork(act) == 1
     assert handle.get() is opened
     assert opened.closed == 0
+
+
+def test_what_is_open_is_closed_with_the_handle() -> None:
+    handle = Handle(Opened, Opened.close)
+    opened = handle.get()
+    del handle
+    assert opened.closed == 1
 
 
 def test_closing_in_a_forked_process_does_not_close_what_it_inherited() -> None:
@@ -125,4 +131,4 @@ def test_a_failure_to_open_is_raised_every_time() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="no such file"):
             handle.get()
-    assert not handle.is_open
+    assert not handle._opened

@@ -233,9 +233,9 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
             f"{name!r} of {path} is compressed, so that single samples cannot be read. Save it with numpy.savez in "
             f"place of numpy.savez_compressed, or hold it in memory: ArrayDataset(dict(numpy.load({path!r})))."
         )
-    file.seek(max(0, info.header_offset))
+    file.seek(info.header_offset)
     local = file.read(_LOCAL_HEADER)
-    if info.header_offset < 0 or len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
+    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
         raise CorruptSource(f"{name!r} of {path} is not where the file says it is. Get the file again.")
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(local[26:28], "little")
     begin += int.from_bytes(local[28:30], "little")

@@ -46,25 +46,34 @@ class ArrayDataset(Columnar):
         7
     """
 
-    # Any, in this file: arrays and tensors have no common type, and a table is one, a tuple or a dict of them.
+    # Any, in this file: arrays and tensors have no common type.
     def __init__(self, arrays: Any, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
         table = _found(arrays, fields)
-        if fields is not None:
-            if not isinstance(table, dict):
+        if isinstance(table, (tuple, dict)) and not table:
+            raise BadOption("An ArrayDataset needs at least one array, but was given an empty container.")
+        if isinstance(table, dict):
+            self._shape = Form.of(fields, table, str(arrays) if _is_path(arrays) else "the dict")
+            self._arrays = [table[name] for name in self._shape.names]
+            names = [f"array {name!r}" for name in self._shape.names]
+        else:
+            if fields is not None:
                 raise BadOption(f"fields={fields!r} chooses among arrays with names, but these have none.")
-            form = Form.of(fields, table, str(arrays) if _is_path(arrays) else "the dict")
-            table = form.build([table[name] for name in form.names])
-        self._length = _check(table)
-        self._table = table
-        self._opened: Any = None
+            self._arrays = list(table) if isinstance(table, tuple) else [table]
+            names = [f"array {number}" for number in range(len(table))] if isinstance(table, tuple) else ["the array"]
+            self._shape = Form(tuple(names), None, is_one=not isinstance(table, tuple))
+        self._length = _check(names, self._arrays)
+        self._opened: list[Any] | None = None
         self.transform = checked_transform(transform)
+
+    def _mapped(self) -> list[Any]:
+        if self._opened is None:
+            self._opened = [one.mapped() if isinstance(one, ArrayFile) else one for one in self._arrays]
+        return self._opened
 
     @property
     def arrays(self) -> Any:
         """The arrays, in the form of a sample. Files are mapped now, unless they are already."""
-        if self._opened is None:
-            self._opened = _each(self._table, lambda one: one.mapped() if isinstance(one, ArrayFile) else one)
-        return self._opened
+        return self._shape.build(self._mapped())
 
     def close(self) -> None:
         """Let go of mapped files. They are mapped again when a sample is read."""
@@ -74,13 +83,7 @@ class ArrayDataset(Columnar):
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        arrays = self.arrays
-        if isinstance(arrays, tuple):
-            sample: Any = tuple([_row(array, index) for array in arrays])
-        elif isinstance(arrays, dict):
-            sample = {name: _row(array, index) for name, array in arrays.items()}
-        else:
-            sample = _row(arrays, index)
+        sample = self._shape.build([_row(array, index) for array in self._mapped()])
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
@@ -103,14 +106,11 @@ class ArrayDataset(Columnar):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is in a file travels as the place where it is.
-        return {**self.__dict__, "_table": _each(self._table, lambda one: find_mapped(one) or one), "_opened": None}
+        return {**self.__dict__, "_arrays": [find_mapped(one) or one for one in self._arrays], "_opened": None}
 
     def __repr__(self) -> str:
-        table = self._table
-        keys, is_one = tuple(table) if isinstance(table, dict) else None, not isinstance(table, (dict, tuple))
-        arrays = table.values() if isinstance(table, dict) else [table] if is_one else table
-        form = Form((), keys, is_one).describe([_form(array) for array in arrays])
         transform = "" if self.transform is None else f", transform={self.transform!r}"
+        form = self._shape.describe([_form(array) for array in self._arrays])
         return f"{type(self).__name__}({self._length} samples of {form}{transform})"
 
 
@@ -127,15 +127,6 @@ def _row(array: Any, index: Any) -> Any:
     return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # strings as every other source has them
 
 
-def _each(table: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to every array of a table."""
-    if isinstance(table, tuple):
-        return tuple(map(function, table))
-    if isinstance(table, dict):
-        return {name: function(array) for name, array in table.items()}
-    return function(table)
-
-
 def _found(given: Any, fields: Fields) -> Any:
     """Return the table that a user means, with files in place of paths; None for files of fields that are not meant."""
     if _is_path(given):
@@ -144,11 +135,13 @@ def _found(given: Any, fields: Fields) -> Any:
         if os.path.isdir(path):
             return find_folder(path, wanted)
         return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
-    if isinstance(given, (tuple, dict)):
-        return _each(
-            given, lambda one: _npy(os.path.abspath(os.path.expanduser(checked_path(one)))) if _is_path(one) else one
-        )
-    return given
+    if isinstance(given, dict):
+        return {name: _one(array) for name, array in given.items()}
+    return tuple(map(_one, given)) if isinstance(given, tuple) else given
+
+
+def _one(given: Any) -> Any:
+    return _npy(os.path.abspath(os.path.expanduser(checked_path(given)))) if _is_path(given) else given
 
 
 def _is_path(value: Any) -> bool:
@@ -186,17 +179,9 @@ def is_arrays(value: Any) -> bool:
     return is_array(value)
 
 
-def _check(table: Any) -> int:
+def _check(names: list[str], arrays: list[Any]) -> int:
     """Return the length that all arrays have."""
-    if isinstance(table, dict):
-        named = [(f"array {name!r}", array) for name, array in table.items()]
-    elif isinstance(table, tuple):
-        named = [(f"array {number}", array) for number, array in enumerate(table)]
-    else:
-        named = [("the array", table)]
-    if not named:
-        raise BadOption("An ArrayDataset needs at least one array, but was given an empty container.")
-    for name, array in named:
+    for name, array in zip(names, arrays, strict=True):
         if not is_array(array) and not isinstance(array, ArrayFile):
             raise BadOption(
                 f"An ArrayDataset is made of NumPy arrays or torch tensors, but {name} is a {type(array).__name__}. "
@@ -204,12 +189,12 @@ def _check(table: Any) -> int:
             )
         if len(array.shape) == 0:
             raise BadOption(f"{name.capitalize()} has no axis to take samples from: it holds a single number.")
-    first, length = named[0][0], int(named[0][1].shape[0])
-    for name, array in named:
+    length = int(arrays[0].shape[0])
+    for name, array in zip(names, arrays, strict=True):
         if array.shape[0] != length:
             raise BadOption(
-                f"The arrays of a dataset need the same length, but {first} has {length} and {name} has "
-                f"{array.shape[0]} samples (shapes {tuple(named[0][1].shape)} and {tuple(array.shape)}). The first "
+                f"The arrays of a dataset need the same length, but {names[0]} has {length} and {name} has "
+                f"{array.shape[0]} samples (shapes {tuple(arrays[0].shape)} and {tuple(array.shape)}). The first "
                 "axis counts the samples: cut or transpose the arrays so that it agrees."
             )
     return length

@@ -1,7 +1,8 @@
 """A cache that keeps what was used last, up to a limit: blocks that were read, files that are open.
 
 Threads share it. A forked process goes on with what its parent had, under a lock of its own: entries do not change once
-they are there, so whatever state the fork met them in is a good one. Pickled, it arrives empty.
+they are there, so whatever state the fork met them in is a good one. Pickled, it arrives empty. What is dropped is let
+go of, so that an open file is closed as soon as nobody else reads it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,12 @@ class BoundedCache(Generic[K, V]):
     Args:
         limit: what the sizes of all values may add up to: bytes; or a number of values, whose size is 1 unless another
             is given. The value that came last is kept even if it is larger.
-        release: called with each value that is dropped. It has to be picklable if the cache is pickled.
     """
 
-    def __init__(self, limit: int, release: Callable[[V], object] | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         """What the sizes add up to right now."""
-        self._release = release
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._begin()
 
@@ -67,49 +66,32 @@ class BoundedCache(Generic[K, V]):
                     self.put(key, value, size)
         return value
 
-    def put(self, key: K, value: V, size: int = 1, *, trims: bool = True) -> None:
-        """Keep a value, in place of those that were not used for the longest time; those only if `trims`."""
+    def put(self, key: K, value: V, size: int = 1) -> None:
+        """Keep a value, in place of those that were not used for the longest time."""
+        dropped = []  # until the lock is free again: letting go of a value may close a file
         with self._own_lock():
             self.held += size - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, size
-        if trims:
-            self.trim()
-
-    def trim(self) -> None:
-        """Drop what is too much, the longest unused first."""
-        dropped = []
-        with self._own_lock():
             while self.held > self.limit and len(self._entries) > 1:
-                value, size = self._entries.popitem(last=False)[1]
-                self.held -= size
-                dropped.append(value)
-        self._release_all(dropped)
+                dropped.append(self._entries.popitem(last=False)[1])
+                self.held -= dropped[-1][1]
 
     def drop(self, key: K) -> None:
         """Drop a value that is there."""
         with self._own_lock():
-            value, size = self._entries.pop(key)
-            self.held -= size
-        self._release_all([value])
+            dropped = self._entries.pop(key)
+            self.held -= dropped[1]
 
     def clear(self) -> None:
         """Drop everything."""
         with self._own_lock():
-            dropped, self.held = self.values(), 0
+            dropped, self.held = self._entries, 0
             self._entries = OrderedDict()
-        self._release_all(dropped)
-
-    def _release_all(self, values: list[V]) -> None:
-        for value in values if self._release is not None else ():
-            self._release(value)  # type: ignore[misc]  # it is not None
-
-    def values(self) -> list[V]:
-        """Return what is kept, the longest unused first."""
-        return [value for value, _ in self._entries.values()]
+        dropped.clear()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     # Any: what pickle takes.
     def __reduce__(self) -> Any:
-        return BoundedCache, (self.limit, self._release)
+        return BoundedCache, (self.limit,)

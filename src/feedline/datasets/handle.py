@@ -2,7 +2,8 @@
 
 A handle is opened when it is first used, in the process that uses it. A dataset that holds one can be pickled and
 forked: the handle stays behind, and the other process opens its own. What a forked process inherits is never used
-there, and never closed unless the library says that this is safe: closing could reach through to the parent's.
+there, and never closed unless the library says that this is safe: closing could reach through to the parent's. When
+nobody refers to a handle any more, what it has open is closed.
 """
 
 from __future__ import annotations
@@ -66,11 +67,6 @@ class Handle(Generic[H]):
                 self._opened[thread] = self._opener()
             return self._opened[thread]
 
-    @property
-    def is_open(self) -> bool:
-        """True if this process has something open."""
-        return self._pid == os.getpid() and bool(self._opened)
-
     def close(self) -> None:
         """Close what this process has open, of all threads. It is opened again when it is used again."""
         if self._pid != os.getpid():
@@ -97,5 +93,6 @@ class Handle(Generic[H]):
         self.__dict__.update(state)
         self._begin()
 
-    def __repr__(self) -> str:
-        return f"<{'open' if self.is_open else 'closed'} handle>"
+    def __del__(self) -> None:
+        if self.__dict__.get("_opened"):
+            self.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.cache.sample_store import Encoded, Head, Kind, Missing, SampleStore, decode, encode
+from feedline.datasets.cache.sample_store import Encoded, Head, Kind, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import SharedFile, SharedMemory
 from feedline.errors import CorruptSource
 from feedline.values.records import NotARecord
@@ -36,14 +36,14 @@ def record(data: bytes) -> Encoded:
     return Encoded(Kind.RECORD, data)
 
 
-def data_of(found: Encoded | Missing) -> bytes:
+def data_of(found: Encoded | None) -> bytes:
     assert isinstance(found, Encoded)
     return bytes(found.data)
 
 
 def test_what_was_put_is_got() -> None:
     store = memory_store()
-    assert store.get(3) is Missing.ABSENT
+    assert store.get(3) is None
     assert store.put(3, record(b"three"))
     assert store.put(4, Encoded(Kind.PICKLE, b""))
     assert data_of(store.get(3)) == b"three"
@@ -78,7 +78,7 @@ def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room
         if index in kept:
             assert data_of(store.get(index)) == kept[index]
         else:
-            assert store.get(index) is Missing.ABSENT
+            assert store.get(index) is None
 
 
 def test_every_single_damaged_byte_is_noticed(tmp_path: Path) -> None:
@@ -94,7 +94,9 @@ def test_every_single_damaged_byte_is_noticed(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[place] ^= 0x40
         path.write_bytes(damaged)
-        assert store.get(0) is Missing.DAMAGED, place
+        store.damaged.clear()
+        assert store.get(0) is None, place
+        assert 0 in store.damaged
         assert data_of(store.get(1)) == b"other"
     store.close()
 
@@ -103,9 +105,11 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
     store.put(0, record(bytes(5000)))
-    for size, missing in ((path.stat().st_size - 1, "DAMAGED"), (4100, "DAMAGED"), (10, "ABSENT"), (0, "ABSENT")):
+    for size, is_damaged in ((path.stat().st_size - 1, True), (4100, True), (10, False), (0, False)):
         os.truncate(path, size)
-        assert store.get(0) is Missing[missing]
+        store.damaged.clear()
+        assert store.get(0) is None
+        assert (0 in store.damaged) == is_damaged
     store.close()
 
 
@@ -116,7 +120,8 @@ def test_an_entry_of_another_index_is_noticed(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 + 8 * 32 : 4096 + 9 * 32] = data[4096 + 7 * 32 : 4096 + 8 * 32]
     path.write_bytes(data)
-    assert store.get(8) is Missing.DAMAGED
+    assert store.get(8) is None
+    assert 8 in store.damaged
     store.close()
 
 
@@ -152,7 +157,8 @@ def test_a_sample_of_another_dataset_is_noticed(tmp_path: Path) -> None:
         file.write((tmp_path / "other").read_bytes()[:64])
     other = file_store(path, OTHER)
     assert other.head() == OTHER
-    assert other.get(3) is Missing.DAMAGED
+    assert other.get(3) is None
+    assert 3 in other.damaged
     other.close()
 
 
@@ -168,7 +174,7 @@ def test_another_store_behind_the_name_is_neither_read_nor_written(way: str, tmp
     assert data_of(store.get(3)) == b"three"  # which has the old file open
 
     def finds_nothing(one: SampleStore) -> bool:
-        return one.get(3) is Missing.ABSENT and not one.put(4, record(b"four")) and not one.is_current()
+        return one.get(3) is None and not one.put(4, record(b"four")) and not one.is_current()
 
     if way == "forked":
         pid = os.fork()
@@ -204,7 +210,7 @@ def test_of_a_file_that_was_emptied_others_have_nothing_until_they_open_it_again
     assert not other.open(OTHER)
     other.empty(OTHER)
     assert other.put(3, record(b"new"))
-    assert store.get(3) is Missing.ABSENT
+    assert store.get(3) is None
     assert store.damaged == set()
     assert not store.put(4, record(b"old"))
     assert store.open(OTHER)
@@ -221,11 +227,11 @@ def test_an_emptied_store_is_empty_for_those_who_had_it_checked() -> None:
     other.open(HEAD)
     new = Head(b"n" * 32, 50)
     other.empty(new)
-    assert store.get(0) is Missing.ABSENT
+    assert store.get(0) is None
     other.put(0, record(b"new"))
-    assert store.get(0) is Missing.ABSENT
+    assert store.get(0) is None
     assert not store.put(1, record(b"of the old dataset"))
-    assert other.get(1) is Missing.ABSENT
+    assert other.get(1) is None
     assert not store.open(HEAD)
     assert store.open(new)
     assert data_of(store.get(0)) == b"new"
@@ -274,8 +280,8 @@ def test_a_store_has_no_place_for_samples_that_came_later() -> None:
     store.put(49, record(b"last"))
     assert not store.put(50, record(b"later"))
     assert not store.put(500, record(b"later"))
-    assert store.get(50) is Missing.ABSENT
-    assert store.get(500) is Missing.ABSENT
+    assert store.get(50) is None
+    assert store.get(500) is None
     assert data_of(store.get(49)) == b"last"
 
 
@@ -291,7 +297,8 @@ def test_sizes_of_a_damaged_file_are_not_believed(tmp_path: Path) -> None:
     assert SampleStore(SharedFile(path), limit=0).open(HEAD)
     store = file_store(path)
     tracemalloc.start()
-    assert store.get(0) is Missing.DAMAGED
+    assert store.get(0) is None
+    assert 0 in store.damaged
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     store.close()

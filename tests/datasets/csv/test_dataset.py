@@ -23,7 +23,8 @@ import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.parquet import table
 from feedline.datasets.parquet.mapped import Unpacked
-from feedline.datasets.tar.packed import UnpackedFile
+from feedline.datasets.tar.members import Bytes
+from feedline.datasets.tar.packed import unpacked_file
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing import SourceContract
@@ -228,13 +229,12 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     opened = []
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples()), "number", part_bytes=PART, cache_bytes=0)
     assert len(dataset) == COUNT
-    made = UnpackedFile.__init__
 
-    def init(self: Any, *arguments: Any, **options: Any) -> None:
+    def counted(path: str, packing: str) -> Bytes:
         opened.append(1)
-        made(self, *arguments, **options)
+        return unpacked_file(path, packing)
 
-    monkeypatch.setattr(UnpackedFile, "__init__", init)
+    monkeypatch.setattr("feedline.datasets.csv.dataset.unpacked_file", counted)
     assert len(dataset.row_group_sizes) > 3
     assert [int(number) for number in dataset.stream()] == list(range(COUNT))
     assert len(opened) == 1

@@ -126,7 +126,7 @@ def test_repr_names_fields_and_files(path: Path, tmp_path: Path) -> None:
 
 def test_construction_leaves_nothing_open_and_pickles_small(path: Path) -> None:
     source = HDF5Dataset(path)
-    assert not source._files.is_open
+    assert not source._files._opened
     assert len(pickle.dumps(source)) < 2000
     assert len(h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE)) == 0
 

@@ -132,9 +132,9 @@ def test_values_and_the_way_they_are_read(tmp_path: Path, name: str, libver: str
         assert found.dtype == expected.dtype.newbyteorder("=")
         assert np.array_equal(found, expected[indices])
         assert np.array_equal(np.stack(source.__getitems__(indices)), expected[indices])
-    with source._files.get().use(0) as file:
-        assert type(file.fields[0]) is kind
-        assert (file._file is None) == (kind in (MappedRows, ChunkedRows) or is_inflated(file.fields[0]))
+    file = source._files.get().get(0)
+    assert type(file.fields[0]) is kind
+    assert (file._file is None) == (kind in (MappedRows, ChunkedRows) or is_inflated(file.fields[0]))
     source.close()
 
 
@@ -204,8 +204,7 @@ def test_chunks_that_are_too_large_are_not_read_as_a_whole(tmp_path: Path, monke
     for name in ("gzip", "lzf"):
         source, expected, _ = made(tmp_path / f"{name}.h5", name)
         assert np.array_equal(source.read_columns(np.array([9, 2, 2])), expected[[9, 2, 2]])
-        with source._files.get().use(0) as file:
-            assert type(file.fields[0]) is SelectedRows
+        assert type(source._files.get().get(0).fields[0]) is SelectedRows
         source.close()
 
 

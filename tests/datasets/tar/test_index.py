@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.datasets import TarDataset
@@ -34,9 +34,7 @@ def get(path: Path, folder: Path | None, *, unique: bool = True) -> ShardIndex:
 
 
 def same(one: ShardIndex, other: ShardIndex) -> bool:
-    return (one.size, one.tag, one.names) == (other.size, other.tag, other.names) and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in module._ARRAYS
-    )
+    return all(np.array_equal(value, getattr(other, name)) for name, value in vars(one).items())
 
 
 @pytest.fixture
@@ -55,7 +53,6 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_index_is_made_once(path: Path, tmp_path: Path, scans: list[str]) -> None:
     first = get(path, tmp_path / "index")
     assert first.count == 20
-    assert first.is_sound()
     second = get(path, tmp_path / "index")
     assert same(first, second)
     assert len(scans) == 1
@@ -94,29 +91,6 @@ def test_an_index_that_is_damaged_anywhere_is_made_again(path: Path, tmp_path: P
         file.write_bytes(whole[:stop])
         assert same(get(path, tmp_path / "index"), first)
     assert len(scans) > 5
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_numbers_that_lead_elsewhere_are_not_believed(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 4))
-    good = ShardIndex(
-        1000,
-        "t",
-        ["a", "b"],
-        np.frombuffer(b"k" * count, np.uint8),
-        np.arange(1, count + 1),
-        np.arange(count + 1),
-        np.zeros(count, np.int64),
-        np.arange(count) * 100,
-        np.full(count, 50),
-    )
-    assert good.is_sound()
-    name = data.draw(st.sampled_from(["key_ends", "first", "fields", "offsets", "sizes"]))
-    array = getattr(good, name).copy()
-    array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.sampled_from([-1, 1001, 2**62]))
-    values = {field: getattr(good, field) for field in ("size", "tag", "names", *module._ARRAYS)}
-    assert not ShardIndex(**{**values, name: array}).is_sound()
 
 
 def test_a_folder_that_cannot_be_written_to_is_done_without(path: Path, tmp_path: Path) -> None:

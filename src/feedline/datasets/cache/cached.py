@@ -13,7 +13,7 @@ from feedline.abc.source import EpochAware
 from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
-from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleStore, decode, encode
+from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
@@ -243,12 +243,12 @@ class CachedDataset(Source, EpochAware, Derived):
         sample = self._kept(disk, index, found)
         if sample is not _MISSING:
             self._counters.add("disk_hits")
-            if memory is not None and isinstance(found, Encoded) and not memory.is_full:
+            if memory is not None and found is not None and not memory.is_full:
                 memory.put(index, found)
         return sample
 
-    def _kept(self, store: SampleStore, index: int, found: Encoded | Missing) -> Any:
-        if isinstance(found, Encoded):
+    def _kept(self, store: SampleStore, index: int, found: Encoded | None) -> Any:
+        if found is not None:
             try:
                 return decode(found, pickles=self._pickles)
             except CorruptSource:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache import sample_store
-from feedline.datasets.cache.sample_store import Missing, SampleStore, decode
+from feedline.datasets.cache.sample_store import SampleStore, decode
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
@@ -77,15 +77,16 @@ class PrecomputedDataset(Source):
 
     def _sample(self, store: SampleStore, index: int) -> Any:
         found = store.get(index)
-        if isinstance(found, Missing):
+        if found is None:
             if not store.is_current():
                 raise SourceChanged(
                     f"{self.path} holds samples of another dataset by now: feedline.precompute was called with "
                     "overwrite=True since this one was opened. Make a new PrecomputedDataset to read them."
                 )
+            what = "damaged" if index in store.damaged else "absent"
             raise CorruptSource(
-                f"Sample {index} in {self.path} is {found.value}: the file was changed or cut off after it was made. "
-                "Call feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."
+                f"Sample {index} in {self.path} is {what}: the file was changed or cut off after it was made. Call "
+                "feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."
             )
         try:
             return decode(found, pickles=self._pickles)

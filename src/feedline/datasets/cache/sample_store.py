@@ -66,13 +66,6 @@ class Kind(Enum):
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-class Missing(Enum):
-    """Why a store has no sample."""
-
-    ABSENT = "absent"
-    DAMAGED = "damaged"
-
-
 class Encoded(NamedTuple):
     """A sample as bytes."""
 
@@ -203,23 +196,22 @@ class SampleStore:
         """Return how many bytes a store takes before the first sample."""
         return -(-_entry_offset(count) // 4096) * 4096
 
-    def get(self, index: int, *, view: bool = False) -> Encoded | Missing:
-        """Return the sample of an index, checked.
+    def get(self, index: int, *, view: bool = False) -> Encoded | None:
+        """Return the sample of an index, checked; None if it is not there, or damaged, which `damaged` tells.
 
         With `view` it is the memory itself instead of a copy, if it is memory: valid until the store is emptied.
         """
         memory = self._shared if isinstance(self._shared, SharedMemory) else None
         if self._head is None or index >= self._head.count or (memory is not None and not self.is_current()):
-            return Missing.ABSENT
+            return None
         entry = self._shared.read(_entry_offset(index), _ENTRY.size)
         if entry == _NO_ENTRY:
-            return Missing.ABSENT
+            return None
         found = self._found(index, entry, memory if view else None)
         if (found is None or memory is not None) and not self.is_current():
-            return Missing.ABSENT
+            return None
         if found is None:
             self.damaged.add(index)
-            return Missing.DAMAGED
         return found
 
     def _found(self, index: int, entry: bytearray, viewed: SharedMemory | None) -> Encoded | None:

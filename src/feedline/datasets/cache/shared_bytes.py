@@ -121,7 +121,6 @@ class SharedMemory(SharedBytes):
         self._own = Handle(
             functools.partial(os.open, f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC), os.close, close_inherited=True
         )
-        weakref.finalize(self, self._own.close)
 
     @property
     def end(self) -> int:
@@ -162,7 +161,6 @@ class SharedFile(SharedBytes):
         self._readonly = readonly
         mode = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         self._own = Handle(functools.partial(_opened, str(path), mode), os.close, close_inherited=True)
-        weakref.finalize(self, self._own.close)
 
     # Any: what pickle takes.
     def __reduce__(self) -> Any:

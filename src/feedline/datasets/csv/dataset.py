@@ -31,7 +31,8 @@ from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource, types_o
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-from feedline.datasets.tar.packed import UnpackedFile, packing_of
+from feedline.datasets.tar.members import Bytes
+from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.values.sizes import byte_count
 
@@ -138,9 +139,7 @@ class CSVDataset(RowGroupSource):
         """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
         self._unzipped_once: set[str] = set()
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
-        self._unzipping: Handle[dict[str, UnpackedFile]] = Handle(
-            dict, dict.clear, per_thread=True, close_inherited=True
-        )
+        self._unzipping: Handle[dict[str, Bytes]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
     def _look(self, file: File) -> tuple[Any, list[int]]:
         with open(file.path, "rb") as opened:
@@ -149,7 +148,7 @@ class CSVDataset(RowGroupSource):
         first_row = 1 if columns is not None else 2
         kinds: dict[str, Any] = {}
         with open(file.path, "rb") as opened:
-            read = opened.read if packing is None else UnpackedFile(file.path, packing).read
+            read = opened.read if packing is None else unpacked_file(file.path, packing).take
             try:
                 for part in parts(read, self._delimiter(file), self.part_bytes):
                     content, ends, start = part.content, part.ends, part.start
@@ -283,12 +282,12 @@ class CSVDataset(RowGroupSource):
     def _unzipped(self, file: File, packing: str, start: int, stop: int) -> bytes:
         opened = self._unzipping.get()
         unzipped = opened.get(file.path)
-        if unzipped is None or unzipped.place > start:
+        if unzipped is None or unzipped.offset > start:
             if unzipped is not None:
                 self._waste.went_back = True
-            unzipped = opened[file.path] = UnpackedFile(file.path, packing)
-        unzipped.skip_to(start)
-        return unzipped.read(stop - start)
+            unzipped = opened[file.path] = unpacked_file(file.path, packing)
+        unzipped.skip(start - unzipped.offset)
+        return unzipped.take(stop - start)
 
     def _parsed(
         self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Field, Part, Parts, look, reading
-from feedline.datasets.hdf5.rows import Rows, ValueRows
+from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, look, reading
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
@@ -164,28 +163,21 @@ class HDF5Dataset(TableSource):
             for field in self._fields
         ]
         for number, rows, places in self._split(indices):
-            with reading(swmr=self.swmr), self._files.get().use(number) as file:
-                for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
-                    self._fill(file, field, stored, out, rows, places)
+            with reading(swmr=self.swmr):
+                self._fill(self._files.get().get(number), columns, rows, places)
         return columns
 
-    def _fill(
-        self, file: OpenFile, field: Field, stored: Rows | ValueRows, out: Any, rows: Indices, places: Indices | None
-    ) -> None:
-        try:
-            if isinstance(stored, Rows):
+    def _fill(self, file: OpenFile, columns: list[Any], rows: Indices, places: Indices | None) -> None:
+        for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
+            try:
                 stored.fill(out, rows, places)
-                return
-            goals = range(len(rows)) if places is None else places.tolist()
-            for place, value in zip(goals, stored.values(rows), strict=True):
-                out[place] = value
-        except FeedlineError:
-            raise
-        except UNREADABLE as exc:
-            raise CorruptSource(
-                f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: "
-                f"{words(exc)}."
-            ) from exc
+            except FeedlineError:
+                raise
+            except UNREADABLE as exc:
+                raise CorruptSource(
+                    f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: "
+                    f"{words(exc)}."
+                ) from exc
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, Indices | None]]:
         """Yield for each file its number, the rows to be read, and their places in the batch (None: all)."""

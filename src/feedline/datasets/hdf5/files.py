@@ -1,9 +1,9 @@
 """The files of a dataset that one process has open.
 
-A file is opened when one of its rows is first read, and closed when too many others were used since, unless a thread is
-still reading it. Before every batch it is asked for its size and the time of its last change: one that was written to
-is opened anew, and refused if it is not the one any more that the dataset was made of. So a mapped file is not read
-beyond an end that was cut off, which would end the process.
+A file is opened when one of its rows is first read, and let go of when too many others were used since: it is closed
+when the last thread that reads it is done. Before every batch it is asked for its size and the time of its last change:
+one that was written to is opened anew, and refused if it is not the one any more that the dataset was made of. So a
+mapped file is not read beyond an end that was cut off, which would end the process.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
@@ -30,7 +29,7 @@ from feedline.datasets.hdf5.part import (
     open_file,
     stamp_of,
 )
-from feedline.datasets.hdf5.rows import ChunkCache, Rows, ValueRows
+from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import words
 
@@ -45,8 +44,7 @@ class OpenFile:
 
     def __init__(self, part: Part, fields: Sequence[Field], cache: ChunkCache, *, swmr: bool) -> None:
         self.part = part
-        self.fields: list[Rows | ValueRows] = []
-        self.users = 0
+        self.fields: list[Rows] = []
         self._swmr = swmr
         self._linked: dict[str, Stamp] = {}
         """Other files that fields lie in, by external links, and their stamps."""
@@ -120,20 +118,16 @@ class OpenFile:
         except OSError:
             return True  # it is gone: opening says so
 
-    def __del__(self) -> None:
-        # A dataset that is never closed, only forgotten: h5py closes its file by itself.
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
     def close(self) -> None:
         """Close the file. What is mapped goes with the last rows."""
         self.fields = []
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file = None  # which closes it, also while the program ends
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class OpenFiles:
@@ -144,14 +138,11 @@ class OpenFiles:
         self._fields = fields
         self._swmr = swmr
         self._cache = ChunkCache(cache_bytes)
-        self._files = BoundedCache[int, OpenFile](_OPEN_AT_ONCE, _close_unused)
+        self._files = BoundedCache[int, OpenFile](_OPEN_AT_ONCE)
         self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
 
-    @contextmanager
-    def use(self, number: int) -> Iterator[OpenFile]:
-        """Open a file unless it is open, and keep it open for as long as this lasts.
+    def get(self, number: int) -> OpenFile:
+        """Return a file, which is opened unless it is open, and stays so for as long as somebody refers to it.
 
         Raises SourceError: it cannot be opened; SourceChanged: it is not the one any more that the dataset was made of.
         """
@@ -159,35 +150,15 @@ class OpenFiles:
             file = self._files.get(number)
             if file is not None and file.is_stale:
                 self._files.drop(number)
-                file = None
+                file = None  # before it is opened anew: HDF5 goes on with what it knows of a file that is open
             if file is None:
                 file = OpenFile(self._parts.parts[number], self._fields, self._cache, swmr=self._swmr)
                 self._files.put(number, file)
-            file.users += 1
-        try:
-            yield file
-        finally:
-            with self._lock:
-                file.users -= 1
-                if file.users == 0 and self._files.get(number) is not file:
-                    file.close()
-                elif file.users == 0 and self._is_closed:  # it was opened by a thread that came too late
-                    self._files.drop(number)
+            return file
 
     def close(self) -> None:
-        """Close all files; those that a thread is reading are closed when it has done so. There is no way back."""
-        if self._pid != os.getpid():  # inherited: the lock may be held for good, and nobody reads
-            for file in self._files.values():
-                file.close()
-            return
-        with self._lock:
-            self._is_closed = True
-            self._files.clear()
-
-
-def _close_unused(file: OpenFile) -> None:
-    if file.users == 0:  # else the last user closes it
-        file.close()
+        """Close all files; those that a thread is reading are closed when it has done so."""
+        self._files.clear()
 
 
 def check_same(part: Part, fields: Sequence[Field]) -> None:

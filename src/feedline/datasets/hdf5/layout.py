@@ -120,7 +120,7 @@ _ENTRY_BYTES = 8
 
 
 # Any, in this file: h5py has no type annotations; a mapped file is any buffer.
-def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows | ValueRows, bool]:
+def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows, bool]:
     """Return what reads the rows of a field fastest, and whether it needs h5py's file to stay open.
 
     `mapped` is the whole file in memory, None if it cannot be mapped, or must not because it is being written; `key`

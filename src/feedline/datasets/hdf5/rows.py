@@ -202,11 +202,11 @@ Unpack = Callable[[int], Cells]
 
 
 class Rows(ABC):
-    """The rows of a field of numbers in one open file."""
+    """The rows of a field in one open file."""
 
     @abstractmethod
-    def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
-        """Write rows to places of `out`; to all of it, in order, if `places` is None."""
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
+        """Write rows to places of `out`; to all of it, in order, if `places` is None. Of values it is a list."""
 
 
 class _RawRows(Rows):
@@ -219,7 +219,7 @@ class _RawRows(Rows):
     def _copy(self, cells: Cells, rows: Indices, places: Indices | None) -> None:
         """Copy rows as they are."""
 
-    def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         self._copy(cells_of(out), rows, places)
         if self._swapped and places is None:
             out.byteswap(inplace=True)
@@ -267,7 +267,7 @@ class PackedRows(Rows):
     _cache: ChunkCache | None
     _key: Hashable
 
-    def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         cells = cells_of(out)
         numbers, within = np.divmod(rows, self._chunk_rows)
         order = np.argsort(numbers, kind="stable")
@@ -296,14 +296,14 @@ class SelectedRows(Rows):
     _selection: Selection
     _field: Field
 
-    def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         wanted, where = np.unique(rows, return_inverse=True)
         found = np.empty((len(wanted), *self._field.row_shape), self._field.dtype)
         self._selection.read_rows(wanted, found)
         out[slice(None) if places is None else places] = found[where]
 
 
-class ValueRows:
+class ValueRows(Rows):
     """Values of any length."""
 
     def __init__(self, selection: Selection, field: Field, path: str, heaps: Heaps | None) -> None:
@@ -313,18 +313,18 @@ class ValueRows:
         self._heaps = heaps
         self._swapped = field.kind == RAGGED and selection.leaves_bytes_swapped()
 
-    def values(self, rows: Indices) -> list[Any]:
-        """Return the values of these rows."""
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         wanted, where = np.unique(rows, return_inverse=True)
         found = np.empty((len(wanted), *self._field.row_shape), self._selection.dtype)
         if self._heaps is not None:
             self._heaps.check(wanted)
         self._selection.read_rows(wanted, found)
         values = [self._value(value, row) for value, row in zip(found, wanted.tolist(), strict=True)]
-        if len(wanted) == len(rows):
-            return [values[number] for number in where.tolist()]
-        # Arrays of their own, also for a row that comes twice: somebody may write to one.
-        return [_copied(values[number]) for number in where.tolist()]
+        is_once = len(wanted) == len(rows)
+        goals = range(len(rows)) if places is None else places.tolist()
+        for place, number in zip(goals, where.tolist(), strict=True):
+            # Arrays of their own, also for a row that comes twice: somebody may write to one.
+            out[place] = values[number] if is_once else _copied(values[number])
 
     def _value(self, value: Any, row: int, depth: int = 0) -> Any:
         if depth < len(self._field.row_shape):

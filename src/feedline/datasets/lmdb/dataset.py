@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,10 +15,11 @@ from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
-from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
+from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, given, key_of, read_keys
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
+from feedline.failures import add_note, words
 from feedline.images.pillow import SPECS
 
 # Any: keys are bytes or strings.
@@ -122,11 +122,6 @@ class LMDBDataset(TableSource):
         """False when samples turned out to differ in shape."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
         self._lock = Handle(threading.Lock, bool)
-        self._begin()
-
-    def _begin(self) -> None:
-        # The list of open environments would keep this one open when the dataset is gone.
-        weakref.finalize(self, self._handle.close).atexit = False
 
     @contextmanager
     def _using(self) -> Iterator[Environment]:
@@ -184,7 +179,7 @@ class LMDBDataset(TableSource):
                     "another program. Pack it again, or get another copy."
                 )
             if meta.count == count:
-                return Numbered(count)
+                return Computed(count, key_of)
         return read_keys(environment, self._cache)
 
     def __len__(self) -> int:
@@ -201,11 +196,16 @@ class LMDBDataset(TableSource):
         for value, key in zip(values, keys, strict=True):
             try:
                 samples.append(decoder.sample(value))
+            except CorruptSource as exc:
+                raise CorruptSource(
+                    f"The value of key {key!r} in {self.path} is not what it should be: {words(exc)}."
+                ) from exc
+            except SourceError as exc:
+                raise SourceError(f"The value of key {key!r} in {self.path}: {words(exc)}.") from exc
             except Exception as exc:
-                told = decoding.tell_key(exc, key, self.path)
-                if told is exc:
-                    raise
-                raise told from exc
+                if not isinstance(exc, FeedlineError):
+                    add_note(exc, f"while decoding the value of key {key!r} in {self.path}")
+                raise
         return samples
 
     def read_columns(self, indices: Indices) -> Any:
@@ -252,10 +252,6 @@ class LMDBDataset(TableSource):
     def _form(self) -> str:
         with self._using() as environment:
             return self._prepared(environment)[1].form()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
 
 
 def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:

@@ -14,8 +14,8 @@ from numpy.typing import DTypeLike
 
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty, is_column, stacked
-from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
-from feedline.failures import add_note, words
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.failures import words
 from feedline.images.pillow import picture_decoder
 from feedline.values import records
 
@@ -194,14 +194,3 @@ class Function(Decoder):
 
     def form(self) -> str:
         return f"what {getattr(self._function, '__qualname__', self._function)} makes of bytes"
-
-
-def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
-    """Return an exception that says which value it is about."""
-    if isinstance(exc, CorruptSource):
-        return CorruptSource(f"The value of key {key!r} in {path} is not what it should be: {words(exc)}.")
-    if isinstance(exc, SourceError):
-        return SourceError(f"The value of key {key!r} in {path}: {words(exc)}.")
-    if not isinstance(exc, FeedlineError):
-        add_note(exc, f"while decoding the value of key {key!r} in {path}")
-    return exc

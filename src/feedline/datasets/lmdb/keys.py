@@ -31,32 +31,22 @@ def key_of(number: int) -> bytes:
     return b"%012d" % number
 
 
-class Numbered:
-    """Keys that `feedline pack` gives: the numbers of samples. Nothing has to be held."""
+@dataclass(frozen=True)
+class Computed:
+    """Keys that a function returns, one of the user's or `key_of`. Nothing has to be held."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    count: int
+    function: Callable[[int], Any]
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def get(self, index: int) -> bytes:
         """Return the key of a sample."""
-        return key_of(index)
+        return as_key(self.function(index))
 
 
-class Computed(Numbered):
-    """Keys that a function of the user returns."""
-
-    def __init__(self, count: int, function: Callable[[int], Any]) -> None:
-        super().__init__(count)
-        self._function = function
-
-    def get(self, index: int) -> bytes:
-        return as_key(self._function(index))
-
-
-Keys = Numbered | Packed
+Keys = Computed | Packed
 
 
 # Any, throughout: keys are bytes, strings or numbers.

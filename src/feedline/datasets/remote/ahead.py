@@ -33,11 +33,6 @@ class Opened:
         """True if it is open, so that its size is known."""
         return self.opening.done() and self.opening.exception() is None
 
-    def close(self) -> None:
-        """Close the blob if it was opened."""
-        if not self.opening.cancelled() and self.is_known():
-            self.opening.result().close()
-
 
 class _Later(Future[T]):
     """A future where there are no threads: does it when the result is wanted."""
@@ -114,9 +109,8 @@ class Ahead:
 
     def _leave(self) -> None:
         self._has_current = False
-        old = self._opened.popleft()
-        if all(chunk.cancel() or chunk.done() for chunk in old.chunks):
-            old.close()  # otherwise it is being read right now, and closed when the thread lets go of it
+        for chunk in self._opened.popleft().chunks:
+            chunk.cancel()
 
     def _begin_another(self) -> bool:
         following = next(self._blobs, None)
@@ -157,16 +151,13 @@ class Ahead:
         return _Later(act) if self._threads is None else self._threads.submit(act)
 
     def close(self) -> None:
-        """Close all blobs and end the threads. May be called twice.
+        """Let go of all blobs, which closes them, and end the threads. May be called twice.
 
         Threads that are reading are not waited for: a server that does not answer would keep us for minutes. They end
-        after that, and what they read is closed when they let go of it.
+        after that, and let go of what they read.
         """
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        for opened in self._opened:
-            if all(chunk.cancel() or chunk.done() for chunk in opened.chunks):
-                opened.close()
         self._opened.clear()
         self._has_current = False
         self._blobs = iter(())

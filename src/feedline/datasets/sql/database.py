@@ -137,24 +137,22 @@ class Database(ABC):
 
     def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
         """Return a condition for rows whose key comes after this one, and parameters with the key in them."""
-        (mark,), values = self._extended(parameters, [key])
+        (mark,), values = self.extended(parameters, [key])
         return f"{column} > {mark}", values
 
-    def _extended(self, parameters: Parameters, values: Sequence[Any]) -> tuple[list[str], Parameters]:
-        """Add values to those of the user's query; return their placeholders, and all parameters."""
-        unnamed, with_name = self.marks
-        if isinstance(parameters, dict):
-            named = {f"feedline_key_{number}": value for number, value in enumerate(values)}
-            return [with_name.format(name) for name in named], {**parameters, **named}
-        return [unnamed] * len(values), [*(parameters or ()), *values]
+    def extended(
+        self, parameters: Parameters, values: Sequence[Any], *, first: bool = False
+    ) -> tuple[list[str], Parameters]:
+        """Add values to those of the user's query; return their placeholders, and all parameters.
 
-    def first_values(self, values: Sequence[Any], parameters: Parameters) -> tuple[list[str], Parameters]:
-        """Add values that stand before all others in a statement; return their placeholders, and all parameters."""
+        They stand behind all others in the statement, or before them if they are the `first`.
+        """
         unnamed, with_name = self.marks
         if isinstance(parameters, dict):
-            named = {f"feedline_first_{number}": value for number, value in enumerate(values)}
-            return [with_name.format(name) for name in named], {**named, **parameters}
-        return [unnamed] * len(values), [*values, *(parameters or ())] if values else parameters
+            own = {f"feedline_{'first' if first else 'key'}_{number}": value for number, value in enumerate(values)}
+            return [with_name.format(name) for name in own], {**parameters, **own}
+        given = parameters or ()
+        return [unnamed] * len(values), [*values, *given] if first else [*given, *values]
 
     def query(self, text: str, parameters: Parameters) -> str:
         """Return the user's query as it is to be given to the driver."""
@@ -199,7 +197,7 @@ class _Embedded(Database):
         found = []
         most = max(1, min(self.most_keys, _MOST_VALUES - len(parameters or ())))
         for first in range(0, len(keys), most):
-            marks, values = self._extended(parameters, keys[first : first + most])
+            marks, values = self.extended(parameters, keys[first : first + most])
             found.append((f"{column} IN ({', '.join(marks)})", values))
         return found
 
@@ -336,7 +334,7 @@ class Postgres(Database):
                 connection.execute("ROLLBACK")
 
     def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
-        (mark,), values = self._extended(parameters, [keys])
+        (mark,), values = self.extended(parameters, [keys])
         return [(f"{column} = ANY({mark})", values)]
 
     @property

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.datasets.source import Empty, Indices, stacked
 from feedline.datasets.sql.database import quoted, select
 from feedline.datasets.sql.query import QuerySource, repeated
 from feedline.datasets.sql.stream import SQLStream
 from feedline.errors import BadOption, SourceChanged
+from feedline.sharing.packed import Packed
 
 # Any, throughout: values are what the driver makes of them.
 
@@ -151,33 +151,27 @@ class SQLDataset(QuerySource):
 
 
 class Keys:
-    """Keys in the order of samples: 8 bytes for an integer, its UTF-8 and 8 bytes for a string.
+    """Keys in the order of samples: 8 bytes for an integer; strings without what they share with their neighbours.
 
     Keys of another kind, such as dates, are kept as the objects that they are.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         kinds = set(map(type, values))
-        self._kind = kinds.pop() if len(kinds) == 1 else object
         self._values: Any = list(values)
-        self._ends: NDArray[np.int64] | None = None
-        if self._kind is int and min(values) in _INT64 and max(values) in _INT64:
+        if kinds == {int} and min(values) in _INT64 and max(values) in _INT64:
             self._values = np.array(values, np.int64)
-        elif self._kind in (str, bytes):
-            parts = [value.encode("utf-8", "surrogatepass") if self._kind is str else value for value in values]
-            self._values, self._ends = b"".join(parts), np.cumsum([0, *map(len, parts)])
+        elif kinds in ({str}, {bytes}):
+            self._values = Packed(self._values, is_text=kinds == {str})
 
     def __len__(self) -> int:
-        return len(self._values) if self._ends is None else len(self._ends) - 1
+        return len(self._values)
 
     def at(self, indices: Any) -> list[Any]:
         """Return the keys of some samples."""
-        if isinstance(self._values, list):
-            return [self._values[index] for index in indices]
         places = np.asarray(indices, np.int64)
-        if self._ends is None:
+        if isinstance(self._values, np.ndarray):
             found: list[Any] = self._values[places].tolist()
             return found
-        spans = zip(self._ends[places].tolist(), self._ends[places + 1].tolist(), strict=True)
-        parts = [self._values[start:stop] for start, stop in spans]
-        return [part.decode("utf-8", "surrogatepass") for part in parts] if self._kind is str else parts
+        get = self._values.get if isinstance(self._values, Packed) else self._values.__getitem__
+        return list(map(get, places.tolist()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -31,7 +30,6 @@ class Session:
         self._pause = pause
         self._connection: Any = None  # the driver's
         self._has_connected = False
-        self._pid = os.getpid()
 
     def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
         """Do something with the connection that only reads; do it again with another one if it was lost.
@@ -56,11 +54,6 @@ class Session:
                     raise_for(self._database, exc, doing, attempt if lost else None)
             self._pause(PAUSE_S * 5**attempt)
             attempt += 1
-
-    def __del__(self) -> None:
-        # A connection that a fork inherited is its parent's: closing it would end the parent's session.
-        if self.__dict__.get("_connection") is not None and self._pid == os.getpid():
-            self.close()
 
     def close(self) -> None:
         """Close the connection, if there is one."""

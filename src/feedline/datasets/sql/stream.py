@@ -192,7 +192,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         if last is not None:
             after, parameters = database.after_key(last, key, parameters)
             conditions.append(after)
-        marks, parameters = database.first_values(keys, parameters)
+        marks, parameters = database.extended(parameters, keys, first=True) if keys else ([], parameters)
         more = [f"{key} > {mark}" for mark in marks]
         statement = select(columns, text, more=more, where=" AND ".join(conditions), order=dataset.key)
         return database.stream(self._connection, statement, parameters, self._stream.size)

@@ -105,19 +105,12 @@ class RedisStream(Feed):
 
     def _receive(self, most: int, wait_s: float) -> list[Message]:
         if self._reads_pending:
-            messages = self._pending(most)
-            if messages:
+            entries = self._read(self._cursor, most, None)
+            self._reads_pending = bool(entries)
+            if messages := self._messages(entries):
                 return messages
-        messages = self._claimed(most)
-        return messages or self._new(most, wait_s)
-
-    def _pending(self, most: int) -> list[Message]:
-        entries = self._read(self._cursor, most, None)
-        if not entries:
-            self._reads_pending = False
-            return []
-        self._cursor = _text(entries[-1][0])
-        return self._messages(entries)
+        block_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None
+        return self._claimed(most) or self._messages(self._read(">", most, block_ms))
 
     def _claimed(self, most: int) -> list[Message]:
         if time.monotonic() < self._claims_at_s:
@@ -133,12 +126,6 @@ class RedisStream(Feed):
             self._claims_at_s = time.monotonic() + max(0.1, self._claim_idle_s / 4)
         return self._messages(found[1])
 
-    def _new(self, most: int, wait_s: float) -> list[Message]:
-        entries = self._read(">", most, max(1, int(wait_s * 1000)) if wait_s > 0 else None)
-        if entries:
-            self._cursor = _text(entries[-1][0])
-        return self._messages(entries)
-
     def _read(self, beyond: str, most: int, block_ms: int | None) -> list[Any]:
         """Return entries: new ones beyond ">", pending ones beyond an id."""
         answer = self._do(
@@ -149,7 +136,10 @@ class RedisStream(Feed):
         )
         if not answer:
             return []
-        return list(answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0])
+        entries = list(answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0])
+        if entries:
+            self._cursor = _text(entries[-1][0])
+        return entries
 
     def _messages(self, entries: list[Any]) -> list[Message]:
         gone = [_text(number) for number, fields in entries if not fields]

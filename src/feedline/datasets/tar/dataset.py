@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -249,7 +248,6 @@ class TarDataset(Source, ColumnSource):
             contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
         for span, content in zip(spans, contents, strict=True):
             span.give(content, viewed)
-        self._open.get().blobs.trim()
 
     def close(self) -> None:
         self._open.close()
@@ -265,20 +263,18 @@ class TarDataset(Source, ColumnSource):
 
 
 class _OpenShards:
-    """What one thread has open. Shards that were not used for long are closed when there are too many."""
+    """What one thread has open. Shards that were not used for long are let go of when there are too many."""
 
     def __init__(self, shards: list[str], reading: Reading) -> None:
         self._shards = shards
         self._storage = reading.open_storage()
-        self.blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def get(self, shard: int, index: ShardIndex) -> Blob:
-        """Return an open shard; it stays open until `blobs.trim` is called."""
-        blob = self.blobs.get(shard)
+        """Return an open shard, which stays open for as long as somebody refers to it."""
+        blob = self._blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
             return blob
-        if blob is not None:
-            self.blobs.drop(shard)
         blob = self._storage.open(self._shards[shard])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
@@ -286,11 +282,11 @@ class _OpenShards:
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self.blobs.put(shard, blob, trims=False)
+        self._blobs.put(shard, blob)
         return blob
 
     def close(self) -> None:
-        self.blobs.clear()
+        self._blobs.clear()
         self._storage.close()
 
 

@@ -49,24 +49,6 @@ class ShardIndex:
         """How many samples there are."""
         return len(self.key_ends)
 
-    def is_sound(self) -> bool:
-        """True if it cannot lead out of the shard, or of itself."""
-        count, fields = self.count, len(self.fields)
-        return bool(
-            len(self.first) == count + 1
-            and len(self.offsets) == len(self.sizes) == fields
-            and self.first[0] == 0
-            and self.first[-1] == fields
-            and (np.diff(self.first) >= 0).all()
-            and (np.diff(self.key_ends, prepend=0) >= 0).all()
-            and (self.key_ends[-1] if count else 0) == len(self.keys)
-            and (self.offsets >= 0).all()
-            and (self.sizes >= 0).all()
-            and (self.offsets + self.sizes <= self.size).all()
-            and (self.fields >= 0).all()
-            and (self.fields < max(1, len(self.names))).all()
-        )
-
 
 class Seeking(Bytes):
     """The bytes of a blob for someone who leaves out most of them."""
@@ -129,9 +111,6 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     )
 
 
-_ARRAYS = ("keys", "key_ends", "first", "fields", "offsets", "sizes")
-
-
 def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     """Return the index of a shard: the one that is kept, if it is still right, or a new one, which is then kept.
 
@@ -141,24 +120,12 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag nobody could tell whether a kept one is still right
         return scan(blob, unique=unique)
-    kept = _index_from(file.read())
-    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
-        return kept
+    kept = file.read()
+    if kept is not None and (kept["size"], kept["tag"]) == (blob.size, blob.tag):
+        return ShardIndex(**kept)
     made = scan(blob, unique=unique)
-    file.write({name: getattr(made, name) for name in ("size", "tag", "names", *_ARRAYS)})
+    file.write(vars(made))
     return made
-
-
-# Any: what a file held.
-def _index_from(value: Any) -> ShardIndex | None:
-    """Return an index that was kept, None if it is none."""
-    try:
-        arrays = {name: np.asarray(value[name]) for name in _ARRAYS}
-        index = ShardIndex(int(value["size"]), str(value["tag"]), [str(name) for name in value["names"]], **arrays)
-    except (TypeError, KeyError, ValueError):
-        return None
-    whole = all(array.dtype == (np.uint8 if name == "keys" else np.int64) for name, array in arrays.items())
-    return index if whole and all(array.ndim == 1 for array in arrays.values()) and index.is_sound() else None
 
 
 class Index:

@@ -10,7 +10,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
@@ -28,6 +27,7 @@ _SUPPORTED = frozenset(b"0\x001234567LKSxgX")
 _SPARSE, _DIRECTORY, _LONG_NAME, _COMMON = b"S5Lg"
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=]+)=")
 _SPACES = b" " * 8
+_TELLING = (b"path=", b"size=", b"GNU.sparse.")
 
 
 class BadHeader(ValueError):
@@ -105,44 +105,12 @@ def _text(field: bytes) -> str:
     return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
-@dataclass
-class Extension:
-    """What headers before a file's own say about it. The first one wins, as in tarfile."""
-
-    name: str | None = None
-    size: int | None = None
-
-    def add(self, header: Header, content: bytes, common: dict[str, str]) -> None:
-        """Take in a long name or pax records; those for all files go to `common`.
-
-        Raises BadHeader: they are damaged, or describe a sparse file.
-        """
-        if header.kind == _LONG_NAME:
-            self._add(_text(content), None)
-        elif header.kind == _COMMON:
-            common.update(_pax(content))
-        # Most pax records hold times, for every file, and say nothing of name, size or holes.
-        elif header.kind in b"xX" and (common or any(one in content for one in (b"path=", b"size=", b"GNU.sparse."))):
-            self._add_records({**common, **_pax(content)})
-
-    def _add_records(self, records: dict[str, str]) -> None:
-        name = records.get("path")
-        self._add(None if name is None else name.rstrip("/"), records.get("size"))
-
-    def _add(self, name: str | None, size: str | None) -> None:
-        if self.name is None and name is not None:
-            self.name = name
-        if self.size is None and size is not None:
-            self.size = _whole(size)
-
-    def settle(self, header: Header, common: dict[str, str]) -> tuple[str, int]:
-        """Return the name and size of the file whose own header this is."""
-        if common:
-            self._add_records(common)
-        return (
-            header.name if self.name is None else self.name,
-            header.size if self.size is None else self.size,
-        )
+def _note(found: dict[str, str], records: Mapping[str, str]) -> None:
+    """Take in what records before the header of a file say of its name and size. The first one wins, as in tarfile."""
+    if "path" in records:
+        found.setdefault("path", records["path"].rstrip("/"))
+    if "size" in records:
+        found.setdefault("size", records["size"])
 
 
 def _pax(content: bytes) -> dict[str, str]:
@@ -229,14 +197,11 @@ class Members:
         name: the shard's, for errors.
         size: bytes of the shard if they can be known, to hold what headers say against.
         limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
-        option: what raises the limit.
 
     Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
     """
 
-    def __init__(
-        self, stream: Bytes, shard: str, *, size: int | None, limit: int | None, option: str = "max_field_bytes="
-    ) -> None:
+    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
         self._stream = stream
         self._shard = shard
         self._shard_size = size
@@ -245,10 +210,7 @@ class Members:
         self._end = math.inf if size is None else size
         self.most = math.inf if limit is None else limit
         """The most bytes that the files of a sample may have."""
-        self._option = option
         self._common: dict[str, str] = {}
-        self.left_out = 0
-        """Members that are no ordinary files: folders, links."""
         self._is_over = False
         self._rest = 0
         """Bytes up to the next header."""
@@ -261,7 +223,8 @@ class Members:
         if self._is_over:
             return False
         stream = self._stream
-        extension: Extension | None = None
+        found: dict[str, str] = {}
+        """What pax records and long names say of the file."""
         self._leave()
         start = stream.offset
         while True:
@@ -277,21 +240,18 @@ class Members:
             try:
                 header = Header(block)
                 if header.is_extension:
-                    extension = extension or Extension()
-                    self._extend(extension, header)
+                    self._extend(found, header)
                     continue
-                if extension is None and not self._common:
-                    name, size = header.name, header.size
-                else:
-                    name, size = (extension or Extension()).settle(header, self._common)
+                if self._common:
+                    _note(found, self._common)
+                name = found.get("path", header.name)
+                size = _whole(found["size"]) if "size" in found else header.size
             except BadHeader as exc:
                 raise CorruptSource(
                     f"{self._shard}: what stands at byte {here} is not the header of a file: {words(exc)}. The shard "
                     "is damaged, or no tar archive. Write it again."
                 ) from None
-            extension = None
-            if not header.is_file:
-                self.left_out += 1
+            found = {}
             if not header.has_content:
                 start = stream.offset
                 continue
@@ -325,11 +285,6 @@ class Members:
         check_count(self._shard, self._common.get("comment"), found)
 
     @property
-    def common(self) -> Mapping[str, str]:
-        """Pax records that are about all files, as far as they were read."""
-        return self._common
-
-    @property
     def can_be_entered(self) -> bool:
         """True if the shard can be read from the current header on: nothing before it is about what follows."""
         return not ("path" in self._common or "size" in self._common)
@@ -347,18 +302,26 @@ class Members:
         if rest and self._stream.skip(rest) < rest:
             raise self._cut_off(self._stream.offset)
 
-    def _extend(self, extension: Extension, header: Header) -> None:
+    def _extend(self, found: dict[str, str], header: Header) -> None:
+        """Take in a long name or pax records. Raises BadHeader: they are damaged, or describe a sparse file."""
         if header.size > EXTENSION_LIMIT:
             raise BadHeader(f"a name or pax records of {header.size} bytes are announced")
         padded = -(-header.size // BLOCK) * BLOCK
         content = self._stream.take(padded)
         if len(content) < padded:
             raise self._cut_off(self._stream.offset)
-        extension.add(header, content[: header.size], self._common)
+        content = content[: header.size]
+        if header.kind == _LONG_NAME:
+            found.setdefault("path", _text(content))
+        elif header.kind == _COMMON:
+            self._common.update(_pax(content))
+        # Most pax records hold times, for every file, and say nothing of name, size or holes.
+        elif header.kind in b"xX" and (self._common or any(one in content for one in _TELLING)):
+            _note(found, {**self._common, **_pax(content)})
 
     def check_limit(self, what: str, size: int, *, held: int | None = None) -> None:
         """Raise CorruptSource if something in the shard is larger than it may be."""
-        check_size(f"{self._shard}: {what}", size, held=held, limit=self._limit, option=self._option)
+        check_size(f"{self._shard}: {what}", size, held=held, limit=self._limit, option="max_field_bytes=")
 
     def _cut_off(self, offset: int) -> CorruptSource:
         return CorruptSource(

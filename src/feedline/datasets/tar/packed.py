@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from feedline._optional import require
+from feedline.datasets.tar.members import Bytes
 from feedline.errors import CorruptSource, FeedlineError
 from feedline.failures import words
 
@@ -61,42 +62,16 @@ class Unpacking:
             raise CorruptSource(f"{self._shard} cannot be unpacked: {words(exc)}. {why}") from exc
 
 
-class UnpackedFile:
-    """The bytes of a compressed file, from the first to the last. It is open only while some are read."""
+def unpacked_file(path: str, packing: str) -> Bytes:
+    """Return the bytes of a compressed file, from the first to the last. It is open only while some are read."""
+    places = itertools.count(0, _PIECE)
 
-    def __init__(self, path: str, packing: str) -> None:
-        self._path = path
-        self._raw = 0
-        self._unpacking = Unpacking(packing, self._next_piece, repr(path))
-        self._left = b""
-        self.place = 0
-        """How many bytes were read."""
+    def next_piece() -> bytes:
+        with open(path, "rb") as file:
+            file.seek(next(places))
+            return file.read(_PIECE)
 
-    def _next_piece(self) -> bytes:
-        with open(self._path, "rb") as file:
-            file.seek(self._raw)
-            piece = file.read(_PIECE)
-        self._raw += len(piece)
-        return piece
-
-    def read(self, size: int) -> bytes:
-        """Return so many bytes more, fewer only at the end of the file.
-
-        Raises CorruptSource: the file is damaged or cut off.
-        """
-        pieces, missing = [self._left], size - len(self._left)
-        while missing > 0 and (piece := self._unpacking.next_chunk()):
-            pieces.append(piece)
-            missing -= len(piece)
-        content = b"".join(pieces)
-        self._left = content[size:]
-        self.place += min(size, len(content))
-        return content[:size]
-
-    def skip_to(self, place: int) -> None:
-        """Leave out what comes before a place."""
-        while self.place < place and self.read(min(place - self.place, _PIECE)):
-            pass
+    return Bytes(Unpacking(packing, next_piece, repr(path)).next_chunk)
 
 
 class _Gzip:
