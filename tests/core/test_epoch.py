@@ -179,7 +179,7 @@ def test_a_time_out_counts_from_the_last_batch() -> None:
 
 def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Delivered:
     plan = ForeignPlan(iter(batches))
-    driver.begin(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
+    driver.begin_epoch(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
     return Delivered(driver)
 
 

@@ -66,7 +66,7 @@ class Bench:
         )
         self.batches = Delivered(self.driver)
         try:
-            self.driver.begin(self.epoch)
+            self.driver.begin_epoch(self.epoch)
         except BaseException:
             self._patches.undo()
             raise

@@ -165,12 +165,12 @@ class TunedDriver(Driver):
     _memory = (0.0, 0.0, 0)
     """When to look at it again; what a worker has of its own, on average; what all processes have together."""
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin_epoch(self, epoch: Epoch) -> None:
         self._pause()
         depth = self.tuning.depth
         self.machine.is_elastic = self.tuning.least < self.tuning.most
         epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
-        super().begin(epoch)
+        super().begin_epoch(epoch)
 
     def next(self) -> Any:
         self._asked += 1
