@@ -17,7 +17,7 @@ from feedline.driver.driver import Driver
 from feedline.errors import BadOption, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
-from feedline.order.spans import SpanPlan
+from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder, Unordered
 from feedline.transport.arena import Arena
 from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task

@@ -20,7 +20,7 @@ from feedline.driver.inline_batches import InlineBatches
 from feedline.driver.settings import Settings
 from feedline.errors import BadState, WorkerDied
 from feedline.order.order import Entry
-from feedline.order.spans import SpanPlan
+from feedline.order.streams import SpanPlan
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit, WorkerSpec
