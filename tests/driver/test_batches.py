@@ -38,7 +38,9 @@ def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
 
 def begin(driver: Driver, count: int = 4) -> None:
     checkpoint = bookmark_of([[number] for number in range(count)])
-    driver.begin_epoch(new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None))
+    driver.begin_epoch(
+        new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None)
+    )
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -16,11 +16,10 @@ from typing import Any
 from feedline.core.controller import MOST_DEPTH, Controller, Measurement
 from feedline.core.epoch import Epoch
 from feedline.driver.driver import Driver
-from feedline.driver.memory_watch import own_bytes
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.ranks import local_rank_count
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
-from feedline.system.process import scheduled_s
+from feedline.system.process import own_bytes, scheduled_s
 
 logger = logging.getLogger("feedline")
 

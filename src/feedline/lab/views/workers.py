@@ -18,7 +18,7 @@ import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Switch, Values
 from feedline.lab.pictures import Event, Shade, bars, figures, lanes, lines, say
-from feedline.lab.view import Actions, View
+from feedline.lab.view import Actions, View, loader_code
 from feedline.observe.recording import Recording
 from feedline.tune.what_if import Changes, predict
 
@@ -205,19 +205,8 @@ def _curve(recording: Recording, values: Values, rate: float) -> Event:
 
 
 def _code(values: Values) -> str:
-    workers = values["workers"]
-    lines_ = [
-        "from feedline import DataLoader",
-        "",
-        "loader = DataLoader(",
-        "    dataset,",
-        f"    batch_size={_BATCH},",
-    ]
-    lines_.append(f"    num_workers={workers},")
-    if workers:
-        lines_ += [f"    engine={values['engine']!r},", f"    prefetch_factor={values['prefetch']},"]
-        lines_.append(f"    in_order={values['in_order']},")
-    return "\n".join([*lines_, "    seed=0,", ")", ""])
+    engine = {"engine": values["engine"]} if values["workers"] else {}
+    return loader_code(**_arguments(values), **engine, seed=0)
 
 
 VIEW = View(
