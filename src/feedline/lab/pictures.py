@@ -42,10 +42,9 @@ def lanes(
     title: str,
     names: Sequence[str],
     spans: Sequence[tuple[int, float, float, Shade, str]],
-    until: float | None = None,
 ) -> Event:
     """Draw spans of time on lanes: (lane, from, to, shade, what it is), in seconds."""
-    end = max([span[2] for span in spans], default=0.0) if until is None else until
+    end = max([span[2] for span in spans], default=0.0)
     drawn = [[lane, round(start, 6), round(stop, 6), shade, text] for lane, start, stop, shade, text in spans]
     return {"kind": "lanes", "name": name, "title": title, "lanes": list(names), "spans": drawn, "until": end}
 
