@@ -42,8 +42,8 @@ import numpy as np
 from feedline.bench.chart import Line, Panel, Point, draw
 from feedline.samplers import RandomSampler
 from feedline.simulation import LawBroken, Scenario, World
+from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
-from feedline.simulation.world import Trace
 from feedline.types import IndexBlock, Share
 
 SAMPLES = 10**12

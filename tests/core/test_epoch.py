@@ -17,7 +17,7 @@ from feedline.driver.driver import Driver
 from feedline.errors import BadOption, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
-from feedline.order.spans import SpanPlan
+from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder, Unordered
 from feedline.transport.arena import Arena
 from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
@@ -179,7 +179,7 @@ def test_a_time_out_counts_from_the_last_batch() -> None:
 
 def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Delivered:
     plan = ForeignPlan(iter(batches))
-    driver.begin(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
+    driver.begin_epoch(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
     return Delivered(driver)
 
 

@@ -114,7 +114,7 @@ def begin(
 ) -> tuple[Delivered, Driver]:
     driver = driver_of(engine, care=RecoveryOptions(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
-    driver.begin(
+    driver.begin_epoch(
         OwnStreamsEpoch(
             StreamPlan(4, 0),
             InOrder() if in_order else Unordered(),

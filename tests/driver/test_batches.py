@@ -20,7 +20,7 @@ from feedline.driver.inline_batches import InlineBatches
 from feedline.driver.settings import Settings
 from feedline.errors import BadState, WorkerDied
 from feedline.order.order import Entry
-from feedline.order.spans import SpanPlan
+from feedline.order.streams import SpanPlan
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit, WorkerSpec
@@ -38,7 +38,9 @@ def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
 
 def begin(driver: Driver, count: int = 4) -> None:
     checkpoint = bookmark_of([[number] for number in range(count)])
-    driver.begin(new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None))
+    driver.begin_epoch(
+        new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None)
+    )
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -103,7 +105,7 @@ def test_a_death_is_told_again_to_who_asks_again() -> None:
 @pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Epoch), (DatasetKind.ITERABLE, OwnStreamsEpoch)])
 def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
     driver, _ = start()
-    driver.begin(
+    driver.begin_epoch(
         new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
     )
     assert type(driver.epoch) is epoch
@@ -128,7 +130,7 @@ def test_states_of_several_workers_need_as_many() -> None:
 
 
 def resume(driver: Driver, spec: WorkerSpec, snapshot: Snapshot, checkpoint: Checkpoint | None = None) -> None:
-    driver.begin(
+    driver.begin_epoch(
         new_epoch(driver.machine, Settings(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
     )
 

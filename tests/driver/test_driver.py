@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress()))
+    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress()))
     return Delivered(driver)
 
 
@@ -78,7 +78,7 @@ class Placing(SteppingEngine):
 def test_a_timeout_does_not_count_the_time_without_a_place(clock: Clock) -> None:
     def begun(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
-        driver.begin(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
+        driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
         return Delivered(driver)
 
     assert next(begun(Placing(1, clock, lambda _: 52.0))) == [0]
@@ -174,7 +174,7 @@ def test_a_call_is_heard_by_every_worker_and_its_failure_comes_with_the_next_bat
     engine.fail = {repr(Call("set_epoch", (3,))): ValueError("of set_epoch")}
     driver = driver_of(engine)
     batches = begin(driver, 8)
-    driver.call(Call("set_epoch", (3,)))
+    driver.broadcast(Call("set_epoch", (3,)))
     came: list[Any] = []
     while len(came) < 9:
         try:

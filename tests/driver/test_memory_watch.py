@@ -21,9 +21,8 @@ from feedline.driver.memory_watch import (
     _SETTLED_AFTER,
     Growth,
     MemoryWatch,
-    own_bytes,
-    seen_bytes,
 )
+from feedline.system.process import own_bytes, seen_bytes
 from feedline.types import Result, Task, WorkerSpec
 
 MIB = 1 << 20

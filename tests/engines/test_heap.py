@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from feedline import Loader
-from feedline.driver.memory_watch import own_bytes
 from feedline.engines import heap
 from feedline.engines.heap import Glibc, Heap, heap_of_this_process
+from feedline.system.process import own_bytes
 from tests.faults.programs import running_afresh
 
 MIB = 1 << 20
@@ -278,7 +278,7 @@ def test_a_worker_gives_back_what_a_spike_needed_while_it_waits(engine: str, mon
 
 FREED = """
 from feedline.engines.heap import keep_heap_warm
-from feedline.driver.memory_watch import own_bytes
+from feedline.system.process import own_bytes
 from tests.engines.test_heap import blocks
 
 class Spiky(Numbers):

@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from feedline.errors import BadState
 from feedline.frameworks.torch_samplers import index_blocks, is_sequential
-from feedline.order.batching import batches_of
+from feedline.order.torch_order import batches_of
 
 counts = st.integers(1, 200)
 

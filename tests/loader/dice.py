@@ -288,7 +288,7 @@ class Run:
         care = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
         self.driver = driver_of(self.engine, counters=self.counters, care=care)
         already = () if snapshot is None else snapshot.early
-        self.driver.begin(
+        self.driver.begin_epoch(
             Epoch(
                 plan,
                 self._scheduler(),

@@ -13,7 +13,7 @@ from feedline.core.prefetch import Limits
 from feedline.core.recovery import RecoveryOptions
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
-from feedline.order.spans import SpanPlan
+from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder
 from feedline.types import Resume
 from tests.loader.drivers import Delivered, driver_of
@@ -66,7 +66,7 @@ class Bench:
         )
         self.batches = Delivered(self.driver)
         try:
-            self.driver.begin(self.epoch)
+            self.driver.begin_epoch(self.epoch)
         except BaseException:
             self._patches.undo()
             raise

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feedline.order.batching import batches_of
+from feedline.order.torch_order import batches_of
 from feedline.types import IndexBlock
 
 indices = st.integers(-(2**62), 2**62)

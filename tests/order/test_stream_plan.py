@@ -1,4 +1,4 @@
-"""The plan of streams that are read as they are."""
+"""The plans of streams: of those that are read as they are, and of one that the loader shares out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from itertools import islice
 
 import pytest
 
-from feedline.order.streams import StreamPlan
+from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share
+from feedline.types import Draw, Share, Span, StreamSplit
+
+SPLIT = StreamSplit(4, Share(1, 3))
 
 
 @pytest.mark.parametrize("count", [1, 32, None])
@@ -31,3 +33,27 @@ def test_no_two_streams_of_workers_and_ranks_have_keys_in_common() -> None:
 def test_how_far_it_is_is_known_to_who_reads_it() -> None:
     assert StreamPlan(4, 9).state(3) == {"unit": "stream batches", "rank": [0, 1]}
     assert StreamPlan(4, 9, Share(1, 3)).state(3) == {"unit": "stream batches", "rank": [1, 3]}
+
+
+def test_steps_are_asked_for_without_end() -> None:
+    plan = SpanPlan(SPLIT)
+    assert list(islice(plan, 3)) == [Span(0), Span(1), Span(2)], "who reads the stream says where it ends"
+
+
+def test_steps_are_counted_from_where_the_stream_was_entered() -> None:
+    assert list(islice(SpanPlan(SPLIT, consumed=50), 2)) == [Span(0, 50), Span(1, 50)]
+
+
+def test_the_state_counts_the_samples_of_all_ranks() -> None:
+    plan = SpanPlan(SPLIT, consumed=50)
+    assert plan.state(0) == {"unit": "stream samples", "consumed": 50}
+    assert plan.state(2) == {"unit": "stream samples", "consumed": 50 + 2 * 12}
+
+
+def test_samples_draw_by_their_place_in_the_stream_whatever_the_step() -> None:
+    plan = SpanPlan(SPLIT, draw_key=9, consumed=50)
+    assert plan.draw(0) == plan.draw(7) == Draw(9)
+
+
+def test_tasks_stay_with_the_worker_whose_stream_is_there() -> None:
+    assert not SpanPlan(SPLIT).can_move

@@ -49,7 +49,7 @@ class Plant:
 RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
 
 PLANTS = [
-    Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=38),
+    Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
     Plant(
         "the slot of a batch that failed is lost",
         Machine,

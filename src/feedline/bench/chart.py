@@ -43,6 +43,12 @@ class Line:
     points: Sequence[Point]
 
 
+def lines_of(points: Sequence[tuple[str, Point]]) -> list[Line]:
+    """Return a line for each name among points."""
+    names = dict.fromkeys(name for name, _ in points)
+    return [Line(name, [point for own, point in points if own == name]) for name in names]
+
+
 @dataclass(frozen=True)
 class Panel:
     """One picture of several beside each other."""

@@ -5,24 +5,20 @@ Its loaders must be endless, as `feedline.tune.target` makes them, so that short
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from feedline.bench import load
 from feedline.bench.harness import Case, Entry, Figures, Outcome, Settings, Side, run_rounds, sides, worker_arguments
-from feedline.bench.steady import Span, Steady
+from feedline.bench.steady import Span, Steady, touch
 from feedline.datasets.objects import users_traceback
 from feedline.errors import DatasetFailed
 from feedline.failures import words
 
 ENDLESS = 1 << 40
-_PAGE = 4096
 _COUNTED_SHARE = 0.5
 """Of the time that there is for a measurement: workers have to be started, too."""
 _LONGEST_S = 1.0
@@ -181,20 +177,3 @@ def waited(loader: Any) -> dict[str, float]:
     """
     waits = loader.stats().total.waits
     return {"making_s": sum(seconds for cause, seconds in waits.items() if cause not in ("transfer", "deliver"))}
-
-
-def touch(batch: Any) -> None:
-    """Read a byte of every page of the arrays in a batch, whatever it is: what is never read must not look free."""
-    if hasattr(batch, "data_ptr"):
-        is_plain = batch.device.type == "cpu" and str(batch.layout) == "torch.strided" and batch.is_contiguous()
-        if is_plain and batch.nbytes:
-            memory = (ctypes.c_ubyte * batch.nbytes).from_address(batch.data_ptr())
-            np.frombuffer(memory, np.uint8)[::_PAGE].max()
-    elif isinstance(batch, np.ndarray):
-        if batch.dtype != object and batch.flags.c_contiguous and batch.nbytes:
-            batch.reshape(-1).view(np.uint8)[::_PAGE].max()
-    elif isinstance(batch, (list, tuple)):
-        for part in batch:
-            touch(part)
-    elif isinstance(batch, Mapping):
-        touch(list(batch.values()))

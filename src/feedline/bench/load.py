@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from feedline.system.process import rolled_up
+
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -49,17 +51,8 @@ def pss_bytes(*, kinds: Collection[str] = ("Pss",)) -> int | None:
     Args:
         kinds: what to count, in Linux's words: `Pss` is all, `Pss_Anon` and `Pss_Shmem` leave out mapped files.
     """
-    total, seen = 0, False
-    for pid in process_tree():
-        try:
-            lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue  # it ended since it was listed, or this kernel has no such file
-        for line in lines:
-            if line.partition(":")[0] in kinds:
-                total += int(line.split()[1]) * 1024
-                seen = True
-    return total if seen else None
+    sizes = [size for pid in process_tree() if (size := rolled_up(pid, kinds)) is not None]
+    return sum(sizes) if sizes else None
 
 
 def busy_seconds() -> float | None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from feedline.bench import load
 from feedline.bench.harness import Figures, LoaderLike, close, nothing
@@ -21,22 +23,28 @@ from feedline.bench.harness import Figures, LoaderLike, close, nothing
 _byte_at = ctypes.c_ubyte.from_address
 
 
-# Any: a batch is a tensor or a nesting of lists and tuples of them.
+# Any: a batch is whatever a dataset makes of its samples.
 def touch(batch: Any) -> None:
-    """Read one element of every page of the batch, so that memory mapped but never read does not look free."""
-    if isinstance(batch, (str, bytes)):
-        _ = batch[::4096]
-        return
-    if not hasattr(batch, "data_ptr"):  # no tensor; torch is not imported here
+    """Read a byte of every page of the arrays in a batch, so that memory mapped but never read does not look free."""
+    if hasattr(batch, "data_ptr"):  # a tensor; torch is not imported here
+        size = batch.nbytes if batch.is_cpu and not batch.is_sparse and batch.is_contiguous() else 0
+        if 0 < size <= mmap.PAGESIZE:
+            # By address: half a microsecond. Any tensor operation takes three to seven, a tenth of what a batch of the
+            # tiny workload costs, and would be measured as if the loader had spent it.
+            _byte_at(batch.data_ptr()).value  # noqa: B018
+        elif size:
+            memory: Any = (ctypes.c_ubyte * size).from_address(batch.data_ptr())  # Any: a buffer, which stubs forget
+            np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE].max()
+    elif isinstance(batch, np.ndarray):
+        if batch.dtype != object and batch.flags.c_contiguous and batch.nbytes:
+            batch.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
+    elif isinstance(batch, (str, bytes)):
+        _ = batch[:: mmap.PAGESIZE]
+    elif isinstance(batch, (list, tuple)):
         for part in batch:
             touch(part)
-    elif batch.nbytes > mmap.PAGESIZE:
-        array = batch.numpy()
-        array.reshape(-1)[:: mmap.PAGESIZE // array.itemsize].max()
-    elif batch.nbytes:
-        # By address: half a microsecond. Any tensor operation takes three to seven, a tenth of what a batch of the tiny
-        # workload costs, and would be measured as if the loader had spent it.
-        _byte_at(batch.data_ptr()).value  # noqa: B018
+    elif isinstance(batch, Mapping):
+        touch(list(batch.values()))
 
 
 @dataclass(frozen=True)

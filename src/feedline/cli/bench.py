@@ -141,7 +141,7 @@ def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
             if (spread := found.spread("samples_per_s")) is not None
         ]
         title = ", ".join(f"{name} {value}" for name, value in kind) or "Throughput"
-        panels.append(chart.Panel(title, "workers", "samples/s", _lines(points)))
+        panels.append(chart.Panel(title, "workers", "samples/s", chart.lines_of(points)))
     return [*panels, *_memory(outcomes)]
 
 
@@ -157,12 +157,7 @@ def _memory(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
         place = found.side.name, int(found.case[by])
         peaks[place] = max(peaks.get(place, 0.0), found.peak_pss_mb or 0.0)
     points = [(name, chart.Point(x, size, size, size)) for (name, x), size in peaks.items() if size]
-    return [chart.Panel("Memory of all processes", what, "MB", _lines(points))] if points else []
-
-
-def _lines(points: list[tuple[str, chart.Point]]) -> list[chart.Line]:
-    names = dict.fromkeys(name for name, _ in points)
-    return [chart.Line(name, [point for own, point in points if own == name]) for name in names]
+    return [chart.Panel("Memory of all processes", what, "MB", chart.lines_of(points))] if points else []
 
 
 def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:

@@ -6,14 +6,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.bench import machine
+from feedline.bench import machine, rows
 from feedline.cli import fault_file
 from feedline.cli.findings import find
 from feedline.errors import BadOption
@@ -115,33 +115,11 @@ def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
     check_linux(source)
     from feedline.tune.probe import probe  # which cannot be imported elsewhere
 
-    with _bar(source) if with_bar else _no_bar() as on_stage:
+    with rows.progress(len(STAGES)) if with_bar else nullcontext(lambda _: None) as on_stage:
         measured = probe(source, seconds=seconds, on_stage=on_stage)
     findings = diagnose(measured)
     after = [] if findings else [NOTHING]
     return _Looked(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
-
-
-@contextmanager
-def _bar(source: str) -> Iterator[Callable[[str], None]]:
-    """Draw a progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    # No thread that draws: the process of the dataset is forked from this one.
-    with Progress(console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(source, total=len(STAGES))
-
-        def on_stage(stage: str) -> None:
-            progress.update(bar, completed=STAGES.index(stage), description=f"{source}: {stage}", refresh=True)
-
-        yield on_stage
-
-
-@contextmanager
-def _no_bar() -> Iterator[Callable[[str], None]]:
-    yield lambda stage: None
 
 
 def show(

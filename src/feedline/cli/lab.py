@@ -6,8 +6,7 @@ import argparse
 import sys
 from urllib.parse import urlencode
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+from feedline.bench import rows
 from feedline.errors import BadOption
 from feedline.lab.export import exported
 from feedline.lab.server import serve
@@ -25,18 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.export.absolute().parent.is_dir():
         raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Make it first.")
     count = sum(len(view.presets) for view in VIEWS)
-    columns = (
-        TextColumn("{task.description:24}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, transient=True) as progress:
-        task = progress.add_task("", total=count + 1)
-
-        def told(title: str) -> None:
-            progress.update(task, description=title, advance=1)
-
+    with rows.progress(count) as told:
         page = exported(VIEWS, told)
     arguments.export.write_text(page, "utf-8")
     sys.stdout.write(f"{arguments.export}\n")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline import __version__
 
@@ -304,34 +305,29 @@ def _add_round_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+    return _number(int, lambda value: value >= least, f"less than {least}")
+
+
+N = TypeVar("N", int, float)
+
+
+def _number(kind: Callable[[str], N], accepts: Callable[[N], bool], why_not: str) -> Callable[[str], N]:
+    """Return what reads a number of this kind; `why_not` completes "it is ..." of one that is not accepted."""
+
+    def read(text: str) -> N:
+        value = kind(text)
+        if not accepts(value):
+            raise argparse.ArgumentTypeError(f"{text} is {why_not}")
         return value
 
-    return count
+    read.__name__ = "number"  # which argparse tells of what is none
+    return read
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is no port: give 0 for a free one, or 1 to 65535")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
-    return value
-
-
-def _step(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time: give milliseconds, 0 or more")
-    return value
+_port = _number(int, lambda port: 0 <= port < 1 << 16, "no port: give 0 for a free one, or 1 to 65535")
+_positive = _number(float, lambda value: value > 0, "not more than 0")
+_step = _number(float, lambda step: 0 <= step < math.inf, "no time: give milliseconds, 0 or more")
+_share = _number(float, lambda share: 0 <= share <= 1, "not from 0 to 1")
 
 
 def _benchmark(text: str) -> str:
@@ -373,13 +369,6 @@ def _stage(text: str) -> tuple[str, float]:
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=0.5x")
     return name, _factor(factor)
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
-    return value
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from feedline.bench import chart, grid, rows
 from feedline.cli.doctor import check_linux
 from feedline.errors import BadOption
+from feedline.observe.stats import aligned
 from feedline.tune.search import Choice, Setting, search
 from feedline.values.shown import printable
 
@@ -78,32 +79,22 @@ def _as_dict(kept: Kept, choice: Choice) -> dict[str, object]:
 
 
 def _show(source: str, kept: Kept, choice: Choice) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    has_step = kept.step_s > 0
-    table = Table(title=Text(source), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("engine")
-    for head in ("workers", "prefetch", "samples/s", *(["training waits"] if has_step else []), "MB ahead", ""):
-        table.add_column(head, justify="right")
+    waits = ["training waits"] if kept.step_s > 0 else []
+    table = [["engine", "workers", "prefetch", "samples/s", *waits, "MB ahead", ""]]
     for setting, rate in sorted(choice.tried.items(), key=lambda pair: (pair[0].engine, pair[0].workers)):
-        is_chosen = setting == choice.setting
-        table.add_row(
-            setting.engine,
-            str(setting.workers),
-            str(setting.depth) if setting.workers else "-",
-            f"{rate.samples_per_s:,.0f}",
-            *([f"{rate.stall:.1%}"] if has_step else []),
-            f"{_ahead_mb(kept, setting):,.1f}",
-            "chosen" if is_chosen else "",
-            style="bold" if is_chosen else "",
+        table.append(
+            [
+                setting.engine,
+                str(setting.workers),
+                str(setting.depth) if setting.workers else "-",
+                f"{rate.samples_per_s:,.0f}",
+                *[f"{rate.stall:.1%}" for _ in waits],
+                f"{_ahead_mb(kept, setting):,.1f}",
+                "chosen" if setting == choice.setting else "",
+            ]
         )
-    console = Console()
-    console.print(table)
-    for line in ["", *choice.reasons, "", *_code(kept, choice)]:
-        console.print(Text(printable(line)), soft_wrap=True)
+    lines = [source, aligned(table), "", *choice.reasons, "", *_code(kept, choice)]
+    sys.stdout.write(printable("\n".join(lines) + "\n"))
 
 
 def _ahead_mb(kept: Kept, setting: Setting) -> float:
@@ -117,10 +108,7 @@ def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
     for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers):
         place = f"feedline/{setting.engine}", setting.workers
         best[place] = max(rate.samples_per_s, best.get(place, 0.0))
-    lines = [
-        chart.Line(name, [chart.Point(count, y, y, y) for (own, count), y in best.items() if own == name])
-        for name in dict.fromkeys(name for name, _ in best)
-    ]
+    lines = chart.lines_of([(name, chart.Point(count, y, y, y)) for (name, count), y in best.items()])
     step_s = kept.step_s
     level = (kept.batch_size / step_s, f"all that steps of {step_s * 1e3:.3g} ms take") if step_s else None
     panels = [

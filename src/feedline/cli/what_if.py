@@ -10,7 +10,7 @@ from feedline.observe.period import Period
 from feedline.observe.recording import Recording
 from feedline.observe.stats import aligned, shown
 from feedline.tune.what_if import Changes, Prediction, best, grid, predict
-from feedline.values.shown import printable
+from feedline.values.shown import percent, printable
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -57,12 +57,12 @@ def _beside(recording: Recording, prediction: Prediction) -> str:
         ["in order", *("yes" if one else "no" for one in (settings.get("in_order", True), prediction.in_order))],
         ["samples/s", *(f"{one.samples_per_s:,.0f}" for one in (old, new))],
         ["batches/s", *(f"{one.batches_per_s:,.1f}" for one in (old, new))],
-        ["waited", *(_percent(one.stall) for one in (old, new))],
+        ["waited", *(percent(one.stall, 1) for one in (old, new))],
         ["training step", *(shown(one.body.mean) for one in (old, new))],
         ["making a batch", *(shown(one.busy_s) for one in (old, new))],
     ]
     causes = sorted({*old.waits, *new.waits}, key=lambda cause: -max(_share(old, cause), _share(new, cause)))
-    table += [[f"  for {cause}", *(_percent(_share(one, cause)) for one in (old, new))] for cause in causes]
+    table += [[f"  for {cause}", *(percent(_share(one, cause), 1) for one in (old, new))] for cause in causes]
     return aligned(table)
 
 
@@ -80,15 +80,11 @@ def _grid(predictions: list[Prediction], chosen: Prediction) -> str:
                 f"{one.workers}",
                 f"{one.prefetch}" if one.workers else "",
                 f"{one.predicted.samples_per_s:,.0f}",
-                _percent(one.predicted.stall),
-                _percent(sum(busy) / len(busy)) if busy else "",
+                percent(one.predicted.stall, 1),
+                percent(sum(busy) / len(busy), 1) if busy else "",
                 "<- best" if one is chosen else "",
             ]
         )
     old = chosen.recorded
-    recorded = f"recorded: {old.samples_per_s:,.0f} samples/s, waited {_percent(old.stall)} of the time"
+    recorded = f"recorded: {old.samples_per_s:,.0f} samples/s, waited {percent(old.stall, 1)} of the time"
     return f"{recorded}\n\n{aligned(table)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

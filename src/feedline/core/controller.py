@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from feedline.values.shown import counted, percent
+
 _WAITS = 0.05
 _HARDLY_WAITS = 0.02
 """Shares of the time that the training loop waits: above the first it wants more, below the second fewer may do."""
@@ -153,7 +155,7 @@ class Controller:
             self._add(seen, busy)
         elif self._idled >= (_OTHER_PERIODS if self.is_settled else 2):
             self._left = self.count
-            self._set(needed, f"training hardly waited, and the workers were busy {_percent(busy)} of their time")
+            self._set(needed, f"training hardly waited, and the workers were busy {percent(busy)} of their time")
         has_changed = (self.count, self.depth) != (count, depth)
         self._kept = 0 if has_changed else self._kept + 1
         if has_changed:
@@ -174,8 +176,8 @@ class Controller:
         self._unlike = 0 if self._found is None or seen.is_like(self._found) else self._unlike + 1
         if self._unlike == _OTHER_PERIODS:
             self.log.append(
-                f"{_workers(self.count)}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to make, and "
-                f"training works {seen.body_s * 1e3:.3g} ms on it."
+                f"{counted(self.count, 'worker')}: the load has changed; a batch takes {seen.busy_s * 1e3:.3g} ms to "
+                f"make, and training works {seen.body_s * 1e3:.3g} ms on it."
             )
             self._forget()
 
@@ -188,7 +190,7 @@ class Controller:
         return has_failed
 
     def _add(self, seen: Measurement, busy: float) -> None:
-        waited = f"training waited {_percent(seen.stall)} of the time"
+        waited = f"training waited {percent(seen.stall)} of the time"
         if self._left is not None:  # they were too few
             self._floor, left, self._left = min(self._left, self.count + 1), self._left, None
             self._set(left, f"{waited}; fewer than {left} are too few")
@@ -197,8 +199,8 @@ class Controller:
         if busy < _BUSY:
             if self._tunes_depth and self.depth < MOST_DEPTH:
                 self.depth *= 2
-                reason = f"{waited}, and the workers were busy {_percent(busy)} of theirs"
-                self.log.append(f"{_workers(self.count)}, each {self.depth} batches ahead: {reason}.")
+                reason = f"{waited}, and the workers were busy {percent(busy)} of theirs"
+                self.log.append(f"{counted(self.count, 'worker')}, each {self.depth} batches ahead: {reason}.")
             return
         if most <= self.count:
             if most <= self.count // 2:  # less may be chance
@@ -209,7 +211,7 @@ class Controller:
         self._floor = self.count  # which did not do
         self._set(
             min(most, max(self.count + 1, min(wanted, 2 * self.count))),
-            f"{waited}, and the workers were busy {_percent(busy)} of theirs",
+            f"{waited}, and the workers were busy {percent(busy)} of theirs",
         )
 
     def _settle(self, seen: Measurement) -> None:
@@ -217,7 +219,7 @@ class Controller:
         self._left = None
         why = "training hardly waits"
         if seen.stall > _WAITS:
-            why = f"training waits {_percent(seen.stall)} of the time, and "
+            why = f"training waits {percent(seen.stall)} of the time, and "
             if self.count >= self._ceiling:
                 why += "more workers do not make it faster"
             elif self.count >= self._by_cores(seen):
@@ -227,7 +229,7 @@ class Controller:
                 why += "there is no memory for more workers"
             else:
                 why += "the workers wait, too: for the training process to take batches over, or for their turn"
-        self.log.append(f"{_workers(self.count)}, settled: {why}.")
+        self.log.append(f"{counted(self.count, 'worker')}, settled: {why}.")
 
     def _by_cores(self, seen: Measurement) -> int:
         """Return how many workers keep the cores busy."""
@@ -235,13 +237,5 @@ class Controller:
 
     def _set(self, count: int, reason: str) -> None:
         if count != self.count:
-            self.log.append(f"{self.count} -> {_workers(count)}: {reason}.")
+            self.log.append(f"{self.count} -> {counted(count, 'worker')}: {reason}.")
             self.count = count
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"

@@ -20,6 +20,7 @@ from feedline.core.prefetch import Limits
 from feedline.core.stream_check import Message, OwnStreams, SharedStream
 from feedline.errors import BadOption
 from feedline.failures import is_interrupt
+from feedline.faults.policy import policy_of
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress, has_state
 from feedline.types import Notes, Result, ResultKind, Resume, Task
@@ -97,17 +98,12 @@ class Epoch:
         origin: Origin | None = None,
         number: int = 0,
     ) -> None:
-        self.scheduler, self.limits, self.progress, self.fault_budget, self.number = (
-            scheduler,
-            limits,
-            progress,
-            fault_budget,
-            number,
-        )
+        self.scheduler, self.limits, self.progress, self.number = scheduler, limits, progress, number
+        self.fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._plan = plan
         self._request = request or Request()
         self._origin = origin or Origin()
-        self._guards = fault_budget is not None and fault_budget.guards
+        self._guards = self.fault_budget.guards
         self.deepens = limits.deepens and plan.goes_ahead
         # What a dataset remembers depends on which samples it made.
         self.can_move = plan.can_move and not self._request.snapshot_every
@@ -200,7 +196,6 @@ class Epoch:
         snapshot = self._request.snapshot_every > 0
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=snapshot)
         if self._guards:
-            assert self.fault_budget is not None
             treated = treated or self.fault_budget.treat(indices, batched=self._request.batched)
             self._treated[ordinal] = treated
             task.indices, task.skip = treated.indices, treated.skip
@@ -212,7 +207,6 @@ class Epoch:
         Raises:
             EmptyBatch: there is nothing.
         """
-        assert self.fault_budget is not None
         return self.fault_budget.instead_of(self._treated[ordinal], batched=self._request.batched)
 
     # -- what has come -----------------------------------------------------------------------------------------------
@@ -261,7 +255,7 @@ class Epoch:
             TooManyBadSamples: the budget of the policy is spent.
         """
         fault_budget = self.fault_budget
-        if fault_budget is None or not (self._guards or result.notes is not None):
+        if not (self._guards or result.notes is not None):
             return
         treated = self._treated.get(ordinal)
         if treated is not None and not treated.is_entered:

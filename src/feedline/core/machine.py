@@ -108,8 +108,7 @@ class Machine(Workers):
                 break
             raise self._refused(epoch, holds_back=is_through)
         self.leave_epoch()
-        if epoch.fault_budget is not None:
-            epoch.fault_budget.check(ended=True)
+        epoch.fault_budget.check(ended=True)
         raise StopIteration
 
     def _refused(self, epoch: Epoch, *, holds_back: bool) -> BadOption:
@@ -128,7 +127,7 @@ class Machine(Workers):
         """Pass over a batch of which no sample is left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
         worker, notes = result.worker, result.notes
-        if epoch.fault_budget is not None and epoch.fault_budget.keeps_steps:
+        if epoch.fault_budget.keeps_steps:
             worker = worker if worker not in self._absent else 0
             del epoch.ready[ordinal]
             try:

@@ -114,8 +114,6 @@ class OwnStreamsEpoch(Epoch):
 
     def note_faults(self, ordinal: int, result: Result) -> None:
         fault_budget, notes = self.fault_budget, result.notes
-        if fault_budget is None:
-            return
         count = 0 if notes is None else len(notes.faults)
         if result.kind is ResultKind.DONE:
             count += self._count or 1

@@ -342,7 +342,7 @@ class Workers(Tasks):
             trouble = flight.whole.trouble
             killers += [] if trouble is None else trouble.faults
             self._drop(flight)
-        if killers and self.epoch is not None and self.epoch.fault_budget is not None:
+        if killers and self.epoch is not None:
             result = Result(ResultKind.DIED, -1, -1, notes=Notes(faults=killers))
             self.epoch.fault_budget.enter(result, 0, self.epoch.number)
         self.fatal = last

@@ -88,13 +88,13 @@ class Broadcast:
         entrance = driver.entrance
         if entrance.is_mine():  # a new epoch is being begun
             if not driver.closed:
-                driver.call(call)
+                driver.broadcast(call)
             return
         entrance.wait("broadcast()")
         entered = entrance  # noqa: F841  looked for by whoever waits
         try:
             if not driver.closed:
-                driver.call(call)
+                driver.broadcast(call)
         finally:
             entrance.free = True
 

@@ -57,6 +57,7 @@ class Driver:
         prepare: the last touch to a batch.
         rest: gives back memory when no epoch is under way.
         dataset: hears which of its samples were consumed, if it wants to.
+        clock: tells the time; `time.monotonic` if None.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Driver:
         prepare: Prepare | None = None,
         rest: Callable[[], None] | None = None,
         dataset: Any = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.engine = engine
         # Whatever becomes of the driver before somebody iterates with it: nobody is left behind.
@@ -89,6 +91,7 @@ class Driver:
         self.entrance = Entrance()
         """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
         self.closed = False
+        self._clock = clock or time.monotonic
         self._asked_s = 0.0
         self.keeps_facts = False
         """True if somebody else hands batches to the training loop, and writes their rows: then `facts` holds what is
@@ -103,9 +106,9 @@ class Driver:
         assert self.machine.epoch is not None
         return self.machine.epoch
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin_epoch(self, epoch: Epoch) -> None:
         """Begin an epoch."""
-        self.machine.now_s = time.monotonic()
+        self.machine.now_s = self._clock()
         self.machine.begin(epoch)
         self._perform()
 
@@ -115,9 +118,9 @@ class Driver:
             self.machine.leave_epoch()
             self._perform()
 
-    def call(self, call: Call) -> None:
+    def broadcast(self, call: Call) -> None:
         """Have a method of the dataset called in every worker, after the tasks it was given already."""
-        self.machine.now_s = time.monotonic()
+        self.machine.now_s = self._clock()
         self.machine.call(call)
         self._perform()
         self.machine.check_call()
@@ -133,7 +136,7 @@ class Driver:
         machine = self.machine
         if self._receipts.are_held:
             self._receipts.acknowledge()
-        machine.now_s = self._asked_s = time.monotonic()
+        machine.now_s = self._asked_s = self._clock()
         machine.ask()
         while True:
             if machine.unsaid:
@@ -160,7 +163,8 @@ class Driver:
             try:
                 told = None if notes is None else epoch.look_at(notes)
                 if told is not None:
-                    tell(*told)
+                    machine.unsaid.append(told)
+                    self._speak()
                 batch = self._unpack(result)
             except BaseException:
                 self._slots.discard(result)  # if a warning, made an error, kept it from being delivered
@@ -181,7 +185,7 @@ class Driver:
         if facts is not None:
             self._write(facts)
         else:
-            observer.last_s = now_s = time.monotonic()
+            observer.last_s = now_s = self._clock()
             asked_s = self._asked_s
             observer.waited_s += now_s - asked_s
             if machine.now_s is not asked_s:
@@ -253,7 +257,7 @@ class Driver:
     def await_openings(self) -> None:
         """Wait for the first answer of every worker that has a task, which tells in which state it began."""
         machine = self.machine
-        machine.now_s = time.monotonic()
+        machine.now_s = self._clock()
         machine.wait_anew()
         while machine.await_openings():
             if not machine.decisions:
@@ -276,7 +280,7 @@ class Driver:
         else:
             with scope.ranges("feedline: wait for workers"):
                 results = self.engine.collect(pause_s, worker)
-        now_s = machine.now_s = time.monotonic()
+        now_s = machine.now_s = self._clock()
         if not results:
             if self.leaving:
                 raise StopIteration
@@ -378,18 +382,18 @@ class Driver:
                 raise
             self.machine.not_started(worker, exc)  # whatever it is
             return
-        self.machine.now_s = time.monotonic()
+        self.machine.now_s = self._clock()
         self.machine.started(worker)
 
     def _look_at(self, worker: int, *, kills: bool) -> None:
         """See what a worker does that does not answer; end it if that is wanted."""
         self._speak()  # what led here, before an error
-        self.machine.now_s = time.monotonic()
+        self.machine.now_s = self._clock()
         if self.machine.was_placed(worker, self.engine.placed_s(worker)):
             return
         pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # first: afterwards it does nothing
         killed = kills and self.engine.kill(worker)
-        self.machine.now_s = time.monotonic()
+        self.machine.now_s = self._clock()
         self.machine.seen(worker, Seen(pid, stack, killed))
 
     def _give_up(self) -> None:

@@ -6,13 +6,13 @@ the worker's own: the arena and files that it maps are not.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from feedline.abc.engine import Engine
 from feedline.observe.stats import WorkerMemory
+from feedline.system.process import own_bytes, rolled_up, seen_bytes
 
 _EVERY_S = 1.0
 _MOST_SHARE = 0.01
@@ -21,7 +21,6 @@ _SETTLED_AFTER = 5
 """Looks after which a worker counts as settled: what it has taken by then is its dataset's, not a leak. A guess."""
 _NOTABLE_BYTES = 512 << 20
 """Growth since then that is worth a word, once per doubling. A guess: large enough that caches of small files pass."""
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass
@@ -122,7 +121,7 @@ class MemoryWatch:
         """Yield what each worker has, where the system tells; takes a millisecond per gigabyte."""
         for worker, record in list(self.records.items()):
             pid = self._pid_if_there(worker)
-            shared, seen = (None, None) if pid is None else (_rolled_up(pid, "Pss:"), seen_bytes(pid))
+            shared, seen = (None, None) if pid is None else (rolled_up(pid, ("Pss",)), seen_bytes(pid))
             if shared is not None and seen is not None:
                 growth = seen - record.settled_bytes if record.looks >= _SETTLED_AFTER else 0
                 yield WorkerMemory(worker, shared, growth)
@@ -134,33 +133,3 @@ class MemoryWatch:
             return None
         used = own_bytes(pid)
         return used if used is not None and used > self._most else None
-
-
-def seen_bytes(pid: int) -> int | None:
-    """Return the most that a process can have for itself: with what it shares with the process it was forked from.
-
-    Takes microseconds. Returns None if it cannot be had (not Linux, or the process is gone).
-    """
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
-    except OSError:
-        return None
-    return (int(resident) - int(shared)) * _PAGE
-
-
-def own_bytes(pid: int) -> int | None:
-    """Return what a process has for itself and shares with no other; None if it cannot be had.
-
-    Takes a millisecond per gigabyte. Differences of what is seen would not do: a forked worker that fills memory which
-    the training process had given back to its heap takes copies of those pages, and is seen with no more than before.
-    """
-    return _rolled_up(pid, "Private_Dirty:")
-
-
-def _rolled_up(pid: int, name: str) -> int | None:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            return next((int(line.split()[1]) << 10 for line in file if line.startswith(name)), None)
-    except OSError:
-        return None

@@ -25,6 +25,7 @@ from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
 from feedline.ranks import local_rank_count
+from feedline.samplers import InfiniteSampler
 from feedline.system.limits import usable_cores
 from feedline.system.timing import Clock, on_threads
 from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec
@@ -158,11 +159,7 @@ def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
 
 
 def _indices(dataset: Any, number: int) -> Iterator[Any]:
-    """Yield indices from all over a dataset, without end, beginning at another place for each number."""
+    """Return indices from all over a dataset, without end, in another order for each number."""
     if isinstance(dataset, Mapping):  # whose indices are its keys
-        yield from cycle(islice(dataset, 4096))
-    count = len(dataset)
-    stride = max(1, int(count * 0.618034))
-    while True:
-        for place in range(count):
-            yield (place * stride + number * (count // 2)) % count
+        return cycle(islice(dataset, 4096))
+    return iter(InfiniteSampler(dataset, seed=number))

@@ -16,11 +16,10 @@ from typing import Any
 from feedline.core.controller import MOST_DEPTH, Controller, Measurement
 from feedline.core.epoch import Epoch
 from feedline.driver.driver import Driver
-from feedline.driver.memory_watch import own_bytes
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.ranks import local_rank_count
 from feedline.system.limits import memory_limit, physical_bytes, usable_cores
-from feedline.system.process import scheduled_s
+from feedline.system.process import own_bytes, scheduled_s
 
 logger = logging.getLogger("feedline")
 
@@ -165,12 +164,12 @@ class TunedDriver(Driver):
     _memory = (0.0, 0.0, 0)
     """When to look at it again; what a worker has of its own, on average; what all processes have together."""
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin_epoch(self, epoch: Epoch) -> None:
         self._pause()
         depth = self.tuning.depth
         self.machine.is_elastic = self.tuning.least < self.tuning.most
         epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
-        super().begin(epoch)
+        super().begin_epoch(epoch)
 
     def next(self) -> Any:
         self._asked += 1

@@ -1,8 +1,5 @@
 """Workers that are threads of the training process.
 
-Each worker has a lane of waiting tasks; all answer into one queue. `queue.SimpleQueue` is atomic with and without the
-GIL, so taking a task back is the same operation as beginning it, and exactly one side gets it.
-
 Batches do not travel: what a worker makes is what the training loop gets. Collate functions that ask for room write
 into a slot of an arena in ordinary memory, whose pages are warm from the batches before.
 
@@ -13,7 +10,6 @@ nothing here; one that decodes, reads or sleeps in C gains as much as with proce
 from __future__ import annotations
 
 import atexit
-import contextlib
 import copy
 import queue
 import sys
@@ -25,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts
+from feedline.engines.base import Lane, LaneEngine
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerStartError
 from feedline.failures import add_note, words
@@ -45,18 +41,15 @@ _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _is_exiting = False
 
 
-class ThreadEngine(Engine):
+class ThreadEngine(LaneEngine[Task]):
     """Runs tasks on threads."""
 
     def __init__(self, worker_count: int, arena: Arena | None = None) -> None:
-        self.worker_count = worker_count
+        super().__init__(worker_count)
         self._arena = arena
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
-        self._lanes: list[queue.SimpleQueue[Task | None]] = []
-        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._spec: WorkerSpec | None = None
         self._ending = threading.Event()
         self._generation = 0
 
@@ -67,7 +60,6 @@ class ThreadEngine(Engine):
         copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before anybody uses what they share
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):
-                self._lanes.append(queue.SimpleQueue())
                 try:
                     self._threads.append(self._start(number, dataset))
                 except WorkerStartError:
@@ -93,26 +85,19 @@ class ThreadEngine(Engine):
             ) from exc
         return thread
 
+    @interrupts.put_off(starts_process=False)
     def replace(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            self._replace(worker)
-
-    def _replace(self, worker: int) -> None:
         if worker < len(self._threads):
-            self._retire(worker)
+            self.retire(worker)
         elif worker == len(self._lanes):
             self._lanes.append(queue.SimpleQueue())
         self._generation += 1
         assert self._spec is not None
         self._threads[worker : worker + 1] = [self._start(worker, _copied(self._spec.dataset), self._generation)]
 
+    @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            self._retire(worker)
-
-    def _retire(self, worker: int) -> None:
-        self._lanes[worker].put(None)  # if the thread is still there: it has nothing to do
-        self._lanes[worker] = queue.SimpleQueue()
+        self._end_lane(worker)
         self._threads[worker].join(_PATIENCE_S)
 
     def stack(self, worker: int) -> str | None:
@@ -125,30 +110,9 @@ class ThreadEngine(Engine):
     def submit(self, worker: int, task: Task) -> None:
         self._lanes[worker].put(task)
 
-    def revoke(self, worker: int) -> int | None:
-        with contextlib.suppress(queue.Empty):
-            task = self._lanes[worker].get_nowait()
-            return None if task is None else task.id
-        return None
-
-    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        results: list[Result] = []
-        with contextlib.suppress(queue.Empty):
-            results.append(self._answers.get(timeout=timeout_s))
-            while True:
-                results.append(self._answers.get_nowait())
-        return results
-
-    def close(self) -> None:
-        with interrupts.put_off(starts_process=False):  # half of it would leave threads behind
-            self._close()
-
     def _close(self) -> None:
         self._ending.set()
-        for number, lane in enumerate(self._lanes):
-            while self.revoke(number) is not None:
-                continue
-            lane.put(None)
+        self._end_lanes()
         _wait_for(self._threads, _LAST_PATIENCE_S if _is_exiting else _PATIENCE_S)
         _left.update(thread for thread in self._threads if thread.is_alive())
         self._threads.clear()
@@ -177,7 +141,7 @@ class _Own:
     number: int
     generation: int
     dataset: Any
-    lane: queue.SimpleQueue[Task | None]
+    lane: Lane[Task]
     ending: threading.Event
     """Set when the engine closes: nobody waits for a sample any more."""
 

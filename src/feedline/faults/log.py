@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from feedline.errors import BadState
 from feedline.indices import index_key
-from feedline.values.shown import csv_cell
+from feedline.values.shown import counted, csv_cell
 from feedline.verdicts import ACTIONS, Fault
 
 MOST_ENTRIES = 10_000
@@ -191,8 +191,8 @@ class FaultLog(Sequence[Fault]):
         total = len(self) + self.dropped
         counts = ", ".join(f"{count} {action}" for action, count in self._counts.items() if count)
         kept = f"; the last {len(self)} in detail" if self.dropped else ""
-        held = f"; {_number(len(self._quarantined), 'sample')} in quarantine" if self._quarantined else ""
-        head = f"FaultLog of {_number(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
+        held = f"; {counted(len(self._quarantined), 'sample')} in quarantine" if self._quarantined else ""
+        head = f"FaultLog of {counted(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
         more = ["  ..."] if total > _SHOWN else []
         return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
 
@@ -252,10 +252,6 @@ def _found(entry: Any) -> Fault:
         raise BadState(f"The state is damaged: {entry!r:.200} is no sample in quarantine.")
     unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
     return Fault.from_dict({**unknown, **entry})
-
-
-def _number(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _line(fault: Fault) -> str:

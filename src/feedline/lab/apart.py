@@ -14,15 +14,13 @@ import shutil
 import signal
 import tempfile
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
-from feedline.errors import DatasetFailed, FeedlineError
+from feedline.errors import FeedlineError
 from feedline.lab.controls import Values
-from feedline.lab.pictures import Event
+from feedline.lab.pictures import Event, failure
 from feedline.lab.view import Actions
 
 Run = Callable[[Values, Actions], Iterator[Event]]
@@ -92,18 +90,11 @@ def _work(theirs: Connection, run: Run, values: Values, folder: str) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     actions: Actions = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(theirs, actions, folder), daemon=True).start()
-    told: dict[str, Any] | None = None
     try:
         for event in run(values, actions):
             theirs.send(event)
-    except DatasetFailed as error:
-        told = {"kind": "error", "text": str(error), "more": error.traceback}
-    except FeedlineError as error:
-        told = {"kind": "error", "text": str(error)}
     except Exception as error:
-        told = {"kind": "error", "text": f"{type(error).__name__}: {error}", "more": traceback.format_exc()}
-    if told is not None:
-        theirs.send(told)
+        theirs.send(failure(error))
     theirs.send(None)
 
 

@@ -7,8 +7,11 @@ name takes the place of the former one.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from feedline.errors import DatasetFailed, FeedlineError
 
 # Any: what JSON has.
 Event = dict[str, Any]
@@ -39,10 +42,9 @@ def lanes(
     title: str,
     names: Sequence[str],
     spans: Sequence[tuple[int, float, float, Shade, str]],
-    until: float | None = None,
 ) -> Event:
     """Draw spans of time on lanes: (lane, from, to, shade, what it is), in seconds."""
-    end = max([span[2] for span in spans], default=0.0) if until is None else until
+    end = max([span[2] for span in spans], default=0.0)
     drawn = [[lane, round(start, 6), round(stop, 6), shade, text] for lane, start, stop, shade, text in spans]
     return {"kind": "lanes", "name": name, "title": title, "lanes": list(names), "spans": drawn, "until": end}
 
@@ -69,6 +71,15 @@ def path(name: str, title: str, stations: Sequence[tuple[str, str]], reached: in
     """Draw stations one behind the other, each with a text under it; those up to `reached` have been passed."""
     drawn = [list(station) for station in stations]
     return _timed({"kind": "path", "name": name, "title": title, "stations": drawn, "reached": reached}, at)
+
+
+def failure(error: Exception) -> Event:
+    """Tell what ended a run: in feedline's words, or as Python does if it is the lab's own fault, or the user's."""
+    if not isinstance(error, FeedlineError):
+        more = "".join(traceback.format_exception(error))
+        return {"kind": "error", "text": f"{type(error).__name__}: {error}", "more": more}
+    told = {"kind": "error", "text": str(error)}
+    return {**told, "more": error.traceback} if isinstance(error, DatasetFailed) else told
 
 
 def _timed(event: Event, at: float | None) -> Event:

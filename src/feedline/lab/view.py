@@ -45,3 +45,11 @@ class View:
             "controls": [described(control) for control in self.controls],
             "actions": [list(action) for action in self.actions],
         }
+
+
+# Any: arguments of a loader.
+def loader_code(**arguments: Any) -> str:
+    """Return the configuration of a loader, an argument a line."""
+    given = ["dataset", *(f"{name}={value!r}" for name, value in arguments.items())]
+    lines = ["from feedline import DataLoader", "", "loader = DataLoader(", *(f"    {one}," for one in given), ")", ""]
+    return "\n".join(lines)

@@ -149,7 +149,7 @@ class Iteration(Iterator[Any]):
                 fault_budget=loader._fault_budget,
                 has_target=self._has_target,
             )
-            driver.begin(epoch)
+            driver.begin_epoch(epoch)
             loader._epochs.begun(start, order, checkpoint)
 
         return begin

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.failures import words
+from feedline.system.limits import physical_bytes
+from feedline.system.process import seen_bytes
 
 COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
 """When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers' own, so
@@ -23,7 +25,6 @@ _EVERY_S = 0.5
 _MOST = 4096
 """Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half
 as often from then on, so that what is kept has the same distance everywhere."""
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class MachineFigures:
@@ -87,7 +88,7 @@ class MachineFigures:
         """Note the figures of this moment."""
         memory, disk = self._memory_and_disk()
         share, gpu_bytes = self._gpu.look()
-        workers = [_own(pid) for pid in self._pids()]
+        workers = [seen_bytes(pid) for pid in self._pids()]
         figures = (
             time.monotonic_ns() - self._begun,
             self._cpu(),
@@ -124,10 +125,8 @@ class MachineFigures:
         if self._psutil is not None:
             memory, disk = self._psutil.virtual_memory(), self._psutil.disk_io_counters()
             return float(memory.total - memory.available), None if disk is None else float(disk.read_bytes)
-        facts = dict(line.split(":", 1) for line in _lines("/proc/meminfo") if ":" in line)
-        used = None
-        if "MemTotal" in facts and "MemAvailable" in facts:
-            used = float(int(facts["MemTotal"].split()[0]) - int(facts["MemAvailable"].split()[0])) * 1024
+        total, free = physical_bytes()
+        used = None if total is None or free is None else float(total - free)
         fields = [line.split() for line in _lines("/proc/diskstats")]
         # Whole disks only: partitions, and what is made of disks, would count twice.
         sectors = [int(line[5]) for line in fields if len(line) > 5 and os.path.isdir(f"/sys/block/{line[2]}/device")]
@@ -172,14 +171,6 @@ def _optional(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         return None
-
-
-def _own(pid: int) -> float | None:
-    lines = _lines(f"/proc/{pid}/statm")
-    if not lines:
-        return None
-    _, resident, shared, *_ = map(int, lines[0].split())
-    return float((resident - shared) * _PAGE)
 
 
 def _lines(path: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
+from feedline.values.shown import counted, percent
 
 SLIGHT = 0.05
 """Share of the time below which waiting does not matter. A guess."""
@@ -38,7 +39,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
     start_s = period.waits.get("start", 0.0)
     if period.batches < FEW:
         return (
-            f"too early to say: {_counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}, "
+            f"too early to say: {counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}, "
             f"of which {_time(period.start_s)} until the first"
         )
     steady_s = max(period.seconds - start_s, 1e-9)
@@ -46,17 +47,17 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
     if start_s > 0.5 * period.seconds:
         keep = "keep the workers from epoch to epoch (persistent_workers=True), or " if worker_count else ""
         return (
-            f"start-bound: starting took {_share(start_s / period.seconds)} of the time; {keep}make the dataset "
-            f"quicker to open; afterwards training waited {_share(stall)} of the time"
+            f"start-bound: starting took {percent(start_s / period.seconds)} of the time; {keep}make the dataset "
+            f"quicker to open; afterwards training waited {percent(stall)} of the time"
         )
     needed = needed_workers(period)
     if stall < SLIGHT:
-        ready = f"compute-bound: data was ready {_share(1 - stall, digits=1)} of the time"
+        ready = f"compute-bound: data was ready {percent(1 - stall, digits=1)} of the time"
         if not worker_count:
             return f"{ready}; no workers are needed"
         if needed is not None and needed < worker_count:
-            return f"{ready}; {_counted(needed, 'worker', 'workers')} would do"
-        return f"{ready}, and {_counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
+            return f"{ready}; {counted(needed, 'worker')} would do"
+        return f"{ready}, and {counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
     waits = {name: waited for name, waited in period.waits.items() if name != "start"}
     cause = max(waits, key=waits.__getitem__)
     what, remedy = _REMEDIES.get(cause, (f"for {_what(period, cause)}", ""))
@@ -64,7 +65,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
         what += _straggling(period)
     if not remedy or (cause == "order" and (needed is None or needed > worker_count)):
         remedy = _workers(needed, worker_count, cores)
-    return f"data-bound: training waited {_share(stall)} of the time, mostly {what}; {remedy}"
+    return f"data-bound: training waited {percent(stall)} of the time, mostly {what}; {remedy}"
 
 
 _REMEDIES = {
@@ -121,10 +122,10 @@ def _workers(needed: int | None, worker_count: int, cores: int) -> str:
         return (
             "there are enough workers on average, but batches come in bursts: a larger prefetch_factor evens that out"
         )
-    told = f"{_counted(needed, 'worker', 'workers')} would remove it"
+    told = f"{counted(needed, 'worker')} would remove it"
     if 0 < cores < needed:
         told += (
-            f" if they wait for storage; if they compute, the {_counted(cores, 'core', 'cores')} of this program are "
+            f" if they wait for storage; if they compute, the {counted(cores, 'core')} of this program are "
             "too few, and it has to become cheaper"
         )
     return told
@@ -152,14 +153,6 @@ def _straggling(period: Period) -> str:
     if fetch.p50 > 0 and fetch.p99 > 4 * fetch.p50:
         return f" (a slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most; see slowest_samples)"
     return ""
-
-
-def _share(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
 
 
 def _time(seconds: float) -> str:

@@ -17,8 +17,7 @@ from feedline.order.endless import EndlessBatches, EndlessSampler
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
-from feedline.order.spans import SpanPlan
-from feedline.order.streams import StreamPlan
+from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.ranks import share_if_known
 from feedline.steps import Steps
 from feedline.types import Key, Share, StreamSplit

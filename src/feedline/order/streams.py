@@ -1,4 +1,4 @@
-"""The plan of an iterable dataset that is read as it is: the same request over and over."""
+"""Plans of iterable datasets: streams that are read as they are, or one that the loader shares out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share
+from feedline.types import Draw, Share, Span, StreamSplit
 
 _PLACES = 1 << 40
 """The keys of a rank's samples lie so far from those of the next one: more than a stream has samples."""
@@ -41,3 +41,31 @@ class StreamPlan(Plan):
 
     def after(self) -> dict[str, Any]:
         return {"rank": [self._share.rank, self._share.world_size]}
+
+
+class SpanPlan(Plan):
+    """Steps through a stream that the loader shares out, one after the other, until it has ended.
+
+    Args:
+        split: how it is shared out.
+        draw_key: from which the random numbers of its samples follow.
+        consumed: samples of the stream that all ranks together have consumed already.
+    """
+
+    can_move = False  # a worker's stream cannot go back to where another worker's was
+
+    def __init__(self, split: StreamSplit, *, draw_key: int = 0, consumed: int = 0) -> None:
+        self._stride = split.batch_size * split.share.world_size
+        self._draw_key = draw_key
+        self._consumed = consumed
+        self._number = 0
+
+    def __next__(self) -> Any:
+        self._number += 1
+        return Span(self._number - 1, self._consumed)
+
+    def draw(self, ordinal: int) -> Draw:
+        return Draw(self._draw_key)
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"unit": "stream samples", "consumed": self._consumed + done * self._stride}

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch.utils.data
+from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from feedline import abc, samplers
 from feedline.errors import BadOption
 from feedline.frameworks.accelerate import sampler_behind, skipped_by
 from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
-from feedline.order.batching import batches_of
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
 from feedline.samplers.distributed import BatchIndices, DistributedBatches
-from feedline.types import StreamSplit
+from feedline.types import IndexBlock, StreamSplit
 
 
 def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
@@ -101,3 +102,25 @@ def _blocks(sampler: Any, batch_size: int | None, drop_last: bool, origin: dict[
     if batch_size is None:
         return (index for block in blocks for index in block.tolist())
     return batches_of(blocks, batch_size, drop_last=drop_last)
+
+
+def batches_of(blocks: Iterable[NDArray[np.int64]], batch_size: int, *, drop_last: bool) -> Iterator[IndexBlock]:
+    """Cut a stream of index blocks into batches.
+
+    A block is asked for only when the batch at hand cannot be filled without it, as if the indices came one by one.
+
+    Example:
+        >>> import numpy as np
+        >>> [b.array.tolist() for b in batches_of([np.arange(3), np.arange(3, 5)], 2, drop_last=False)]
+        [[0, 1], [2, 3], [4]]
+    """
+    rest = np.empty(0, np.int64)
+    for block in blocks:
+        if len(rest):
+            block = np.concatenate([rest, block])
+        whole = len(block) // batch_size * batch_size
+        for start in range(0, whole, batch_size):
+            yield IndexBlock(block[start : start + batch_size])
+        rest = block[whole:]
+    if len(rest) and not drop_last:
+        yield IndexBlock(rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -127,19 +127,10 @@ class Schema:
     columns: tuple[Column, ...]
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], *, ragged: Iterable[str] = ()) -> Schema:
-        """Return the schema that fits these samples, the first of a dataset.
-
-        `ragged` names array fields whose shapes differ, even if those of these samples do not. Raises Unfit: their
-        fields differ; PackError: a field that is said to be ragged is not there.
-        """
+    def of(cls, samples: Sequence[Sample], *, ragged: Collection[str] = ()) -> Schema:
+        """Return the schema that fits these samples, all with the same fields; `ragged` ones differ in shape."""
         names = list(samples[0])
-        for sample in samples:
-            check_names(sample, names)
-        varying = check_ragged(ragged, names)
-        return cls(
-            tuple(Column.of(name, [sample[name] for sample in samples], ragged=name in varying) for name in names)
-        )
+        return cls(tuple(Column.of(name, [one[name] for one in samples], ragged=name in ragged) for name in names))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -156,8 +147,13 @@ class Schema:
 
         Raises Unfit: it is not like the first ones.
         """
-        if tuple(sample) != self.names:  # which is quicker to say than whether they are the same in another order
-            check_names(sample, self.names)
+        # First what is quicker to say than whether they are the same in another order.
+        if tuple(sample) != self.names and sample.keys() != set(self.names):
+            raise Unfit(
+                f"it has {listed(list(sample))}, but the first ones have {listed(self.names)}",
+                "All samples of a store have the same fields: make them alike in the dataset, or choose fields that "
+                "all have with --fields (fields=).",
+            )
         values: Sample = {}
         for column in self.columns:
             try:
@@ -198,16 +194,6 @@ class Unfit(ValueError):
         self.advice = advice
 
 
-def check_names(sample: Sample, names: Sequence[str]) -> None:
-    """Refuse a sample whose fields are not those of the first. Raises Unfit: they differ."""
-    if sample.keys() != set(names):
-        raise Unfit(
-            f"it has {listed(list(sample))}, but the first ones have {listed(names)}",
-            "All samples of a store have the same fields: make them alike in the dataset, or choose fields that all "
-            "have with --fields (fields=).",
-        )
-
-
 def _advice(column: Column, sample: Sample) -> str:
     value = sample[column.name]
     is_like = isinstance(value, np.ndarray) and column.kind == "array" and value.dtype.str == column.dtype
@@ -217,14 +203,6 @@ def _advice(column: Column, sample: Sample) -> str:
         return "Give all pictures one size, such as --resize 256x256 (resize=(256, 256))."
     formats = "any format but npy" if value.ndim == 1 else "lmdb or tar"
     return f"Say that its shapes differ: --ragged {column.name} (ragged={[column.name]} in Python), in {formats}."
-
-
-def check_ragged(ragged: Iterable[str], names: Sequence[str]) -> set[str]:
-    """Return names of fields whose shapes differ. Raises PackError: one of them is no field."""
-    varying = set(ragged)
-    if varying - set(names):
-        raise PackError(f"ragged={sorted(varying - set(names))[0]!r} is no field: samples have {listed(names)}.")
-    return varying
 
 
 def listed(names: Sequence[str]) -> str:
@@ -309,8 +287,10 @@ class Agreement:
         wanted = sets.most_common(1)[0][0] if self.skips else self.samples[0].keys()
         places = [place for place, sample in enumerate(self.samples) if sample.keys() == wanted]
         names = list(self.samples[places[0]])
-        varying = check_ragged(self.ragged, names)
-        return Schema(tuple(self._column(name, places, ragged=name in varying) for name in names))
+        unknown = sorted({*self.ragged} - {*names})
+        if unknown:
+            raise PackError(f"ragged={unknown[0]!r} is no field: samples have {listed(names)}.")
+        return Schema(tuple(self._column(name, places, ragged=name in self.ragged) for name in names))
 
     def _column(self, name: str, places: list[int], *, ragged: bool) -> Column:
         column = Column.of(name, [self.samples[place][name] for place in places], ragged=ragged)

@@ -1,6 +1,5 @@
 """Decisions without effects."""
 
-from feedline.schedulers.in_order import InOrder
-from feedline.schedulers.unordered import Unordered
+from feedline.schedulers.plain import InOrder, Unordered
 
 __all__ = ["InOrder", "Unordered"]

@@ -15,7 +15,7 @@ from feedline.sharing.column import Column, is_same, view_of
 from feedline.values.sizes import bytes_text
 
 _SHOWN = 3
-"""Values that a repr spells out."""
+"""Values, or keys, that a repr spells out."""
 
 
 # Any, throughout: values of any kind.
@@ -70,11 +70,6 @@ class SharedList(Sequence[Any]):
         return f"SharedList([{', '.join(shown)}], {len(self)} values in {bytes_text(self.nbytes)})"
 
 
-_SHOWN = 3
-"""Keys that a repr spells out."""
-
-
-# Any, throughout: keys and values of any kind.
 class SharedDict(Mapping[Any, Any]):
     """A mapping whose keys and values lie in a few arrays; see `feedline.share`, which makes it.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import random
+import zlib
 from collections import deque
 from typing import Any
 
+from feedline.abc.engine import Engine
 from feedline.errors import WorkerDied, WorkerStartError
 from feedline.simulation.dataset import NotReady
 from feedline.simulation.scenario import LawBroken, Scenario
@@ -18,7 +20,23 @@ TICK_S = 1e-9
 """The shortest time that passes."""
 
 
-class SimulatedEngine:
+class Trace:
+    """What happened, in order: the last of it as text, and a checksum of all."""
+
+    def __init__(self, length: int = 400) -> None:
+        self.lines: deque[str] = deque(maxlen=length)
+        self.checksum = 0
+        self.events = 0
+
+    def add(self, now_s: float, what: str, *facts: object) -> None:
+        """Note something."""
+        self.events += 1
+        line = f"{now_s:.6f} {what} {' '.join(map(str, facts))}"
+        self.lines.append(line)
+        self.checksum = zlib.crc32(line.encode(), self.checksum)
+
+
+class SimulatedEngine(Engine):
     """Has drawn things happen to workers, in virtual time.
 
     Args:
@@ -27,12 +45,21 @@ class SimulatedEngine:
         slots: to which they write.
         dice: from which everything is drawn.
         count: how many workers there are at first, of those that there may come to be.
+        trace: told what happens.
     """
 
     def __init__(
-        self, scenario: Scenario, spec: WorkerSpec, slots: CountedSlots, dice: random.Random, count: int
+        self,
+        scenario: Scenario,
+        spec: WorkerSpec,
+        slots: CountedSlots,
+        dice: random.Random,
+        count: int,
+        trace: Trace,
     ) -> None:
+        self.worker_count = count
         self.now_s = 0.0
+        self._trace = trace
         self._scenario = scenario
         self._spec = spec
         self._slots = slots
@@ -51,7 +78,17 @@ class SimulatedEngine:
             if not worker.is_absent:
                 self._get_ready(worker)
 
-    def collect(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
+    def clock(self) -> float:
+        """Tell the time."""
+        return self.now_s
+
+    def open(self, spec: WorkerSpec) -> None:
+        """Do nothing: workers are there."""
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        return [result for _, result in self.hear(timeout_s, worker)]
+
+    def hear(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
         """Go to the next thing that happens, or to the end of the pause; return what was said, and by whom."""
         until_s = None if pause_s is None else self.now_s + max(0.0, pause_s)
         while True:
@@ -143,59 +180,52 @@ class SimulatedEngine:
 
     # -- what is asked of the workers --------------------------------------------------------------------------------
 
-    def submit(self, number: int, task: Task, ordinal: int) -> None:
+    def submit(self, worker: int, task: Task, ordinal: int = 0) -> None:
         """Give a worker a task, which is about that batch."""
-        worker = self.workers[number]
-        if worker.is_leaving and type(task.indices) is not Call:
-            raise LawBroken(f"worker {number} is to be replaced, and gets task {task.id}")
-        if worker.is_absent:
-            raise LawBroken(f"worker {number} is not there, and gets task {task.id}")
+        given = self.workers[worker]
+        if given.is_leaving and type(task.indices) is not Call:
+            raise LawBroken(f"worker {worker} is to be replaced, and gets task {task.id}")
+        if given.is_absent:
+            raise LawBroken(f"worker {worker} is not there, and gets task {task.id}")
         self._let_happen()
         self._known[task.id] = (len(self._calls), ordinal)
-        worker.queue.append(task)
-        self._go_on(worker)
+        given.queue.append(task)
+        self._go_on(given)
 
-    def revoke(self, number: int, count: int | None) -> list[int]:
-        """Take back so many tasks that a worker has not begun; None for all."""
+    def revoke(self, worker: int) -> int | None:
         self._let_happen()
-        taken: list[int] = []
-        while count is None or len(taken) < count:
-            task_id = self.workers[number].revoke()
-            if task_id is None:
-                break
+        task_id = self.workers[worker].revoke()
+        if task_id is not None:
             self._known.pop(task_id, None)
-            taken.append(task_id)
-        return taken
+        return task_id
 
-    def replace(self, number: int) -> None:
-        """Start another worker in the place of one.
-
-        Raises:
-            WorkerStartError: it cannot be started.
-        """
-        old, dice, accidents = self.workers[number], self._dice, self._scenario.accidents
+    def replace(self, worker: int) -> None:
+        self._trace.add(self.now_s, "start", worker)
+        old, dice, accidents = self.workers[worker], self._dice, self._scenario.accidents
         if accidents.no_start and dice.random() < accidents.no_start:
             raise WorkerStartError("There are too many processes.")
         if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
             task = dice.choice(old.queue)
-            late = Result(ResultKind.DONE, number, task.id, Parcel(["too late"], task.slot, 1))
+            late = Result(ResultKind.DONE, worker, task.id, Parcel(["too late"], task.slot, 1))
             self._heard.append((None, late))
-        worker = self.workers[number] = Worker(number, old.life + 1, self._spec, self._scenario, dice)
-        self._get_ready(worker)
+        self.workers[worker] = Worker(worker, old.life + 1, self._spec, self._scenario, dice)
+        self._get_ready(self.workers[worker])
 
-    def retire(self, number: int) -> None:
+    def retire(self, worker: int) -> None:
         """End a worker that nobody replaces; what it says from now on, such as its death, is not heard."""
-        worker = self.workers[number]
-        if worker.outstanding:
-            raise LawBroken(f"worker {number} is retired, and has {worker.outstanding} tasks")
-        worker.is_absent = True
-        self._heard = deque(one for one in self._heard if one[0] is not worker)
+        self._trace.add(self.now_s, "retire", worker)
+        old = self.workers[worker]
+        if old.outstanding:
+            raise LawBroken(f"worker {worker} is retired, and has {old.outstanding} tasks")
+        old.is_absent = True
+        self._heard = deque(one for one in self._heard if one[0] is not old)
 
-    def kill(self, number: int) -> None:
-        """End a worker."""
+    def kill(self, worker: int) -> bool:
+        self._trace.add(self.now_s, "kill", worker)
         self._let_happen()
-        if not self.workers[number].is_dead:
-            self._die(self.workers[number], WorkerDied(f"worker {number} was ended."))
+        if not self.workers[worker].is_dead:
+            self._die(self.workers[worker], WorkerDied(f"worker {worker} was ended."))
+        return True
 
     def close(self) -> None:
         """Let nothing happen any more."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
 from feedline.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
+from feedline.simulation.engine import Trace
 from feedline.simulation.expected import Expected, Planned, Rotation
 from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
 from feedline.simulation.worker import draw_s
-from feedline.simulation.world import Trace, World
+from feedline.simulation.world import World
 from feedline.state import Snapshot
 from feedline.types import Share
 

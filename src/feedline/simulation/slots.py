@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from feedline.core.counters import Counters
+from feedline.driver.slots import Slots
+from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.scenario import LawBroken
 from feedline.types import Parcel, Result
 
 
-class CountedSlots:
-    """A `SlotSource` without memory.
+class CountedSlots(Slots):
+    """Slots without memory.
 
     Args:
         count: how many slots there are; 0 if batches come in messages.
@@ -18,6 +21,7 @@ class CountedSlots:
     """
 
     def __init__(self, count: int, slot_bytes: int, budget_bytes: int | None) -> None:
+        super().__init__(None, NumpyFramework(), Counters())
         self.count = count if budget_bytes is None else min(count, budget_bytes // slot_bytes)
         self.slot_bytes = slot_bytes
         self._free = list(range(self.count - 1, -1, -1))
@@ -77,3 +81,10 @@ class CountedSlots:
         if self.memory[slot] is not self.held.pop(slot):
             raise LawBroken(f"slot {slot} was written to while the training loop had it")
         self.release(slot)
+
+    def close(self) -> None:
+        """Take back what the training loop has; nothing else belongs to anybody any more."""
+        for slot in list(self.held):
+            self.drop(slot)
+        if self.used:
+            raise LawBroken(f"slots {sorted(self.used)} are lost when everything is closed")

@@ -1,7 +1,6 @@
-"""One loader in virtual time: the real machine, and workers, slots and a clock that are not.
+"""One loader in virtual time: the real machine and driver, and workers, slots and a clock that are not.
 
-This is the other driver: it does what the machine decides, as the loader's own one does; instead of waiting, it moves
-its clock to the next thing that happens.
+Instead of waiting, it moves its clock to the next thing that happens.
 """
 
 from __future__ import annotations
@@ -9,26 +8,22 @@ from __future__ import annotations
 import functools
 import math
 import random
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
-from feedline.core.counters import Counters
-from feedline.core.decisions import FORGET, GIVE, RETIRE, START, TAKE_BACK
-from feedline.core.epoch import Epoch
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
-from feedline.core.recovery import Recovery, RecoveryOptions, Seen
+from feedline.core.recovery import Recovery, RecoveryOptions
 from feedline.driver.batches import new_epoch
+from feedline.driver.driver import Driver
 from feedline.driver.settings import Settings
-from feedline.errors import WorkerError, WorkerStartError
+from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
-from feedline.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
-from feedline.simulation.engine import TICK_S, SimulatedEngine
+from feedline.simulation.dataset import NotReady, NotSent, dataset_of
+from feedline.simulation.engine import TICK_S, SimulatedEngine, Trace
 from feedline.simulation.laws import Books
 from feedline.simulation.scenario import MAP, LawBroken, Scenario
 from feedline.simulation.scheduler import order_of, scheduler_of
@@ -46,23 +41,7 @@ _MOST_DEATHS = 60
 """Workers that die at most until a sample that kills is found. With batches of 8 and two retries it takes about 30."""
 
 
-class Trace:
-    """What happened, in order: the last of it as text, and a checksum of all."""
-
-    def __init__(self, length: int = 400) -> None:
-        self.lines: deque[str] = deque(maxlen=length)
-        self.checksum = 0
-        self.events = 0
-
-    def add(self, now_s: float, what: str, *facts: object) -> None:
-        """Note something."""
-        self.events += 1
-        line = f"{now_s:.6f} {what} {' '.join(map(str, facts))}"
-        self.lines.append(line)
-        self.checksum = zlib.crc32(line.encode(), self.checksum)
-
-
-class World:
+class World(Driver):
     """A loader of one rank, and all that it deals with.
 
     Args:
@@ -73,6 +52,8 @@ class World:
         dice: from which everything is drawn.
         scheduler: decides who works on what; as the scenario has it if not given.
     """
+
+    engine: SimulatedEngine
 
     def __init__(
         self,
@@ -94,15 +75,12 @@ class World:
         self.dataset = dataset_of(scenario)
         self.order: Order = order_of(scenario, share)
         self.slots = CountedSlots(scenario.slots, scenario.slot_bytes, scenario.budget_bytes)
-        self.counters = Counters()
-        self.warnings: list[str] = []
-        self.closed = False
         self._death: Exception | None = None
         """What ended everything while a state was asked for: whoever asks for the next batch is told."""
         self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
         """What came last instead of a batch. What else a loader raises is about the loader itself."""
-        self.delivered: Result | None = None
+        self.delivered = Result(ResultKind.ENDED, -1, -1)
         """What was delivered last, as its worker has answered."""
         self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
         self._settings = Settings(
@@ -115,28 +93,32 @@ class World:
         )
         most = workers + scenario.most_workers - scenario.workers
         self._spec = spec_of(scenario, self.dataset, most, share)
+        engine = SimulatedEngine(scenario, self._spec, self.slots, dice, workers, trace)
         options = RecoveryOptions(
             scenario.policy,
             self.dataset,
             self._spec.batched,
             searches=not is_stateful(self.dataset),
             restarts=scenario.restarts,
-            wall_s=lambda: self.now_s,
+            wall_s=engine.clock,
             chance=dice.random,
         )
-        self.machine = Machine(workers, self.slots, Recovery(options), self.counters, most=most)
-        self._engine = SimulatedEngine(scenario, self._spec, self.slots, dice, workers)
-        self.workers = self._engine.workers
+        machine = Machine(workers, self.slots, Recovery(options), self.slots.counters, most=most)
+        super().__init__(engine, machine, self.slots, clock=engine.clock)
+        self.workers = engine.workers
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
         most_deaths = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
-        self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
+        self.books = Books(machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
         self.early: tuple[int, ...] = ()
         """Batches of the epoch that had been delivered before it was entered."""
+        self._idle = 0
+        """Turns of the machine since time has passed."""
+        self._turned_s = 0.0
 
     @property
     def now_s(self) -> float:
         """The time."""
-        return self._engine.now_s
+        return self.engine.now_s
 
     # -- the training loop -------------------------------------------------------------------------------------------
 
@@ -144,8 +126,7 @@ class World:
         """Begin an epoch, or the rest of one."""
         machine, scenario = self.machine, self.scenario
         if machine.epoch is not None:
-            machine.leave_epoch()
-            self.perform()
+            self.leave_epoch()
             machine.passes += 1
         fault_budget = self.fault_budget
         fault_budget.keeps_steps = self.share.world_size > 1
@@ -172,16 +153,9 @@ class World:
         self.books.epoch_deaths = 0
         self.books.ran_ahead = self.counters.run_ahead
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
-        epoch = new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
-        machine.now_s = self.now_s
-        machine.begin(epoch)
-        self.perform()
-
-    @property
-    def epoch(self) -> Epoch:
-        """The epoch that is gone through, or was."""
-        assert self.machine.epoch is not None
-        return self.machine.epoch
+        self.begin_epoch(
+            new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
+        )
 
     def next(self) -> tuple[Any, int]:
         """Return the next batch, and the slot in which it lies; -1 for none.
@@ -193,71 +167,36 @@ class World:
         """
         if self._death is not None:
             raise self._death
-        machine, began_s, idle = self.machine, self.now_s, 0
-        machine.now_s = self.now_s
-        machine.ask()
-        while True:
-            self._speak()
-            ordinal = machine.take()
-            if ordinal >= 0:
-                self.wait_s += self.now_s - began_s
-                return self._hand_out(ordinal)
-            before_s = self.now_s
-            if not machine.decisions:
-                pause_s, worker = machine.wait()
-                if not machine.decisions:
-                    self._collect(pause_s, worker)
-                    machine.judge_lateness()
-            if machine.decisions or machine.fatal is not None:
-                self.perform()
-            idle = 0 if self.now_s > before_s + 2 * TICK_S else idle + 1
-            if idle > _MOST_IDLE:
-                raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
+        self._idle = 0
+        batch: tuple[Any, int] = super().next()
+        return batch
 
     def _hand_out(self, ordinal: int) -> tuple[Any, int]:
-        machine, epoch = self.machine, self.epoch
-        result = self.delivered = epoch.pop(ordinal)
-        worker, notes, read = result.worker, result.notes, result.read
+        self.wait_s += self.now_s - self._asked_s
+        worker = self.epoch.ready[ordinal].worker
         try:
-            try:
-                told = None if notes is None else epoch.look_at(notes)
-                if told is not None:
-                    self.warnings.append(told[0])
-                batch, slot = self._unpack(result)
-            except BaseException:
-                self.slots.discard(result)
-                raise
-            finally:
-                machine.handed_out(worker)
-                self.perform()
+            batch, slot = super()._hand_out(ordinal)
         except LawBroken:
             raise
         except BaseException as exc:
-            epoch.note(ordinal, worker, notes, read)
-            epoch.progress.missing += 1
             self.raised = exc
             self.trace.add(self.now_s, "raised", ordinal, type(exc).__name__)
             self.on_hand_out(ordinal, worker, exc)
             raise
-        epoch.note(ordinal, worker, notes, read)
         self.trace.add(self.now_s, "delivered", ordinal, worker, batch)
         self.on_hand_out(ordinal, worker, batch)
         return batch, slot
 
-    def _unpack(self, result: Result) -> tuple[Any, int]:
-        if result.kind is ResultKind.FAILED:
-            raise result.payload
-        self.counters.batches += 1
-        return self.slots.unpack(result.payload)
+    def _unpack(self, result: Result) -> Any:
+        self.delivered = result
+        return super()._unpack(result)
 
     def call(self, *, fails: bool) -> None:
         """Have a method of the dataset called in every worker."""
         number = len(self.dataset.calls)
         self.dataset.calls.append(number)
         self.trace.add(self.now_s, "call", number, fails)
-        self.machine.now_s = self.now_s
-        self.machine.call(Call("note", (number,), {"fails": fails}))
-        self.perform()
+        self.broadcast(Call("note", (number,), {"fails": fails}))
 
     def resize(self) -> None:
         """Have more or fewer workers."""
@@ -266,30 +205,21 @@ class World:
         self.machine.now_s = self.now_s
         self.books.note_surplus()
         self.machine.resize(count)
-        self.perform()
+        self._perform()
 
     def state(self) -> dict[str, Any] | None:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
-        if not (epoch.is_opened() or self.closed):
+        is_told = epoch.is_opened() or self.closed
+        if not is_told:
             try:
-                self._await_openings()
-            except (WorkerError, CallFailed, NotReady) as exc:  # a loader would raise it here
-                self._death = exc if self.machine.fatal is exc else None
+                self.await_openings()
+            except (WorkerError, NotReady) as exc:  # a loader would raise it here
+                self._death = exc if self.closed else None
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
         assert self.checkpoint is not None
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
-
-    def _await_openings(self) -> None:
-        machine = self.machine
-        machine.now_s = self.now_s
-        machine.ask()
-        while machine.await_openings():
-            if not machine.decisions:
-                self._collect(self.scenario.timeout_s or None, None)
-            self.perform()
-            self._speak()
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Go on with an epoch from a state that another loader has told."""
@@ -300,38 +230,28 @@ class World:
         """Let workers die at once: the machine that they are on is lost."""
         self.books.most_deaths = math.inf
         for worker in workers:
-            self.trace.add(self.now_s, "lost", worker)
-            self._engine.kill(worker)
+            self.engine.kill(worker)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in which the training loop asks for nothing."""
-        self._engine.now_s += seconds
-
-    def close(self) -> None:
-        """End the workers."""
-        if not self.closed:
-            self.closed = True
-            self.machine.close()
-            self._engine.close()
-            for slot in list(self.slots.held):
-                self.slots.drop(slot)
-            if self.slots.used:
-                raise LawBroken(f"slots {sorted(self.slots.used)} are lost when everything is closed")
+        self.engine.now_s += seconds
 
     def _speak(self) -> None:
-        while self.machine.unsaid:
-            self.warnings.append(self.machine.unsaid.pop(0)[0])
+        self.machine.unsaid.clear()
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Go to the next thing that happens, or to the end of the pause, and tell the machine."""
+        self._turn()
         self.books.check_wait(worker)
-        heard = self._engine.collect(pause_s, worker)
+        heard = self.engine.hear(self.scenario.timeout_s or None if pause_s is None else pause_s, worker)
         self.machine.now_s = self.now_s
         for said in heard:
             self._tell(*said)
-        if heard and not self.machine.decisions and self.machine.fatal is None:
+        if self.machine.fatal is not None:
+            self._give_up()
+        if heard and not self.machine.decisions:
             self.books.check()
 
     def _tell(self, worker: Worker | None, result: Result) -> None:
@@ -339,8 +259,8 @@ class World:
         machine = self.machine
         if result.kind is ResultKind.DIED:
             assert worker is not None
-            unbegun = self._engine.revoke(worker.number, None)
-            self.trace.add(self.now_s, "died", worker.number, unbegun)
+            unbegun = self._revoke(worker.number, None)
+            self.trace.add(self.now_s, "died", worker.number)
             is_missed = worker.number not in machine._absent
             self.books.deaths += is_missed
             self.books.epoch_deaths += is_missed
@@ -356,39 +276,18 @@ class World:
             worker.has_grown = True
             machine.grown(worker.number)
 
+    def _turn(self) -> None:
+        """See that time passes."""
+        self._idle = 0 if self.now_s > self._turned_s + 2 * TICK_S else self._idle + 1
+        self._turned_s = self.now_s
+        if self._idle > _MOST_IDLE:
+            raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
+
     # -- what the machine decides ------------------------------------------------------------------------------------
 
-    def perform(self) -> None:
-        """Do what was decided, and tell the machine what came of it.
-
-        Raises:
-            BaseException: what a worker died of, if there is no going on.
-        """
-        machine = self.machine
-        decisions = machine.decisions
-        while decisions:
-            what, worker, *rest = decisions.popleft()
-            if what is GIVE:
-                self._give(worker, rest[0])
-            elif what is TAKE_BACK:
-                taken = self._engine.revoke(worker, rest[0])
-                self.workers[worker].is_leaving = self.workers[worker].has_grown
-                self.trace.add(self.now_s, "taken back", worker, taken)
-                machine.taken_back(worker, taken)
-            elif what is START:
-                self._start(worker)
-            elif what is RETIRE:
-                self.trace.add(self.now_s, "retire", worker)
-                self._engine.retire(worker)
-            elif what is FORGET:
-                continue  # a simulated worker has read no more than the task that it is at
-            else:
-                self._look_at(worker, kills=rest[0])
-        if machine.fatal is not None:
-            fatal = machine.fatal
-            self.trace.add(self.now_s, "fatal", type(fatal).__name__)
-            self.close()
-            raise fatal
+    def _perform(self) -> None:
+        self._turn()
+        super()._perform()
         self.books.check()
 
     def _give(self, worker: int, task: Task) -> None:
@@ -397,19 +296,10 @@ class World:
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
         else:
-            self._engine.submit(worker, task, self.machine._flights[task.id].ordinal)
+            self.engine.submit(worker, task, self.machine._flights[task.id].ordinal)
 
-    def _start(self, worker: int) -> None:
-        self.trace.add(self.now_s, "start", worker)
-        try:
-            self._engine.replace(worker)
-        except WorkerStartError as exc:
-            self.machine.not_started(worker, exc)
-        else:
-            self.machine.started(worker)
-
-    def _look_at(self, worker: int, *, kills: bool) -> None:
-        self.trace.add(self.now_s, "look at", worker, kills)
-        if kills:
-            self._engine.kill(worker)
-        self.machine.seen(worker, Seen(None, None, kills))
+    def _revoke(self, worker: int, count: int | None) -> list[int]:
+        taken = super()._revoke(worker, count)
+        self.workers[worker].is_leaving = self.workers[worker].has_grown
+        self.trace.add(self.now_s, "taken back", worker, taken)
+        return taken

@@ -1,4 +1,4 @@
-"""This process in the eyes of the system: the cores it may run on, its locks, what goes into its core dumps."""
+"""Processes in the eyes of the system: the cores they may run on, their memory, locks, what goes into core dumps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Collection
 from typing import Any
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def core_count() -> int:
@@ -35,6 +38,38 @@ def scheduled_s(pid: int) -> tuple[float, float]:
     except (OSError, ValueError):
         return 0.0, 0.0
     return computed_ns / 1e9, queued_ns / 1e9
+
+
+def seen_bytes(pid: int) -> int | None:
+    """Return the most that a process can have for itself: with what it shares with the process it was forked from.
+
+    Takes microseconds. Returns None if it cannot be had (not Linux, or the process is gone).
+    """
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return None
+    return (int(resident) - int(shared)) * _PAGE
+
+
+def own_bytes(pid: int) -> int | None:
+    """Return what a process has for itself and shares with no other; None if it cannot be had.
+
+    Takes a millisecond per gigabyte. Differences of what is seen would not do: a forked worker that fills memory which
+    the training process had given back to its heap takes copies of those pages, and is seen with no more than before.
+    """
+    return rolled_up(pid, ("Private_Dirty",))
+
+
+def rolled_up(pid: int, names: Collection[str]) -> int | None:
+    """Return how many bytes of these kinds, in Linux's words, a process has; None if it cannot be had."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            sizes = [int(line.split()[1]) << 10 for line in file if line.partition(":")[0] in names]
+    except OSError:
+        return None
+    return sum(sizes) if sizes else None
 
 
 # Any: threading.RLock is a function, and its type has no name.

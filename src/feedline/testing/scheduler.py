@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from feedline.abc import Scheduler
 from feedline.simulation import Scenario, World
-from feedline.simulation.world import Trace
+from feedline.simulation.engine import Trace
 from feedline.types import Share
 
 

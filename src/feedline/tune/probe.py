@@ -18,12 +18,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from feedline.driver.memory_watch import seen_bytes
 from feedline.engines.calm import calm_moment
 from feedline.engines.processes.stacks import Stacks
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.loader.base import LoaderBase
 from feedline.system.openmp import dismiss_idle_threads
+from feedline.system.process import seen_bytes
 from feedline.tune.measured import Measured, room_now
 from feedline.tune.probing.process import Tell, Told, run, try_parts
 from feedline.values.sizes import bytes_text

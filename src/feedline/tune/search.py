@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from feedline.tune.finding import seconds_text
+from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
 GAIN = 0.05
@@ -42,7 +43,7 @@ class Setting:
         if self.workers == 0:
             return "no workers"
         more = "" if self.depth == DEPTH else f", prefetch {self.depth}"
-        return f"{_count(self.workers, 'worker')} ({self.engine}{more})"
+        return f"{counted(self.workers, 'worker')} ({self.engine}{more})"
 
     def code(self, first: str) -> str:
         """Return the loader as Python, with its first arguments as a user writes them."""
@@ -85,7 +86,7 @@ class Limits:
     def of(cls, cores: int, memory_bytes: int | None, batch_bytes: int, cpu_share: float) -> Limits:
         """Return how many workers the cores and the memory have room for, if a sample computes so much of its time."""
         most = min(math.ceil(cores / max(cpu_share, 1e-3)), _MOST_PER_CORE * cores)
-        reason = f"on {_count(cores, 'core')}, where making a batch computes for {cpu_share:.0%} of its time"
+        reason = f"on {counted(cores, 'core')}, where making a batch computes for {cpu_share:.0%} of its time"
         batches = int((memory_bytes or 1 << 62) * _MEMORY_SHARE) // max(batch_bytes, 1)
         if batches // DEPTH < most:
             most = max(1, batches // DEPTH)
@@ -237,7 +238,3 @@ class _Search:
             return f"with {setting} training waits for {rate.stall:.1%} of its time"
         share = rate.samples_per_s / chosen.samples_per_s - 1
         return f"{rate.samples_per_s:,.0f} samples/s with {setting} ({share:+.0%})"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

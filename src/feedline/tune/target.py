@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset, RandomSampler
 
 from feedline.datasets.objects import open_object, users_traceback
 from feedline.errors import DatasetFailed
 from feedline.failures import words
 from feedline.loader.torch import DataLoader
+from feedline.samplers import InfiniteSampler
 from feedline.system.timing import Clock
 from feedline.tune.probing.loading import collate_of, facts_of, is_loader
 from feedline.tune.probing.process import making_of
@@ -26,7 +26,6 @@ from feedline.tune.probing.sampling import size_of
 
 BATCH_SIZE = 32
 _ENDLESS = 1 << 40
-_DRAWN = 1024
 _LEAST_BATCHES = 2
 _KEPT = ("worker_init_fn", "multiprocessing_context", "timeout")
 """Arguments of a loader that others get as they are, besides its samplers and its collate function."""
@@ -74,7 +73,8 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
         options["batch_size"] = size
         sampler: Any = getattr(loader, "sampler", None)
         if making.is_map:
-            options["sampler"] = Drawn(making.length or 0) if sampler is None else Repeated(sampler)
+            drawn = sampler is None
+            options["sampler"] = InfiniteSampler(range(making.length or 0), seed=0) if drawn else Repeated(sampler)
     code += [f"batch_size={size}"]
     if making.is_map and (loader is None or isinstance(getattr(loader, "sampler", None), RandomSampler)):
         code += ["shuffle=True"]
@@ -114,21 +114,6 @@ def make_some(target: Target, *, seconds: float) -> Made:
     if not sizes:
         raise DatasetFailed("The dataset is empty: it has no samples.", "empty")
     return Made(min(1.0, computed_s / took_s), max(sizes))
-
-
-class Drawn:
-    """A sampler that draws indices at random for ever, without a list of all of them."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __len__(self) -> int:
-        return _ENDLESS
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.default_rng(0)
-        while True:
-            yield from generator.integers(0, self._length, _DRAWN).tolist()
 
 
 class Repeated:

@@ -21,8 +21,9 @@ from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
 from feedline.observe.verdict import cores_of
+from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
-from feedline.simulation.world import Trace, World
+from feedline.simulation.world import World
 from feedline.transport.reading import SMALL_BYTES
 from feedline.types import Share
 
@@ -341,7 +342,6 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
         asked = round(world.now_s * 1e9)
         ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
         made = world.delivered
-        assert made is not None
         began, busy = made.began_fetch_collate[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]
         transfer, deliver = own[place % len(own)].tolist()

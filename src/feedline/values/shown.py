@@ -1,4 +1,4 @@
-"""Addresses and names as they may be shown: without secrets, and without what a terminal or a spreadsheet obeys.
+"""Addresses, names and numbers as they may be shown: without secrets, and without what a terminal obeys.
 
 Everything that ends up in a message, a repr, a state or a file goes through here. What is hidden of an address is who
 asks (user and password) and with which options or signature: all behind a question mark.
@@ -135,3 +135,18 @@ def csv_cell(value: object) -> object:
         return value
     # Quotes are looked through, so that whoever reads the file knows which ones were put there.
     return f"'{value}" if value.replace("'", " ").lstrip().startswith(("=", "+", "-", "@")) else value
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number of things in words.
+
+    Example:
+        >>> counted(1, "worker"), counted(3, "worker"), counted(2, "batch", "batches")
+        ('1 worker', '3 workers', '2 batches')
+    """
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share in percent."""
+    return f"{100 * share:.{digits}f} %"

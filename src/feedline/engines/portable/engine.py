@@ -3,7 +3,7 @@
 Each worker has a pipe, a lane of waiting tasks, and a thread of this process that looks after it: it takes a task from
 the lane, sends it, waits for the answer or the worker's end, and puts what happened into one queue for all. A worker
 has one task at a time, so what waits can always be taken back, and it gets the next one whatever the training loop is
-doing. `queue.SimpleQueue` is atomic with and without the GIL: a task goes to the worker or is taken back, never both.
+doing.
 
 What each side touches: the thread its worker's connection and nothing of the process but its sentinel; the consumer's
 thread everything else. A worker that dies with nothing to do is noticed when it is given something.
@@ -26,8 +26,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime, session
+from feedline.engines.base import Lane, LaneEngine
 from feedline.engines.calm import calm_moment
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
@@ -46,12 +46,10 @@ _THREAD_PATIENCE_S = 1.0
 class _Errand:
     """A request in a worker's lane."""
 
-    task_id: int
+    id: int
+    """Of its task."""
     segment: str
     data: bytes
-
-
-Lane = queue.SimpleQueue["_Errand | None"]
 
 
 @dataclass
@@ -59,14 +57,14 @@ class _Channel:
     """A worker that was started, seen from the training process."""
 
     number: int
-    lane: Lane
+    lane: Lane[_Errand]
     pipe: Connection
     process: BaseProcess
     thread: threading.Thread | None = None
     generation: int = 0
 
 
-class PortableEngine(Engine):
+class PortableEngine(LaneEngine[_Errand]):
     """Runs tasks in worker processes that send their batches back in memory of their own.
 
     Args:
@@ -75,20 +73,15 @@ class PortableEngine(Engine):
     """
 
     def __init__(self, worker_count: int, context: BaseContext | None = None) -> None:
-        self.worker_count = worker_count
+        super().__init__(worker_count)
         self._context: Any = context  # Any: the base class does not know of `Process`
-        self._spec: WorkerSpec | None = None
         self._started = False
-        self._lanes: list[Lane] = [queue.SimpleQueue() for _ in range(worker_count)]
         self._channels: list[_Channel] = []
-        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced or retired, and may take a moment to end."""
         self._retired: set[int] = set()
-        self._owner_pid = os.getpid()
-        self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
         lifetime.leave_if_imported()
@@ -129,15 +122,12 @@ class PortableEngine(Engine):
         )
         channel.thread.start()
 
+    @interrupts.put_off(starts_process=False)
     def replace(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            self._replace(worker)
-
-    def _replace(self, worker: int) -> None:
         generation = 0
         is_new = worker >= len(self._channels) or worker in self._retired
         if worker < len(self._channels):
-            self._part_from(worker)
+            self.retire(worker)
             generation = self._channels[worker].generation + 1
         elif worker == len(self._lanes):
             self._lanes.append(queue.SimpleQueue())
@@ -147,22 +137,17 @@ class PortableEngine(Engine):
         self._retired.discard(worker)
         self._look_after(channel)
 
+    @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            self._part_from(worker)
-
-    def _part_from(self, worker: int) -> None:
         """Hear no more of a worker, and let it end. May be called twice."""
         if worker in self._retired:
             return
         self._retired.add(worker)
         old = self._channels[worker]
-        while self.revoke(worker) is not None:
-            continue
-        self._lanes[worker].put(None)  # if its thread is still there
+        self._drop_tasks(worker)
+        self._end_lane(worker)
         if old.thread is not None:
             old.thread.join(_THREAD_PATIENCE_S)
-        self._lanes[worker] = queue.SimpleQueue()
         self._leaving.append(old.process)
         self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
 
@@ -189,19 +174,8 @@ class PortableEngine(Engine):
             raise unsendable(task.indices, exc) from exc
         self._lanes[worker].put(_Errand(task.id, segment, data))
 
-    def revoke(self, worker: int) -> int | None:
-        with contextlib.suppress(queue.Empty):
-            errand = self._lanes[worker].get_nowait()
-            return None if errand is None else errand.task_id
-        return None
-
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        results: list[Result] = []
-        with contextlib.suppress(queue.Empty):
-            results.append(self._finish(self._answers.get(timeout=timeout_s)))
-            while True:
-                results.append(self._finish(self._answers.get_nowait()))
-        return results
+        return [self._finish(result) for result in super().collect(timeout_s, worker)]
 
     def _finish(self, result: Result) -> Result:
         """Do what is left for the consumer's thread: the user's exceptions, and processes."""
@@ -217,20 +191,8 @@ class PortableEngine(Engine):
                 result.payload = death
         return result
 
-    def close(self) -> None:
-        with interrupts.put_off(starts_process=False):  # half of it would leave workers and threads behind
-            self._close()
-
     def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if os.getpid() != self._owner_pid:
-            return  # a fork of the trainer: these are the parent's workers
-        for number, lane in enumerate(self._lanes):
-            while self.revoke(number) is not None:
-                continue
-            lane.put(None)
+        self._end_lanes()
         for channel in self._channels:
             if channel.thread is None:
                 channel.pipe.close()
@@ -283,7 +245,7 @@ def _look_after(channel: _Channel, sentinel: int, answers: queue.SimpleQueue[Res
             remove_segment(errand.segment)
             answers.put(Result(ResultKind.DIED, number, -1, busy_ns=1))
             break
-        answers.put(result_of(number, errand.task_id, answer, lambda batch: SegmentReader(inbox.open(batch))))
+        answers.put(result_of(number, errand.id, answer, lambda batch: SegmentReader(inbox.open(batch))))
         del answer  # an idle thread keeps no batch alive
     with not_while_forking:  # or a forked worker might take another file of that number for the pipe
         channel.pipe.close()

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime
+from feedline.engines.base import WorkerEngine
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
@@ -53,7 +53,7 @@ _WITHOUT_BATCH = {
 }
 
 
-class ProcessEngine(Engine):
+class ProcessEngine(WorkerEngine):
     """Runs tasks in worker processes that write their batches into an arena.
 
     Args:
@@ -63,7 +63,7 @@ class ProcessEngine(Engine):
     """
 
     def __init__(self, worker_count: int, arena: Arena, context: BaseContext | None = None) -> None:
-        self.worker_count = worker_count
+        super().__init__(worker_count)
         self._arena = arena
         self._context = context
         self._channels: list[Channel] = []
@@ -75,7 +75,6 @@ class ProcessEngine(Engine):
         """By worker: the last task that was sent to it together with others."""
         self._notes: dict[int, tuple[Notes | None, Told | None]] = {}
         """What workers have said besides their batches, which follow."""
-        self._spec: WorkerSpec | None = None
         self._method = ""
         self._started = False
         self._payload: Payload | None = None
@@ -84,8 +83,6 @@ class ProcessEngine(Engine):
         """Workers that have been replaced, and may take a moment to end."""
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
-        self._owner_pid = os.getpid()
-        self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
         lifetime.leave_if_imported()
@@ -151,23 +148,21 @@ class ProcessEngine(Engine):
         self._epoll.register(fd, select.EPOLLIN)
         self._by_fd[fd] = channel
 
+    @interrupts.put_off(starts_process=False)
     def replace(self, worker: int) -> None:
         is_new = worker >= len(self._channels) or self._channels[worker].process is None
-        with interrupts.put_off(starts_process=False), lifetime.explained_start(self, self._spec, closes=not is_new):
-            self._replace(worker)
+        with lifetime.explained_start(self, self._spec, closes=not is_new):
+            channel = self._renew(worker) if worker < len(self._channels) else self._add(Channel(worker))
+            if self._payload is not None and self._told_workers:
+                assert self._spec is not None
+                self._told_workers = False  # the dataset of this process has heard it, too
+                self._payload.close()
+                self._payload = Payload(self._spec)
+            self._launch(channel, self._before_forks())
 
-    def _replace(self, worker: int) -> None:
-        channel = self._renew(worker) if worker < len(self._channels) else self._add(Channel(worker))
-        if self._payload is not None and self._told_workers:
-            assert self._spec is not None
-            self._told_workers = False  # the dataset of this process has heard it, too
-            self._payload.close()
-            self._payload = Payload(self._spec)
-        self._launch(channel, self._before_forks())
-
+    @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            self._renew(worker)
+        self._renew(worker)
 
     def _add(self, channel: Channel) -> Channel:
         """Have a channel for a worker that is not there yet."""
@@ -181,8 +176,7 @@ class ProcessEngine(Engine):
         if old.process is None:
             return old
         self._ignore(old)
-        while self.revoke(worker) is not None:
-            continue
+        self._drop_tasks(worker)
         with contextlib.suppress(OSError):  # it may be gone; one that is not leaves when it sees this
             old.near.shutdown(socket.SHUT_RDWR)
         if old.process is not None:
@@ -422,19 +416,9 @@ class ProcessEngine(Engine):
                 self._epoll.unregister(fd)
                 del self._by_fd[fd]
 
-    def close(self) -> None:
-        with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
-            self._close()
-
     def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if os.getpid() != self._owner_pid:
-            return  # a fork of the trainer: these are the parent's workers
         for channel in self._channels:
-            while self.revoke(channel.number) is not None:
-                continue
+            self._drop_tasks(channel.number)
             with contextlib.suppress(OSError):  # not just closed: a fork of the trainer may have a copy of it
                 channel.near.shutdown(socket.SHUT_RDWR)
             channel.near.close()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import pickle
 import queue
 import secrets
@@ -28,8 +27,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from feedline.abc.engine import Engine
 from feedline.engines import interrupts, unpicklable
+from feedline.engines.base import WorkerEngine, collected
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable.engine import result_of
 from feedline.engines.portable.worker import unpacked
@@ -83,7 +82,7 @@ class _Worker:
     """True if it runs on this machine."""
 
 
-class RayEngine(Engine):
+class RayEngine(WorkerEngine):
     """Runs tasks in Ray actors, which send their batches through Ray's object store.
 
     Args:
@@ -93,13 +92,12 @@ class RayEngine(Engine):
     """
 
     def __init__(self, worker_count: int, options: RayOptions | None = None, budget: int | None = None) -> None:
-        self.worker_count = worker_count
+        super().__init__(worker_count)
         self._options = options or RayOptions()
         self._budget = budget
         self._ray: Any = None
         self._joined: tuple[str, str] | None = None
         """Which connection to a cluster the actors belong to."""
-        self._spec: WorkerSpec | None = None
         self._packed: Any = None
         """A reference to the specification in the object store."""
         self._store = Store(0)
@@ -115,8 +113,6 @@ class RayEngine(Engine):
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was packed."""
         self._told_of_start = False
-        self._owner_pid = os.getpid()
-        self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
@@ -180,22 +176,22 @@ class RayEngine(Engine):
     def _follow(self, worker: _Worker, call: Any) -> None:
         call.future().add_done_callback(functools.partial(_put_over, self._over, worker))
 
+    @interrupts.put_off(starts_process=False)
     def replace(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
-            generation = 0
-            if worker >= len(self._workers) or self._workers[worker].is_retired:
-                cluster.check_room(self._ray, self._options, worker)
-            if worker < len(self._workers):
-                self._part_from(self._workers[worker])
-                generation = self._workers[worker].generation + 1
-            if self._told_workers:
-                self._told_workers, self._packed = False, self._put()  # the dataset here has heard it, too
-            self._workers[worker : worker + 1] = [self._launch(worker, generation)]
-
-    def retire(self, worker: int) -> None:
-        with interrupts.put_off(starts_process=False):
+        generation = 0
+        if worker >= len(self._workers) or self._workers[worker].is_retired:
+            cluster.check_room(self._ray, self._options, worker)
+        if worker < len(self._workers):
             self._part_from(self._workers[worker])
-            self._workers[worker].is_retired = True
+            generation = self._workers[worker].generation + 1
+        if self._told_workers:
+            self._told_workers, self._packed = False, self._put()  # the dataset here has heard it, too
+        self._workers[worker : worker + 1] = [self._launch(worker, generation)]
+
+    @interrupts.put_off(starts_process=False)
+    def retire(self, worker: int) -> None:
+        self._part_from(self._workers[worker])
+        self._workers[worker].is_retired = True
 
     def placed_s(self, worker: int) -> float:
         return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
@@ -327,13 +323,7 @@ class RayEngine(Engine):
         return None
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        results: list[Result] = []
-        try:
-            results.append(self._answers.get(timeout=timeout_s))
-            while True:
-                results.append(self._answers.get_nowait())
-        except queue.Empty:
-            pass
+        results = collected(self._answers, timeout_s)
         if not results:
             self._look_at_starts(results)
         for result in results:
@@ -367,16 +357,7 @@ class RayEngine(Engine):
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        with interrupts.put_off(starts_process=False):  # half of it would leave actors behind
-            self._close()
-
     def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if os.getpid() != self._owner_pid:
-            return  # a fork of the trainer: these are the parent's workers
         for worker in self._workers:
             self._part_from(worker)
         self._over.put(None)

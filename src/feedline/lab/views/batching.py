@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.lab.controls import Number, Switch, Values
 from feedline.lab.pictures import Event, cells, figures, lines, say
-from feedline.lab.view import Actions, View
+from feedline.lab.view import Actions, View, loader_code
 from feedline.loader.loader import Loader
 
 _SHOWN = 24
@@ -88,16 +88,8 @@ def _regression(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _code(values: Values) -> str:
-    return f"""from feedline import DataLoader
-
-loader = DataLoader(
-    dataset,  # of {values["samples"]} samples
-    batch_size={values["batch_size"]},
-    shuffle={values["shuffle"]},
-    drop_last={values["drop_last"]},
-    seed=0,
-)
-"""
+    given = {name: values[name] for name in ("batch_size", "shuffle", "drop_last")}
+    return loader_code(**given, seed=0)
 
 
 VIEW = View(

@@ -16,7 +16,7 @@ import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Values
 from feedline.lab.pictures import Event, figures, path, say, table
-from feedline.lab.view import Actions, View
+from feedline.lab.view import Actions, View, loader_code
 from feedline.observe.recording import Recording
 
 _SAMPLES = 512
@@ -131,19 +131,9 @@ def _owners(values: Values, facts: dict[str, Any]) -> list[list[str]]:
 
 
 def _code(values: Values) -> str:
-    engine = f"\n    engine={values['engine']!r}," if values["workers"] else ""
-    return f"""from feedline import DataLoader
-
-loader = DataLoader(
-    dataset,
-    batch_size={values["batch_size"]},
-    shuffle=True,
-    seed=0,
-    num_workers={values["workers"]},{engine}
-)
-for images, labels in loader:
-    ...  # tensors show the memory that the worker wrote to
-"""
+    engine = {"engine": values["engine"]} if values["workers"] else {}
+    made = loader_code(batch_size=values["batch_size"], shuffle=True, seed=0, num_workers=values["workers"], **engine)
+    return f"{made}for images, labels in loader:\n    ...  # tensors show the memory that the worker wrote to\n"
 
 
 VIEW = View(

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import Dataset
 
 import feedline
-from feedline.bench.grid import Failure, touch, waited
+from feedline.bench.grid import Failure, waited
+from feedline.bench.steady import touch
 from feedline.errors import DatasetFailed
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Switch, Text, Values

@@ -12,6 +12,7 @@ from feedline.observe.verdict import FEW, SLIGHT, needed_workers
 from feedline.tune.diseases.loading import open_files, prefetch_memory
 from feedline.tune.finding import Finding, seconds_text
 from feedline.tune.measured import LoaderFacts, Room
+from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
 _WORTH = 1.05
@@ -153,8 +154,8 @@ def _restarted(run: Run) -> Iterator[Finding]:
     if gain >= _WORTH:
         yield Finding(
             "workers-restarted",
-            f"Each epoch starts {_count(loader.workers)} anew, and training waited {seconds_text(run.start_s)} of "
-            f"{seconds_text(period.seconds)} for that",
+            f"Each epoch starts {counted(loader.workers, 'worker')} anew, and training waited "
+            f"{seconds_text(run.start_s)} of {seconds_text(period.seconds)} for that",
             "Keep the workers from epoch to epoch.",
             "DataLoader(dataset, persistent_workers=True)",
             gain=gain,
@@ -292,17 +293,15 @@ def _too_many(run: Run) -> Iterator[Finding]:
         )
 
 
-def _count(workers: int) -> str:
-    return f"{workers} worker{'' if workers == 1 else 's'}"
-
-
 def _too_few(run: Run) -> Iterator[Finding]:
     workers, period = run.loader.workers, run.period
     needed = needed_workers(period) or run.cores
     if needed <= workers or run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
-    takes = f"A batch takes {seconds_text(period.busy_s)} to be made, and training is at one for "
-    evidence = f"{takes}{seconds_text(period.body.mean)}: {run.stall:.0%} of the time it waited, with {_count(workers)}"
+    evidence = (
+        f"A batch takes {seconds_text(period.busy_s)} to be made, and training is at one for "
+        f"{seconds_text(period.body.mean)}: {run.stall:.0%} of the time it waited, with {counted(workers, 'worker')}"
+    )
     if workers >= run.cores:
         yield Finding(
             "slow-samples",
@@ -317,7 +316,7 @@ def _too_few(run: Run) -> Iterator[Finding]:
     yield Finding(
         "too-few-workers",
         f"{evidence}; there are {run.cores} cores (affinity, control group and ranks counted)",
-        f"Use {_count(count)}" + (f", or {needed} if samples wait for storage." if needed > count else "."),
+        f"Use {counted(count, 'worker')}" + (f", or {needed} if samples wait for storage." if needed > count else "."),
         f"DataLoader(dataset, num_workers={count})",
         gain=run.gain(workers=count),
     )

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from feedline.datasets.objects import users_traceback
-from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import DEFAULT_DEPTH
 from feedline.errors import FeedlineError
 from feedline.loader.base import LoaderBase
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
-from feedline.system.process import scheduled_s
+from feedline.system.process import scheduled_s, seen_bytes
 from feedline.tune.measured import LoaderFacts
 
 _STARTS = 2

@@ -16,10 +16,10 @@ import numpy as np
 
 from feedline._optional import is_tensor
 from feedline.datasets.objects import users_traceback
-from feedline.driver.memory_watch import seen_bytes
 from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
+from feedline.system.process import seen_bytes
 from feedline.system.timing import Clock, on_threads
 from feedline.tune.measured import Samples, Threads, steady_growth
 from feedline.tune.probing.watching import Decodes, Opens, kept_open

@@ -1,4 +1,4 @@
-"""Batches in order; batch i is made by worker i mod n unless that one is late."""
+"""The schedulers: batches in order, or as they finish. Decisions without effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ so that users who look see batch i come from worker i mod n; idle workers run ah
 
 
 class InOrder(Scheduler):
-    """The default scheduler.
+    """The default scheduler: batch i is made by worker i mod n unless that one is late.
 
     Example:
         >>> policy = InOrder()
@@ -41,8 +41,34 @@ class InOrder(Scheduler):
         late = [worker for worker in workers if worker.outstanding and worker.since_s < late_since]
         if not late:
             return None
-        return min(late, key=_since).id, idle.id
+        return min(late, key=lambda worker: worker.since_s).id, idle.id
 
 
-def _since(worker: WorkerView) -> float:
-    return worker.since_s
+class Unordered(Scheduler):
+    """Delivers whatever is ready; a freed place goes to the worker that answered (torch's `in_order=False`).
+
+    Example:
+        >>> policy = Unordered()
+        >>> policy.open(worker_count=2, depth=1)
+        >>> policy.assign(0, [0], [WorkerView(0, outstanding=1), WorkerView(1)])
+        1
+        >>> policy.take([4, 2], expected=1)
+        4
+    """
+
+    _turn = 0
+
+    def open(self, worker_count: int, depth: int) -> None:
+        super().open(worker_count, depth)
+        self._turn = 0
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        for step in range(len(workers)):
+            worker = workers[(self._turn + step) % len(workers)]
+            if worker.outstanding < self.depth:
+                self._turn = worker.id + 1
+                return worker.id
+        return None
+
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return next(iter(ready), None)
