@@ -27,6 +27,7 @@ import pytest
 
 from feedline.transport import forks
 from tests import program_server, side_by_side
+from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
 from tests.thinning import THOROUGH, has_large_imports, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
