@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,9 +157,17 @@ class _Tests:
         capture.start_global_capturing()
         capture.suspend_global_capture()
         terminal: Any = plugins.unregister(name="terminalreporter")
-        plugins.register(SimpleNamespace(_tw=terminal._tw), "terminalreporter")  # others write with it
+        plugins.register(_Reporter(self._config, reports, terminal._tw), "terminalreporter")
 
-        def keep(report: pytest.TestReport) -> None:
-            reports.append(self._hook.pytest_report_to_serializable(config=self._config, report=report))
 
-        plugins.register(SimpleNamespace(pytest_runtest_logreport=keep))
+class _Reporter:
+    """Takes the place of what writes reports into the terminal."""
+
+    def __init__(self, config: pytest.Config, reports: list[object], writer: object) -> None:
+        self._config = config
+        self._reports = reports
+        self._tw = writer  # others write with it: pytest-timeout all stacks
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._reports.append(data)

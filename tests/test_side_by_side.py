@@ -6,13 +6,16 @@ from pathlib import Path
 from tests import program_server
 
 PROGRAM = """
-import sys, types, pytest
+import sys, pytest
 from tests import side_by_side
 
-plugin = types.SimpleNamespace(pytest_runtestloop=lambda session: side_by_side.run(session, 2))
+class Plugin:
+    def pytest_runtestloop(self, session):
+        return side_by_side.run(session, 2)
+
 folder, *options = sys.argv[1:]
 options += ["--rootdir", folder, "-c", "/dev/null", "-p", "no:cacheprovider", "-rA"]
-sys.exit(pytest.main([folder, *options], [plugin]))
+sys.exit(pytest.main([folder, *options], [Plugin()]))
 """
 
 FILE = """
@@ -34,6 +37,7 @@ def test_the_last():
 
 
 def told(folder: Path, *options: str) -> tuple[int, str]:
+    (folder / "conftest.py").touch()  # pytest looks through all plugins for what belongs to a folder
     for name in "abc":
         (folder / f"test_{name}.py").write_text(FILE)
     done = program_server.run(PROGRAM, folder, *options)
