@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test processes at a time. Three keep two cores busy, and each of them has to collect all tests first.
+# Test processes at a time. Three keep two cores busy.
 JOBS ?= 3
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
@@ -62,7 +62,7 @@ test: lint
 
 # The + leaves the output alone that --output-sync would hold back until the end.
 pytest: $(VENV)/.installed-dev
-	+$(BIN)/python -m pytest -m "not slow and not ray" -n $(JOBS) --dist worksteal
+	+$(BIN)/python -m pytest -m "not slow and not ray" --processes $(JOBS)
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
@@ -72,7 +72,7 @@ slow: $(VENV)/.installed-dev
 frameworks:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-frameworks $(VENV)-frameworks/.installed-dev,frameworks
 	$(VENV)-frameworks/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
-	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 -n 2 --dist loadfile tests/frameworks_real \
+	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 --processes 2 tests/frameworks_real \
 		--ignore tests/frameworks_real/test_mosaicml.py
 
 # One cluster on this machine for all of it.

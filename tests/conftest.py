@@ -26,8 +26,9 @@ import numpy as np
 import pytest
 
 from feedline.transport import forks
-from tests import program_server
-from tests.thinning import THOROUGH, large_imports_last, thin, try_fewer_examples
+from tests import program_server, side_by_side
+from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
+from tests.thinning import THOROUGH, has_large_imports, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
 
@@ -85,6 +86,11 @@ for _profile in ("unhurried", THOROUGH):
     )
 hypothesis.settings.load_profile("unhurried")
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, default=1, help="in how many processes tests run side by side")
+
+
 gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
 
 
@@ -95,12 +101,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--hypothesis-profile") != THOROUGH:
         try_fewer_examples(items)
     yield
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    if processes > 1:
-        items[:] = large_imports_last(items, processes)
+    if config.getoption("--processes") > 1:
+        items.sort(key=has_large_imports)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep what the imports made out of every later garbage collection: with torch that is 100 ms each time."""
     gc.collect()
     gc.freeze()
@@ -109,7 +114,15 @@ def pytest_collection_finish() -> None:
         # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
         # cores have tests of their own.
         sys.modules["torch"].set_num_threads(1)
-    program_server.move_to_huge_pages()
+    if session.config.getoption("--processes") == 1:
+        program_server.move_to_huge_pages()
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    processes = session.config.getoption("--processes")
+    if processes == 1 or session.testsfailed or session.config.option.collectonly:
+        return None
+    return side_by_side.run(session, processes)
 
 
 @pytest.hookimpl(wrapper=True)

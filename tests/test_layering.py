@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,13 +59,15 @@ def part_of(file: Path, package: Path) -> str:
     return file.relative_to(package).parts[0].removesuffix(".py")
 
 
-def imported_modules(file: Path, package: Path) -> Iterator[tuple[str, int]]:
-    """Yield (dotted name, line) for everything that a file imports from the package, wherever in the file it does.
+@functools.cache
+def imported_modules(file: Path, package: Path) -> list[tuple[str, int]]:
+    """Return (dotted name, line) for everything that a file imports from the package, wherever in the file it does.
 
-    `from feedline import x` yields "feedline.x": x may be a module or a name of `__init__`, which the caller knows.
+    `from feedline import x` is "feedline.x": x may be a module or a name of `__init__`, which the caller knows.
     """
     root = package.name
     here = [root, *file.relative_to(package).with_suffix("").parts]
+    found = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -73,9 +76,8 @@ def imported_modules(file: Path, package: Path) -> Iterator[tuple[str, int]]:
             names = [".".join([*base, alias.name]) for alias in node.names]
         else:
             continue
-        for name in names:
-            if name.partition(".")[0] == root:
-                yield name, node.lineno
+        found += [(name, node.lineno) for name in names if name.partition(".")[0] == root]
+    return found
 
 
 def find_arrows(package: Path, parts: dict[str, Part]) -> list[Arrow]:

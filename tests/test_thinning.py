@@ -17,7 +17,6 @@ from tests.thinning import (
     EVERY,
     LARGE_IMPORTS,
     PROCESSES_IN,
-    large_imports_last,
     thin,
     try_fewer_examples,
 )
@@ -128,17 +127,6 @@ def try_on_fewer(law: Callable[[], None]) -> None:
     item.obj = law
     try_fewer_examples([item])
     law()
-
-
-def test_each_test_process_comes_to_the_large_imports_last() -> None:
-    files = [f"{folder}/test_a.py" for folder in ("abc", "datasets", "engines", "packing", "order")]
-    items: list[Any] = [Item(file, "test_x", number=number) for file in files for number in range(7)]
-    ordered: list[Any] = large_imports_last(items, 3)
-    assert {item.nodeid for item in ordered} == {item.nodeid for item in items}
-    for piece in (ordered[:11], ordered[11:23], ordered[23:]):  # as pytest-xdist cuts 35 tests
-        large = [item.nodeid.startswith(LARGE_IMPORTS) for item in piece]
-        assert large == sorted(large)
-        assert 0 < sum(large) < len(piece)
 
 
 def test_where_imports_are_large_there_are_tests() -> None:

@@ -6,7 +6,7 @@ engine, loader and format is met many times over. Of properties fewer examples a
 
 import functools
 import zlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from pathlib import Path, PurePosixPath
 
 import hypothesis
@@ -80,8 +80,8 @@ LARGE_IMPORTS = (
     "sources",
     "test_docs.py",
 )
-"""Where tests import pandas, Hugging Face's datasets, OpenCV and the like. A process that has them takes half as long
-again for each fork."""
+"""Where tests import pandas, Hugging Face's datasets, OpenCV and the like, and what comes last in every test process:
+one that has them takes half as long again for each fork."""
 
 _TESTS = Path(__file__).parent
 
@@ -116,24 +116,9 @@ def try_fewer_examples(items: Iterable[pytest.Item]) -> None:
             setattr(test, _SETTINGS, hypothesis.settings(given, max_examples=count))
 
 
-def large_imports_last(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Order tests so that each test process comes to those of `LARGE_IMPORTS` last.
-
-    `--dist worksteal` cuts the list into a piece for each process, as is done here, and moves tests from the end of a
-    piece to a process that has none left.
-    """
-    kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
-    for item in items:
-        is_large = _is_here(item.path) and _place(item.path).startswith(LARGE_IMPORTS)
-        kinds[is_large].append(item)
-    small, large = kinds
-    ordered: list[pytest.Item] = []
-    for left in range(processes, 0, -1):
-        count = (len(small) + len(large)) // left
-        first = len(small) // left
-        ordered += small[:first] + large[: count - first]
-        del small[:first], large[: count - first]
-    return ordered
+def has_large_imports(item: pytest.Item) -> bool:
+    """Whether a test is one of those that several test processes come to last."""
+    return _is_here(item.path) and _place(item.path).startswith(LARGE_IMPORTS)
 
 
 # Where Hypothesis keeps the settings of a test. Its decorator cannot be used twice.

@@ -25,7 +25,7 @@ def check(formats: Sequence[str], seed: int, cases: int) -> None:
 
 def test_some_damaged_files() -> None:
     # All formats in one process: most of the time of a short run is spent on imports.
-    check(list(itertools.chain.from_iterable(PROCESSES.values())), SEED, 10)
+    check(list(itertools.chain.from_iterable(PROCESSES.values())), SEED, 5)
 
 
 @pytest.mark.slow

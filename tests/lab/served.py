@@ -72,6 +72,7 @@ def serving(*views: View) -> Iterator[tuple[str, Server]]:
         port = listening.getsockname()[1]
         app = app_of(views, token=TOKEN, port=port)
         server = Server(app)
+        server.config.headers.append(("connection", "close"))  # a browser would keep connections for the next test
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         while not server.started:

@@ -13,9 +13,9 @@ from feedline.lab.page import page_of
 from feedline.lab.server import Server
 from feedline.lab.view import View
 from feedline.lab.views import VIEWS, batching, collate, samplers, your_dataset
+from tests.browsing import NARROW, WIDTH
 from tests.lab.served import TOKEN, Waiting, counting, served, serving, wait_until_left
 from tests.lab.test_views import figures_of, told_by
-from tests.report.test_page import CHROMIUM, FLAGS, NARROW, WIDTH
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
 # The colour of the page, and of all text against what lies behind it, as WCAG reckons contrast.
@@ -58,38 +58,21 @@ def test_no_text_of_a_view_can_end_the_script() -> None:
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
-# Any, throughout: what Playwright has no types for without its package.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
-
-
 @pytest.fixture(scope="module")
 def lab() -> Iterator[tuple[str, Server]]:
     with serving(*QUICK, counting()) as (at, server):
-        yield f"{at}/?token={TOKEN}", server
+        yield at, server
 
 
 @pytest.fixture
-def page(browser: Any, lab: tuple[str, Server]) -> Iterator[Any]:
-    """The lab, opened in a window; whatever the browser complains about fails the test."""
+def page(window: Any, lab: tuple[str, Server]) -> Iterator[Any]:
+    """The lab, opened in a window."""
     address, server = lab
-    opened = browser.new_page(viewport={"width": WIDTH, "height": 900}, reduced_motion="reduce")
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(address)
-    opened.wait_for_selector("html[data-ready=yes]")
-    yield opened
-    opened.close()
+    window.goto(f"{address}/?token={TOKEN}")
+    window.wait_for_selector("html[data-ready=yes]")
+    yield window
+    window.goto(f"{address}/left")  # there is nothing, and it is shown by the same process of the browser
     wait_until_left(server)
-    assert [text for text in complaints if "422" not in text] == []
 
 
 def shown(page: Any, view: str) -> None:
@@ -247,33 +230,25 @@ def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -
         assert waiting.closed.wait(60)
 
 
-def test_a_server_that_was_stopped_is_told(browser: Any) -> None:
+def test_a_server_that_was_stopped_is_told(shared_window: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
-        opened = browser.new_page()
-        opened.goto(f"{at}/?token={TOKEN}")
-        opened.wait_for_selector("[data-action=go]:not([disabled])")
+        shared_window.goto(f"{at}/?token={TOKEN}")
+        shared_window.wait_for_selector("[data-action=go]:not([disabled])")
     for _ in range(2):  # during a run, and when another one is asked for
-        opened.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
-        assert opened.get_attribute("#view", "data-state") == "stopped"
-        opened.click("#again")
-    opened.close()
+        shared_window.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
+        assert shared_window.get_attribute("#view", "data-state") == "stopped"
+        shared_window.click("#again")
 
 
-def test_the_exported_page_needs_no_server(browser: Any, tmp_path: Path) -> None:
+def test_the_exported_page_needs_no_server(window: Any, tmp_path: Path) -> None:
     file = tmp_path / "lab.html"
     file.write_text(exported([collate.VIEW, samplers.VIEW]), "utf-8")
-    opened = browser.new_page(reduced_motion="reduce")
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(file.as_uri())
-    opened.wait_for_selector("#view[data-state=done]")
-    assert "Recorded on a machine" in opened.inner_text("#origin")
-    opened.select_option("#c-kind", "detection")
-    opened.wait_for_selector("#said:has-text('boxes stay a list')")
-    opened.fill("#c-batch_size", "9")
-    opened.press("#c-batch_size", "Enter")
-    opened.wait_for_selector("#origin:has-text('nearest recorded settings')")
-    opened.close()
-    assert not complaints
+    window.goto(file.as_uri())
+    window.wait_for_selector("#view[data-state=done]")
+    assert "Recorded on a machine" in window.inner_text("#origin")
+    window.select_option("#c-kind", "detection")
+    window.wait_for_selector("#said:has-text('boxes stay a list')")
+    window.fill("#c-batch_size", "9")
+    window.press("#c-batch_size", "Enter")
+    window.wait_for_selector("#origin:has-text('nearest recorded settings')")

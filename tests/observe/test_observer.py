@@ -208,16 +208,16 @@ def test_what_is_kept_does_not_grow() -> None:
             observer.end(loop.batches, loop.now)
             observer.totals(loop.batches)
 
-    run(30)
+    run(10)
     tracemalloc.start()
     try:
-        run(30)
+        run(10)
         before = tracemalloc.get_traced_memory()[0]
-        run(60)
+        run(20)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert grown < 200_000, "figures of 6,000 batches, each with a stage of another name"
+    assert grown < 65_000, "figures of 2,000 batches, each with a stage of another name"
     stages = observer.totals(100)[2].stages
     assert len(stages) <= 65
     assert stages["other"].count > 10_000

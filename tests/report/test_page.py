@@ -3,8 +3,6 @@
 import itertools
 import math
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,8 @@ from feedline.observe.recording import Recording
 from feedline.report import page_of
 from feedline.report.page import contents
 from feedline.tune.what_if import Changes, predict
+from tests.browsing import NARROW, WIDTH
 from tests.report.recordings import recording_of
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-WIDTH = 1280
-NARROW = 390
 
 
 def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
@@ -100,18 +85,6 @@ def test_what_browsers_cannot_read_is_text() -> None:
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
-# Any, throughout: what Playwright has no types for without its package.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
-
-
 @pytest.fixture(scope="module")
 def recording() -> Recording:
     return recording_of(600)
@@ -125,17 +98,12 @@ def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def page(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
-    """The page, opened in a window of that width; whatever the browser complains about fails the test."""
-    opened = browser.new_page(viewport={"width": getattr(request, "param", WIDTH), "height": 900})
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto(file.as_uri())
-    opened.wait_for_selector("html[data-ready=yes]")
-    yield opened
-    opened.close()
-    assert not complaints
+def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
+    """The page, opened in a window of that width."""
+    window.set_viewport_size({"width": getattr(request, "param", WIDTH), "height": 900})
+    window.goto(file.as_uri())
+    window.wait_for_selector("html[data-ready=yes]")
+    return window
 
 
 @pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
@@ -185,7 +153,7 @@ def test_the_timeline_zooms_by_mouse_and_keys(page: Any) -> None:
     assert seen() == whole
 
 
-def test_slots_and_the_device_have_lanes(browser: Any, page: Any, tmp_path: Path) -> None:
+def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
     assert page.evaluate("timeline.upper") == ["training", "ready", "slots"]
     assert page.evaluate("Math.max(...timeline.slots.count)") == 8, "two batches for each of four workers"
     assert page.evaluate("timeline.slots.count.at(-1)") == 0
@@ -239,15 +207,13 @@ def test_dark_and_light(page: Any) -> None:
     assert ground() == light
 
 
-def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_says_so(shared_window: Any, file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     whole = file.read_text("utf-8")
     broken.write_text(re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", whole, flags=re.S))
-    opened = browser.new_page()
-    opened.goto(broken.as_uri())
-    opened.wait_for_function("document.getElementById('verdict').textContent")
-    assert "could not be shown" in opened.inner_text("#verdict")
-    opened.close()
+    shared_window.goto(broken.as_uri())
+    shared_window.wait_for_function("document.getElementById('verdict').textContent")
+    assert "could not be shown" in shared_window.inner_text("#verdict")
 
 
 @pytest.mark.slow
@@ -260,9 +226,9 @@ def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> Non
         recording_of(600, workers=1, make_ms=5, step_ms=20),
     ],
 )
-def test_the_page_predicts_what_the_command_does(browser: Any, recording: Recording, tmp_path: Path) -> None:
+def test_the_page_predicts_what_the_command_does(window: Any, recording: Recording, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page_of(recording), "utf-8")
-    page = browser.new_page()
+    page = window
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     choices = itertools.product((0, 1, 3, 6, 12), (2, 4), (True, False), (1, 2), (0, 1))
@@ -275,4 +241,3 @@ def test_the_page_predicts_what_the_command_does(browser: Any, recording: Record
         rate = float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
         changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=computing)
         assert rate == pytest.approx(predict(recording, changes).predicted.samples_per_s, rel=0.05), changes
-    page.close()
