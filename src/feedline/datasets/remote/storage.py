@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, read_range
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.failures import words
@@ -37,20 +37,26 @@ class StoreBlob(Blob):
     """
 
     def __init__(
-        self, address: str, system: Any, patience: Patience, renew: Callable[[Any], Any] = lambda system: system
+        self,
+        address: str,
+        system: Any,
+        patience: Patience,
+        renew: Callable[[Any], Any] = lambda system: system,
+        version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
         self.address = address
         self._system = system
         self._renew = renew
         """Returns a new file system, with credentials that are read anew."""
-        self._version: dict[str, str] = {}
-        """What a read is told to be of: known to s3 and gs."""
         self._path = system._strip_protocol(address)
         self._patience = patience
-        self.size, self.tag = self._ask()
+        self._pin = _PINS.get(protocol_of(address), "")
+        if version is None or not (self._pin and version.tag):
+            version = self._ask()
+        self.size, self.tag = version
 
-    def _ask(self) -> tuple[int, str]:
+    def _ask(self) -> Version:
         found: dict[str, Any] = {}
 
         def info(system: Any) -> bytes:
@@ -63,11 +69,11 @@ class StoreBlob(Blob):
 
         read_range(ask, 0, 1, name=self.name, patience=self._patience)
         if found.get("type") == "directory" or found.get("size") is None:
-            raise SourceError(f"{self.name} is not an object that can be read.")
-        tag = next((found[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime") if found.get(key)), "")
-        if not self._version:
-            self._version = {key: str(found[key]) for key in ("ETag", "generation") if found.get(key)}
-        return int(found["size"]), str(tag)
+            raise SourceError(
+                f"{self.name} is not an object that can be read, but a folder. If all files in it are meant, and this "
+                "source reads folders, end the address with /."
+            )
+        return _version_of(found, self._pin)
 
     def read(self, start: int, stop: int) -> bytes:
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
@@ -78,11 +84,11 @@ class StoreBlob(Blob):
     # Bytes of another version never come: the store is told which one is meant, where it can be.
     def _cat(self, system: Any, start: int, stop: int) -> bytes:
         data: bytes
-        if "ETag" in self._version and hasattr(system, "_call_s3"):
-            data = system_call(system, _get_if_match, self._path, self._version["ETag"], start, stop)
-        elif "generation" in self._version:
+        if self._pin == "ETag" and self.tag:
+            data = system_call(system, _get_if_match, self._path, self.tag, start, stop)
+        elif self._pin and self.tag:
             try:
-                data = system.cat_file(self._path, start=start, end=stop, generation=self._version["generation"])
+                data = system.cat_file(self._path, start=start, end=stop, generation=self.tag)
             except FileNotFoundError:
                 raise SourceChanged(f"{self.name} was changed or deleted while it was read.") from None
         else:
@@ -107,12 +113,22 @@ class StoreBlob(Blob):
             ) from exc
 
     def check(self) -> None:
-        size, tag = self._ask()
-        if (size, tag) != (self.size, self.tag):
+        if not (self._pin and self.tag) and self._ask() != (self.size, self.tag):
             raise SourceChanged(f"{self.name} was changed while it was read.")
 
     def close(self) -> None:
         """Nothing: the connections belong to the file system."""
+
+
+_PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
+"""What tells versions of an object apart, in stores that can be asked for one of them."""
+
+
+# Any: fsspec has no types.
+def _version_of(found: Mapping[str, Any], pin: str) -> Version:
+    """Return which version of an object a store tells of."""
+    keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "LastModified", "mtime")
+    return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
 
 
 class _Expired(Exception):
@@ -138,6 +154,8 @@ async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int)
     which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
     answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
+        if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that does not know If-Match
+            raise SourceChanged(f"{shown_url(f's3://{path}')} was changed while it was read.")
         data: bytes = await answer["Body"].read()
         return data
     finally:
@@ -249,6 +267,14 @@ def local_path(address: str) -> str:
     return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
 
 
+# Any: whatever the user gave.
+def checked_options(options: Any) -> Mapping[str, Any]:
+    """Return `storage_options=`. Raises BadOption: it is no dict."""
+    if options is not None and not isinstance(options, Mapping):
+        raise BadOption(f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given.")
+    return options or {}
+
+
 class Storage:
     """What one process has open of its stores; threads may share it."""
 
@@ -270,39 +296,49 @@ class Storage:
         self._cache = cache
         self._lock = threading.Lock()
 
-    def open(self, address: str) -> Blob:
+    def open(self, address: str, version: Version | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec knows.
 
-        Raises SourceError: there is no such thing, or it cannot be reached; MissingExtra: a package is needed that is
-        not installed.
+        If it is known which version is meant, web servers, s3 and gs are asked nothing: every read says so.
+
+        Raises SourceError: there is no such thing, or it cannot be reached; SourceChanged: it is not that version;
+        MissingExtra: a package is needed that is not installed.
         """
         protocol = protocol_of(address)
         if not protocol:
-            return LocalBlob(local_path(address))
-        if protocol in ("http", "https"):
-            return self._open_http(address)
-        blob = StoreBlob(
-            address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system)
-        )
-        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+            blob: Blob = LocalBlob(local_path(address))
+        elif protocol in ("http", "https"):
+            blob = self._open_http(address, version)
+        else:
+            blob = StoreBlob(
+                address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system), version
+            )
+        if version is not None and (blob.size, blob.tag) != version:
+            blob.close()
+            raise SourceChanged(f"{blob.name} has changed since it was looked at.")
+        return blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
 
-    def listed(self, pattern: str) -> list[str]:
-        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted.
+    def listed(self, pattern: str) -> dict[str, Version]:
+        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted, and what is there.
 
         Raises SourceError: none does, or they cannot be listed.
         """
-        protocol, found = protocol_of(pattern), list[str]()
+        protocol, found = protocol_of(pattern), dict[str, Version]()
+        pin = _PINS.get(protocol, "")
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
             system = self._system(protocol)
             with _told_as(pattern, system):
-                found.extend(f"{protocol}://{path}" for path in system.glob(system._strip_protocol(pattern)))
+                for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
+                    if facts["type"] == "file":
+                        found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
+                system.invalidate_cache()  # it keeps all that it was told
             yield b" "
 
         read_range(ask, 0, 1, name=shown_url(pattern), patience=self._patience)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
-        return sorted(found)
+        return dict(sorted(found.items()))
 
     def _renewed(self, protocol: str, old: Any) -> Any:
         """Return a file system in the place of one whose credentials have expired, the same for all who ask."""
@@ -311,15 +347,16 @@ class Storage:
                 self._expired.append(self._systems.pop(protocol))  # others may be at a request: closed at the end
         return self._system(protocol)
 
-    def _open_http(self, address: str) -> Blob:
+    def _open_http(self, address: str, version: Version | None) -> Blob:
         # Imported here, since it brings ssl and much else that nobody needs who reads local files: 30 ms.
         from feedline.datasets.remote.http import Connections, HttpBlob
 
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(self._patience.timeout_s)
-        blob = HttpBlob(address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects)
-        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+        return HttpBlob(
+            address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects, version=version
+        )
 
     def _system(self, protocol: str) -> Any:
         with self._lock:
