@@ -353,6 +353,18 @@ def refuse_old(method: str, path: str, headers: Any) -> str | None:
     return "ExpiredToken" if method == "GET" and "old-key" in headers.get("Authorization", "") else None
 
 
+# Any: a file system of gcsfs.
+def knows_generations(system: Any) -> Any:
+    """Refuse ranges of an object's former generations, at a proxy: the server behind it does not look at them."""
+
+    def fault(method: str, path: str, headers: Any) -> str | None:
+        name, _, asked = path.partition("&generation=")
+        key = name.partition("?")[0].rpartition("/")[2].replace("%2F", "/")
+        return "NotFound" if asked and system.info(f"bucket/{key}")["generation"] != asked else None
+
+    return fault
+
+
 def options_for(proxy: StoreProxy) -> dict[str, Any]:
     """Return options with which fsspec asks a proxy before a store that speaks S3."""
     return {**S3_OPTIONS, "endpoint_url": proxy.address, "config_kwargs": ONCE}
