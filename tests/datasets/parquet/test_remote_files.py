@@ -24,7 +24,7 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import LocalBlob, Patience
 from feedline.datasets.remote.storage import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.testing.source import assert_same
+from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.datasets.remote.servers import (
     StoreProxy,
@@ -205,6 +205,7 @@ def test_states_are_those_of_local_files(proxy: StoreProxy, tmp_path: Path, monk
     last = loader(there, workers=2)
     last.load_state_dict(feedline.merge_states(states))
     assert sorted([*begun, *numbers(last)]) == sorted(expected)
+    assert sum("list-type" in path for _, path in proxy.asked) == 1, "workers were told"
     there.close()
 
 
@@ -220,6 +221,24 @@ def test_files_of_a_web_server(tmp_path: Path) -> None:
             dataset[0]
         assert "hunter2" not in repr(dataset)
         dataset.close()
+
+
+@pytest.mark.slow
+class TestParquetOfAWebServer(SourceContract):
+    """Whatever holds for a source, with every engine and start method."""
+
+    @pytest.fixture(autouse=True)
+    def _served(self, tmp_path: Path) -> Iterator[None]:
+        write(tmp_path / "a.parquet", table())
+        with web_server(tmp_path) as server:
+            self.address = f"{server.address}/a.parquet"
+            yield
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.address, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
 
 
 # -- what goes wrong ---

@@ -21,6 +21,7 @@ from feedline.datasets.parquet.remote_files import (
     found_remote,
     is_remote,
 )
+from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
@@ -40,7 +41,8 @@ class ParquetDataset(RowGroupSource):
     kept, up to `cache_bytes` in each process; a file is open only while one is read. With the default collate function
     loaders of feedline read batches as columns.
 
-    Nothing is read before it is needed: files are looked at when the length, a sample or the repr is first asked for.
+    Nothing is read before it is needed: files are looked at when the length, a sample, the repr or a stream of what is
+    far away is first asked for.
 
     Args:
         paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
@@ -107,8 +109,8 @@ class ParquetDataset(RowGroupSource):
         shard_cache_bytes: int | str = "100 GB",
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        if any(map(is_remote, self._given())):
-            self._looking = REQUESTS
+        self._is_remote = any(map(is_remote, self._given()))
+        self._looking = REQUESTS if self._is_remote else self._looking
         room = byte_count("shard_cache_bytes", shard_cache_bytes)
         opener = partial(
             Storage,
@@ -123,7 +125,7 @@ class ParquetDataset(RowGroupSource):
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
 
     def _found(self) -> Sequence[str | File]:
-        if not any(map(is_remote, self._given())):
+        if not self._is_remote:
             return super()._found()
         storage, found = self._storage.get(), list[str | File]()
         for path in self._given():
@@ -157,6 +159,15 @@ class ParquetDataset(RowGroupSource):
         finally:
             blob.check()  # of a store that cannot be asked for one version
             blob.close()
+
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+        """Return an iterable dataset of the same samples, as `RowGroupSource.stream` does.
+
+        Files that are far away are looked at now: otherwise each worker would, and might find others than its siblings.
+        """
+        if self._is_remote:
+            len(self)
+        return super().stream(shuffle=shuffle, seed=seed, window=window)
 
     def close(self) -> None:
         super().close()

@@ -136,7 +136,7 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
             spans[-1] = spans[-1][0], max(stop, spans[-1][1])
         else:
             spans.append((start, stop))
-    parts = []
+    parts: list[Range] = []
     for start, stop in spans:
         count = max(1, round((stop - start) / _PART))
         cuts = [start + (stop - start) * cut // count for cut in range(count + 1)]
