@@ -206,7 +206,7 @@ class ParquetDataset(RowGroupSource):
             if metadata is None:
                 self._opened.put(file, reader.metadata, reader.metadata.serialized_size)
             if isinstance(opened, BlobFile):
-                opened.fetch(chunks_of(reader.metadata, number, names))
+                opened.fetch(chunks_of(opened.blob, reader.metadata, number, names))
             table = reader.read_row_group(number, columns=names, use_threads=False)
         validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.storage import Storage, protocol_of
@@ -78,23 +80,23 @@ class BlobFile(io.RawIOBase):
 
     def __init__(self, blob: Blob) -> None:
         super().__init__()
-        self._blob = blob
+        self.blob = blob
         self._at = 0
         self._fetched: list[tuple[Range, bytes]] = []
 
     def fetch(self, ranges: Iterable[Range]) -> None:
         """Fetch ranges that will be read, those near each other together, and several parts at once."""
-        parts = parts_of((max(0, start), min(stop, self._blob.size)) for start, stop in ranges)
+        parts = parts_of((max(0, start), min(stop, self.blob.size)) for start, stop in ranges)
         if len(parts) > 1:
             with ThreadPoolExecutor(min(REQUESTS, len(parts)), "feedline-read") as threads:
-                contents = list(threads.map(lambda part: self._blob.read(*part), parts))
+                contents = list(threads.map(lambda part: self.blob.read(*part), parts))
         else:
-            contents = [self._blob.read(*part) for part in parts]
+            contents = [self.blob.read(*part) for part in parts]
         self._fetched = list(zip(parts, contents, strict=True))
 
     # Any: whatever has bytes.
     def read(self, size: int | None = -1) -> Any:
-        start, stop = self._at, self._blob.size
+        start, stop = self._at, self.blob.size
         if size is not None and size >= 0:
             stop = min(start + size, stop)
         if stop <= start:
@@ -106,11 +108,11 @@ class BlobFile(io.RawIOBase):
                 pieces.append(memoryview(content)[at - first : stop - first])
                 at = min(last, stop)
         if at < stop:
-            return self._blob.read(start, stop)
+            return self.blob.read(start, stop)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._blob.size}[whence]
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.blob.size}[whence]
         return self._at
 
     def tell(self) -> int:
@@ -144,15 +146,35 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
     return parts
 
 
+class _Noted(Exception):
+    """A range was asked for, and taken note of."""
+
+
+class _Notes(BlobFile):
+    """A file that takes note of what is to be read of it, and gives nothing."""
+
+    def __init__(self, blob: Blob) -> None:
+        super().__init__(blob)
+        self.ranges: list[Range] = []
+
+    def read(self, size: int | None = -1) -> Any:
+        self.ranges.append((self._at, self._at + (size or 0)))
+        raise _Noted
+
+
 # Any: pyarrow has no types.
-def chunks_of(metadata: Any, number: int, names: list[str]) -> list[Range]:
-    """Return where the column chunks of a row group are, of some columns, by what the footer of their file says."""
-    group, found = metadata.row_group(number), list[Range]()
-    for place in range(group.num_columns):
-        chunk = group.column(place)
-        if any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in names):
-            start = chunk.data_page_offset
-            if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-                start = chunk.dictionary_page_offset
-            found.append((start, start + chunk.total_compressed_size))
-    return found
+def chunks_of(blob: Blob, metadata: Any, number: int, names: list[str]) -> list[Range]:
+    """Return where the column chunks of a row group are, of some columns.
+
+    It is pyarrow's reader that is asked, not what stands in the footer: of a damaged one `RowGroupMetaData.column` ends
+    the process (pyarrow 26).
+    """
+    notes = _Notes(blob)
+    reader = pyarrow("pyarrow.parquet").ParquetFile(notes, metadata=metadata, pre_buffer=False)
+    wanted = set(names)
+    for path in [metadata.schema.column(place).path for place in range(metadata.num_columns)]:
+        # Those of nested columns begin with the name, and names may have dots as well.
+        if not wanted.isdisjoint(itertools.accumulate(path.split("."), "{}.{}".format)):
+            with contextlib.suppress(_Noted):
+                reader.read_row_group(number, columns=[path], use_threads=False)
+    return notes.ranges
