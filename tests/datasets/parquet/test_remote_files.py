@@ -22,7 +22,7 @@ from feedline.datasets.parquet.remote_files import BlobFile, parts_of
 from feedline.datasets.paths import found_files
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import LocalBlob, Patience
-from feedline.datasets.remote.storage import close_system, make_system
+from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
@@ -257,7 +257,9 @@ def test_errors_say_what_is_wrong(proxy: StoreProxy, s3: Any, monkeypatch: pytes
     assert "s3://bucket/none.parquet: there is no such object" in message("s3://bucket/none.parquet", SourceError)
     assert "No object fits s3://bucket/none/**/*.parquet" in message("s3://bucket/none", SourceError)
     assert "a folder. If all files in it are meant" in message("s3://bucket/spark.parquet", SourceError)
-    assert len(opened(proxy, "s3://bucket/spark.parquet/")) == COUNT
+    spark = opened(proxy, "s3://bucket/spark.parquet/")
+    assert len(spark) == COUNT
+    spark.close()
     assert "looking at 's3://bucket/cut.parquet' (" in message("s3://bucket/[c]ut.parquet", CorruptSource)
     proxy.fault = first(1, "AccessDenied", "HEAD")
     assert "s3://bucket/all.parquet cannot be read: PermissionError" in message("s3://bucket/all.parquet", SourceError)

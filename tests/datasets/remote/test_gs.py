@@ -11,7 +11,8 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.blob import Patience
-from feedline.datasets.remote.storage import Storage, close_system, make_system
+from feedline.datasets.remote.storage import Storage
+from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import gs_server, knows_generations, start_fsspec, store_proxy
 

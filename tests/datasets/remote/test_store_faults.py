@@ -122,6 +122,11 @@ def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
     assert opened.read(3, 6) == DATA[3:6]
     storage.close()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
+    storage._system("s3").connect()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
+    assert "s3://bucket/a" in storage.listed("s3://bucket/[a]")
+    storage.close()
 
 
 def test_credentials_that_expired_and_are_no_better_the_second_time(proxy: StoreProxy) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline._optional import require
 from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
-from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
+from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.failures import words
 from feedline.values.shown import shown_url, without_secrets
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
-_PLAIN = ("endpoint_url", "region_name")
-"""Options that help to see what is wrong, and say nothing of who asks."""
-
-_SHORTEST = 4
-"""Characters of a value that is hidden: shorter ones are words of other texts."""
 
 
 class StoreBlob(Blob):
@@ -96,21 +90,8 @@ class StoreBlob(Blob):
         return data
 
     def _told(self, ask: Callable[[Any], bytes]) -> bytes:
-        """Ask the file system; if credentials have expired, once more with new ones."""
-        try:
-            with _told_as(self.address, self._system):
-                return ask(self._system)
-        except _Expired:
-            self._system = self._renew(self._system)
-        try:
-            with _told_as(self.address, self._system):
-                return ask(self._system)
-        except _Expired as exc:
-            raise SourceError(
-                f"{self.name} cannot be read: {words(exc)}. The credentials have expired, and those looked up anew "
-                "are no better. Renew them where they come from (environment, profile, role); with keys in "
-                "storage_options=, build the dataset with new ones and load the state."
-            ) from exc
+        answer, self._system = _asked(self.address, self._system, self._renew, ask)
+        return answer
 
     def check(self) -> None:
         if not (self._pin and self.tag) and self._ask() != (self.size, self.tag):
@@ -162,9 +143,26 @@ async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int)
         answer["Body"].close()
 
 
-def system_call(system: Any, function: Any, *arguments: Any) -> Any:
-    """Run a coroutine function in the thread of a file system, with that as its first argument. Any: see above."""
-    return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+T = TypeVar("T")
+
+
+# Any: fsspec has no types.
+def _asked(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
+    """Ask a file system; if credentials have expired, one with new ones. Returns the answer, and which it was."""
+    try:
+        with _told_as(address, system):
+            return ask(system), system
+    except _Expired:
+        system = renew(system)
+    try:
+        with _told_as(address, system):
+            return ask(system), system
+    except _Expired as exc:
+        raise SourceError(
+            f"{shown_url(address)} cannot be read: {words(exc)}. The credentials have expired, and those looked up "
+            "anew are no better. Renew them where they come from (environment, profile, role); with keys in "
+            "storage_options=, build the dataset with new ones and load the state."
+        ) from exc
 
 
 def _code_of(exc: BaseException | None) -> str:
@@ -205,54 +203,6 @@ def _told_as(address: str, system: Any) -> Iterator[None]:
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
             raise SourceError(f"{name} cannot be read: {text.rstrip('.')}.") from cause
         raise Transient(text) from cause
-
-
-def close_system(system: Any) -> None:
-    """Close the connections of a file system."""
-    session = getattr(system, "_s3", None) or getattr(system, "_session", None)
-    loop = getattr(system, "loop", None)
-    if session is None or loop is None or not loop.is_running():
-        return
-    ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
-    asyncio = sys.modules["asyncio"]  # fsspec has imported it
-    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
-    for name in ("_s3", "_s3creator", "_session"):
-        if hasattr(system, name):
-            setattr(system, name, None)
-
-
-async def _awaited(ending: Any) -> None:
-    await ending
-
-
-# Any: options are those of fsspec's file systems, and may be secret.
-def without_values(text: str, options: Mapping[Any, Any]) -> str:
-    """Return a text without the values of options.
-
-    Example:
-        >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
-        'The key *** is unknown'
-    """
-    for value in sorted(set(_texts(options)), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if name not in _PLAIN or "@" in str(part):
-                yield from _texts(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, bytes):
-        yield from _texts(value.decode("utf-8", "replace"))
-    elif isinstance(value, str) and len(value) >= _SHORTEST:
-        yield value
-
-
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
 
 def protocol_of(address: str) -> str:
@@ -326,13 +276,14 @@ class Storage:
         protocol, found = protocol_of(pattern), dict[str, Version]()
         pin = _PINS.get(protocol, "")
 
+        def glob(system: Any) -> None:
+            for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
+                if facts["type"] == "file":
+                    found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
+            system.invalidate_cache()  # it keeps all that it was told
+
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            system = self._system(protocol)
-            with _told_as(pattern, system):
-                for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
-                    if facts["type"] == "file":
-                        found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
-                system.invalidate_cache()  # it keeps all that it was told
+            _asked(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
             yield b" "
 
         read_range(ask, 0, 1, name=shown_url(pattern), patience=self._patience)
@@ -379,40 +330,3 @@ class Storage:
         # What a forked process inherited is not its own to close: the thread behind it stayed with the parent.
         if self.__dict__.get("_pid") == os.getpid():
             self.close()
-
-
-def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-    """Return a new file system of fsspec's. Any: fsspec has no types."""
-    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a range may be silent
-        given = options.get("config_kwargs") or {}
-        options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
-    extra = _EXTRAS.get(protocol, "s3")
-    purpose = f"reading {protocol}://"
-    fsspec = require("fsspec", extra=extra, purpose=purpose)
-    try:
-        if extra == "gs":
-            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
-            # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
-            require("gcsfs", extra="gs", purpose=purpose)
-            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
-        else:
-            kind = fsspec.get_filesystem_class(protocol)
-    except ImportError as exc:
-        if isinstance(exc, MissingExtra):
-            raise
-        raise MissingExtra(
-            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
-        ) from exc
-    except ValueError as exc:
-        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
-    try:
-        # A new one in every process: one that was made before a fork does not work after it.
-        system = kind(skip_instance_cache=True, **options)
-    except Exception as exc:  # of any kind: each has checks of its own
-        why = without_values(words(exc), options)
-        raise BadOption(
-            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
-        ) from (exc if why == words(exc) else None)
-    if "retries" not in options and hasattr(system, "retries"):
-        system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
-    return system
