@@ -495,6 +495,14 @@ _FILES = [
     Target(
         "parquet", _parquet_file, at(".parquet"), lambda path: all_of(ParquetDataset(path, _COLUMNS)), ALL, may_ask=True
     ),
+    Target(
+        "parquet-far",
+        _parquet_file,
+        at(".parquet"),
+        lambda path: all_of(ParquetDataset(f"local://{path}", _COLUMNS)),  # which fsspec reads
+        ALL,
+        may_ask=True,
+    ),
     Target("arrow", _arrow(stream=False), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
     Target("arrow-stream", _arrow(stream=True), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
     Target(
@@ -555,7 +563,7 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
-_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb", "csv.gz")]
+_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "parquet-far", "duckdb", "csv.gz")]
 TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {

@@ -25,8 +25,10 @@ class File:
     """A file as it was when it was looked at."""
 
     path: str
+    """As it is shown."""
     size: int
-    changed_ns: int
+    tag: int | str
+    """When it was changed; of what is far away, its entity tag."""
 
     @classmethod
     def at(cls, path: str) -> File:
@@ -36,6 +38,11 @@ class File:
         except OSError as exc:
             raise SourceError(f"{path!r} cannot be read: {exc.strerror or exc}.") from exc
         return cls(path, found.st_size, found.st_mtime_ns)
+
+    @property
+    def identity(self) -> str:
+        """What tells it from others, on this machine and in later runs."""
+        return os.path.abspath(self.path)
 
     def check(self) -> None:
         """Make sure that the file is still the same. Raises SourceChanged: it is not; SourceError: it is gone."""
@@ -109,6 +116,7 @@ def checked_path(given: str | os.PathLike[str]) -> str:
     if is_address:
         raise BadOption(
             f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
-            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
+            "their path, without file://. Of the sources, TarDataset and ParquetDataset read remote files: give these "
+            "addresses as strings."
         )
     raise SourceError(f"There is no file {shown!r}. Is the path right?")

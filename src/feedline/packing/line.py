@@ -26,12 +26,16 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
 
 
 def unpacked_option(place: str) -> str:
-    """Return `cache=` for Parquet files, without which random access is slow: a folder beside them.
+    """Return `cache=` for Parquet files, without which random access is slow: a folder beside those of this machine.
 
     Example:
         >>> unpacked_option("data/train.parquet"), unpacked_option("data/train/shard-*.parquet")
         (", cache='data/train.unpacked'", ", cache='data/train.unpacked'")
+        >>> unpacked_option("s3://bucket/train.parquet")
+        ', cache=True'
     """
+    if "://" in place:
+        return ", cache=True"
     path = Path(place)
     while glob.has_magic(path.name):
         path = path.parent

@@ -403,9 +403,9 @@ def test_the_layout_goes_to_workers_and_the_cache_does_not(path: Path) -> None:
 
 
 def test_footers_are_remembered_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParquetDataset, "_most_open", 2)
     for number in range(5):
-        write(tmp_path / f"{number}.parquet", pa.table({"x": [number]}))
+        path = write(tmp_path / f"{number}.parquet", pa.table({"x": [number]}))
+    monkeypatch.setattr(ParquetDataset, "_most_open", 2 * pq.read_metadata(path).serialized_size)
     dataset = ParquetDataset(tmp_path, "x", cache_bytes=0)
     assert [int(x) for x in dataset.__getitems__([4, 0, 3, 1, 2])] == [4, 0, 3, 1, 2]
     assert len(dataset._opened) == 2

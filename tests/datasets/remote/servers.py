@@ -228,18 +228,28 @@ class StoreProxy(ThreadingHTTPServer):
     """Stands in front of a store. `fault` says of a request (its method, path and headers) what goes wrong with it:
 
     "reset" sends half of the body and closes the connection, "stall" half of it and no more until `release` is set,
-    a code such as "SlowDown" is an answer of S3 that says so. None passes it on. Objects are listed ten at a time.
+    a code such as "SlowDown" is an answer of S3 that says so. None passes it on. Objects of S3 are listed `page` at a
+    time.
     """
 
     daemon_threads = True
     block_on_close = True
-    statuses: ClassVar[dict[str, int]] = {"SlowDown": 503, "ExpiredToken": 400, "InternalError": 500}
+    statuses: ClassVar[dict[str, int]] = {
+        "SlowDown": 503,
+        "ExpiredToken": 400,
+        "InternalError": 500,
+        "AccessDenied": 403,
+        "NotFound": 404,
+    }
 
     def __init__(self, behind: str) -> None:
         super().__init__(("127.0.0.1", 0), _StoreHandler)
         self.behind = behind.removeprefix("http://")
         self.fault: Callable[[str, str, Any], str | None] = lambda method, path, headers: None
         self.asked: list[tuple[str, str]] = []
+        self.ranges: list[tuple[str, int]] = []
+        """Path and number of bytes of each range that was sent."""
+        self.page = 10
         self.release = threading.Event()
 
     @property
@@ -270,7 +280,7 @@ class _StoreHandler(BaseHTTPRequestHandler):
             return
         connection = http.client.HTTPConnection(self.server.behind)
         with contextlib.closing(connection):
-            path = f"{self.path}&max-keys=10" if "list-type=2" in self.path else self.path
+            path = f"{self.path}&max-keys={self.server.page}" if "list-type=2" in self.path else self.path
             connection.request(self.command, path, headers={**self.headers, "Connection": "close"})
             answer = connection.getresponse()
             headers = [
@@ -290,6 +300,8 @@ class _StoreHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        if status == 206:
+            self.server.ranges.append((self.path, len(body)))
         self.wfile.write(body[: len(body) // 2] if fault else body)
         if fault == "stall":
             self.wfile.flush()
@@ -324,6 +336,38 @@ def _serving(server: S) -> Iterator[S]:
         thread.join()
         server.close_all()
         server.server_close()
+
+
+ONCE = {"retries": {"max_attempts": 0}}
+"""For botocore: what is tested is what feedline does."""
+
+
+def first(count: int, fault: str, method: str = "GET") -> Any:
+    """Let the first so many requests of a kind go wrong, at a proxy."""
+    left = [fault] * count
+    return lambda asked, path, headers: left.pop() if asked == method and left else None
+
+
+def refuse_old(method: str, path: str, headers: Any) -> str | None:
+    """Refuse the credentials of "old-key", at a proxy."""
+    return "ExpiredToken" if method == "GET" and "old-key" in headers.get("Authorization", "") else None
+
+
+# Any: a file system of gcsfs.
+def knows_generations(system: Any) -> Any:
+    """Refuse ranges of an object's former generations, at a proxy: the server behind it does not look at them."""
+
+    def fault(method: str, path: str, headers: Any) -> str | None:
+        name, _, asked = path.partition("&generation=")
+        key = name.partition("?")[0].rpartition("/")[2].replace("%2F", "/")
+        return "NotFound" if asked and system.info(f"bucket/{key}")["generation"] != asked else None
+
+    return fault
+
+
+def options_for(proxy: StoreProxy) -> dict[str, Any]:
+    """Return options with which fsspec asks a proxy before a store that speaks S3."""
+    return {**S3_OPTIONS, "endpoint_url": proxy.address, "config_kwargs": ONCE}
 
 
 S3_OPTIONS = {"key": "user", "secret": "secret", "client_kwargs": {"region_name": "us-east-1"}}

@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.disk_cache import MARK, CachedBlob, DiskCache
-from feedline.errors import BadOption, FeedlineWarning
+from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 PIECE = 1000
 DATA = random.Random(0).randbytes(10 * PIECE + 17)
@@ -138,6 +141,67 @@ def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
     assert [process.exitcode for process in processes] == [0] * 4
     assert taken(tmp_path / "c") <= 5 * PIECE
     assert not [path for path in (tmp_path / "c").iterdir() if path.name.startswith(".") and path.name != MARK]
+
+
+class Slow(Far):
+    """Far enough away that others come while it is asked."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        time.sleep(0.005)
+        return super().read(start, stop)
+
+
+def _read_counted(folder: Path, number: int, begin: Any) -> None:
+    disk_cache.PIECE_BYTES = PIECE
+    far = Slow()
+    begin.wait()
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(lambda _: CachedBlob(far, DiskCache(folder, 10**6)).read(0, len(DATA)), range(2)):
+            assert found == DATA
+    (folder.parent / f"{number}.count").write_text(str(far.reads))
+
+
+def test_what_several_want_at_once_is_fetched_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    begin = context.Event()
+    processes = [context.Process(target=_read_counted, args=(tmp_path / "c", number, begin)) for number in range(3)]
+    for process in processes:
+        process.start()
+    begin.set()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 3
+    assert sum(int(path.read_text()) for path in tmp_path.glob("*.count")) == 11
+    assert {path.name for path in (tmp_path / "c").iterdir() if path.name.startswith(".")} == {MARK}
+
+
+def test_a_lock_ends_although_a_process_was_forked_meanwhile(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    context = multiprocessing.get_context("fork")
+    may_end = context.Event()
+    child = context.Process(target=may_end.wait)
+
+    def fetch() -> bytes:
+        child.start()
+        return DATA[:PIECE]
+
+    path = cache.path_of(far, 0)
+    assert cache.fetched(path, PIECE, fetch) == DATA[:PIECE]
+    path.unlink()
+    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE]) == DATA[:PIECE]
+    may_end.set()
+    child.join()
+
+
+def test_a_fetch_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+
+    def fail() -> bytes:
+        raise SourceError("unreachable")
+
+    with pytest.raises(SourceError, match="unreachable"):
+        cache.fetched(cache.path_of(far, 0), PIECE, fail)
+    assert CachedBlob(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
 def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.blob import Patience
-from feedline.datasets.remote.storage import Storage, close_system, make_system
+from feedline.datasets.remote.storage import Storage
+from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
-from tests.datasets.remote.servers import gs_server, start_fsspec
+from tests.datasets.remote.servers import gs_server, knows_generations, start_fsspec, store_proxy
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
@@ -60,12 +61,21 @@ def test_what_is_not_there(storage: Storage) -> None:
         storage.open("gs://bucket/none.tar")
 
 
-def test_an_object_that_changes_is_noticed(storage: Storage, system: Any) -> None:
-    system.pipe_file("bucket/b", b"0123456789")
-    blob = storage.open("gs://bucket/b")
-    system.pipe_file("bucket/b", b"9876543210")
-    with pytest.raises(SourceChanged, match="gs://bucket/b"):
-        blob.check()
+def test_an_object_that_changes_is_noticed(options: dict[str, Any], system: Any) -> None:
+    system.pipe_file("bucket/x/b", b"0123456789")
+    with store_proxy(options["endpoint_url"]) as proxy:
+        proxy.fault = knows_generations(system)
+        storage = Storage(QUICK, {**options, "endpoint_url": proxy.address})
+        ((address, version),) = storage.listed("gs://bucket/x/*").items()
+        blob, listed = storage.open(address), storage.open(address, version)
+        assert (blob.size, blob.tag) == version
+        assert blob.read(2, 4) == b"23"
+        system.pipe_file("bucket/x/b", b"9876543210")
+        for one in (blob, listed):  # between two ranges; between listing and reading
+            with pytest.raises(SourceChanged, match="gs://bucket/x/b was changed or deleted while it was read"):
+                one.read(4, 6)
+        assert storage.open(address).read(0, 4) == b"9876"
+        storage.close()
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("stream", 0), ("stream", 2), ("random", 2)])

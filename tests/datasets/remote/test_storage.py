@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import Patience, Version
 from feedline.datasets.remote.storage import Storage, StoreBlob, local_path, protocol_of
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
@@ -89,7 +89,17 @@ def test_an_object_that_changes_is_noticed(storage: Storage, s3: Any) -> None:
     blob = storage.open("s3://bucket/b")
     s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
     with pytest.raises(SourceChanged, match="s3://bucket/b"):
-        blob.check()
+        blob.read(0, 5)
+
+
+def test_another_version_than_the_one_that_is_known(storage: Storage, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
+    known = storage.listed("s3://bucket/[b]")["s3://bucket/b"]
+    assert known == (10, storage.open("s3://bucket/b").tag)
+    assert storage.open("s3://bucket/b", known).read(2, 4) == b"23"
+    s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
+    with pytest.raises(SourceChanged, match="s3://bucket/b"):
+        storage.open("s3://bucket/b", known).read(2, 4)
 
 
 def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) -> None:
@@ -120,7 +130,13 @@ def test_any_protocol_of_fsspec(s3: Any) -> None:
 
     fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA)
     storage = Storage(QUICK)
-    assert storage.open("memory://here/a.bin").read(3, 8) == DATA[3:8]
+    opened = storage.open("memory://here/a.bin", storage.listed("memory://here/*")["memory://here/a.bin"])
+    assert opened.read(3, 8) == DATA[3:8]
+    fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA[1:])
+    with pytest.raises(SourceChanged, match="was changed while it was read"):
+        opened.check()
+    with pytest.raises(SourceChanged, match="has changed since it was looked at"):
+        storage.open("memory://here/a.bin", Version(len(DATA), opened.tag))
     storage.close()
     fsspec.filesystem("memory").rm("/here", recursive=True)
 

@@ -18,13 +18,21 @@ from feedline.datasets.remote import blob as blobs
 from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
-from tests.datasets.remote.servers import S3_OPTIONS, StoreProxy, bucket_at, s3_server, start_fsspec, store_proxy
+from tests.datasets.remote.servers import (
+    StoreProxy,
+    bucket_at,
+    first,
+    options_for,
+    refuse_old,
+    s3_server,
+    start_fsspec,
+    store_proxy,
+)
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
-ONCE = {"retries": {"max_attempts": 0}}  # of botocore: what is tested is what feedline does
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +51,9 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
         yield proxy
 
 
-def options(proxy: StoreProxy) -> dict[str, Any]:
-    return {**S3_OPTIONS, "endpoint_url": proxy.address, "config_kwargs": ONCE}
-
-
 @pytest.fixture
 def storage(proxy: StoreProxy) -> Iterator[Storage]:
-    storage = Storage(Patience(retries=4, pause_s=0.001, timeout_s=30), options(proxy))
+    storage = Storage(Patience(retries=4, pause_s=0.001, timeout_s=30), options_for(proxy))
     yield storage
     storage.close()
 
@@ -60,12 +64,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
     monkeypatch.setattr(blobs, "time", SimpleNamespace(sleep=slept.append))  # not for the servers as well
     return slept
-
-
-def first(count: int, fault: str, method: str = "GET") -> Any:
-    """Let the first so many requests of a kind go wrong."""
-    left = [fault] * count
-    return lambda asked, path, headers: left.pop() if asked == method and left else None
 
 
 def test_a_store_that_throttles_is_left_alone_for_longer(
@@ -97,7 +95,7 @@ def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
 
 
 def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
-    storage = Storage(Patience(retries=2, pause_s=0.001, timeout_s=0.5), options(proxy))
+    storage = Storage(Patience(retries=2, pause_s=0.001, timeout_s=0.5), options_for(proxy))
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(1, "stall")
     assert opened.read(0, 100_000) == DATA
@@ -113,14 +111,10 @@ def test_an_object_that_changed_gives_no_byte(storage: Storage, s3: Any) -> None
         opened.read(5, 10)
 
 
-def refuse_old(method: str, path: str, headers: Any) -> str | None:
-    return "ExpiredToken" if method == "GET" and "old-key" in headers.get("Authorization", "") else None
-
-
 def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    asked = {name: value for name, value in options(proxy).items() if name not in ("key", "secret")}
+    asked = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
     storage = Storage(Patience(retries=0, pause_s=0), asked)
     opened = storage.open("s3://bucket/a")
     assert opened.read(0, 3) == DATA[:3]
@@ -128,10 +122,15 @@ def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
     assert opened.read(3, 6) == DATA[3:6]
     storage.close()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
+    storage._system("s3").connect()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new-key")
+    assert "s3://bucket/a" in storage.listed("s3://bucket/[a]")
+    storage.close()
 
 
 def test_credentials_that_expired_and_are_no_better_the_second_time(proxy: StoreProxy) -> None:
-    storage = Storage(Patience(retries=0, pause_s=0), {**options(proxy), "key": "old-key"})
+    storage = Storage(Patience(retries=0, pause_s=0), {**options_for(proxy), "key": "old-key"})
     opened = storage.open("s3://bucket/a")
     proxy.fault = refuse_old
     with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read: .*have expired.*Renew them") as caught:
@@ -170,7 +169,7 @@ def shards(s3: Any) -> None:
 def test_more_shards_than_fit_into_an_answer_are_listed_in_order(storage: Storage, proxy: StoreProxy) -> None:
     proxy.fault = first(2, "SlowDown")
     found = storage.listed("s3://bucket/many/*.tar")
-    assert found == [f"s3://bucket/many/{number:05d}.tar" for number in range(SHARDS)]
+    assert list(found) == [f"s3://bucket/many/{number:05d}.tar" for number in range(SHARDS)]
     assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two that failed, and three pages"
     with pytest.raises(SourceError, match="No object fits"):
         storage.listed("s3://bucket/none/*.tar")
@@ -179,7 +178,7 @@ def test_more_shards_than_fit_into_an_answer_are_listed_in_order(storage: Storag
 @pytest.mark.usefixtures("shards")
 def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy, pauses: list[float]) -> None:
     def texts() -> list[str]:
-        table = TarDataset("s3://bucket/few/*.tar", "txt", storage_options=options(proxy))
+        table = TarDataset("s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy))
         with contextlib.closing(table.stream(shuffle=True, seed=5, buffer=7)) as stream:
             return [text for batch in feedline.Loader(stream, 4) for text in batch]
 
@@ -195,7 +194,7 @@ def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy, pauses:
 def test_shards_are_kept_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
     def texts(seed: int) -> list[str]:
         table = TarDataset(
-            "s3://bucket/few/*.tar", "txt", storage_options=options(proxy), shard_cache=tmp_path / "shards"
+            "s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy), shard_cache=tmp_path / "shards"
         )
         with contextlib.closing(table.stream(shuffle=True, seed=seed)) as stream:
             return list(stream)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields, check_count, check_shapes
+from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
+from feedline.datasets.parquet.remote_files import (
+    REQUESTS,
+    BlobFile,
+    RemoteFile,
+    chunks_of,
+    found_remote,
+    is_remote,
+)
+from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
-from feedline.datasets.paths import File, Paths
-from feedline.datasets.source import Transform
+from feedline.datasets.paths import File, Paths, found_files
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.storage import Storage, checked_options
+from feedline.datasets.source import Transform, checked_flag
+from feedline.values.sizes import byte_count
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -22,11 +41,13 @@ class ParquetDataset(RowGroupSource):
     kept, up to `cache_bytes` in each process; a file is open only while one is read. With the default collate function
     loaders of feedline read batches as columns.
 
-    Nothing is read before it is needed: files are looked at when the length, a sample or the repr is first asked for.
+    Nothing is read before it is needed: files are looked at when the length, a sample, the repr or a stream of what is
+    far away is first asked for.
 
     Args:
         paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
-            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`.
+            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same in a store:
+            `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and files of web servers: `https://...`.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
             names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
@@ -38,11 +59,19 @@ class ParquetDataset(RowGroupSource):
             user's cache folder (`$FEEDLINE_CACHE`): each is decoded once, not once per process and whenever it is not
             in its memory. For random order over more than fits into `cache_bytes`. It takes as much of the disk as the
             columns take in memory.
+        retries: how often a read is tried again when a connection drops. This and the next ones are about files that
+            are far away.
+        timeout_s: how long a server may say nothing.
+        unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
+        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk in which pieces of files are kept, for all workers and ranks of the
+            machine. Only what feedline put there may be in it.
+        shard_cache_bytes: how much they may take; what was used least recently goes first.
 
     Raises:
-        MissingExtra: pyarrow is not installed.
+        MissingExtra: pyarrow is not installed, or what a store needs.
         BadOption: an option is none.
-        SourceError: at first use: a file is missing, or files do not fit together.
+        SourceError: at first use: a file is missing, or files do not fit together; at any time: it cannot be reached.
         CorruptSource: a file is damaged or no Parquet file.
         SourceChanged: a file was written to while it was in use.
 
@@ -61,17 +90,98 @@ class ParquetDataset(RowGroupSource):
 
     _endings = (".parquet",)
     _module = "pyarrow.parquet"
+    _most_open = 64 << 20
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: Fields = None,
+        *,
+        filters: Any = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+        cache: Cache = False,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
+    ) -> None:
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
+        self._is_remote = any(map(is_remote, self._given()))
+        self._looking = REQUESTS if self._is_remote else self._looking
+        room = byte_count("shard_cache_bytes", shard_cache_bytes)
+        opener = partial(
+            Storage,
+            Patience(retries, timeout_s=timeout_s),
+            checked_options(storage_options),
+            unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
+            cache=None if shard_cache is None else DiskCache(shard_cache, room),
+        )
+        self._storage: Handle[Storage] = Handle(opener, Storage.close)
+
+    def _given(self) -> list[Any]:
+        return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
+
+    def _found(self) -> Sequence[str | File]:
+        if not self._is_remote:
+            return super()._found()
+        storage, found = self._storage.get(), list[str | File]()
+        for path in self._given():
+            if is_remote(path):
+                found += found_remote(path, storage, self._endings)
+            else:
+                found += found_files([path], self._endings)
+        return found
+
+    def _at(self, path: str) -> File:
+        if not is_remote(path):
+            return super()._at(path)
+        blob = self._storage.get().open(path)
+        blob.close()
+        return RemoteFile(blob.name, blob.size, blob.tag, path)
+
+    def _stored_in(self) -> Iterable[str]:
+        local = [path for path in self._given() if not is_remote(path)]
+        return found_files(local, self._endings) if local else ()
+
+    # Any: a file as pyarrow takes it.
+    @contextmanager
+    def _reading(self, file: File) -> Iterator[Any]:
+        if not isinstance(file, RemoteFile):
+            with pyarrow().OSFile(file.path) as opened:
+                yield opened
+            return
+        blob = self._storage.get().open(file.address, file.version)
+        try:
+            yield BlobFile(blob)
+        finally:
+            blob.check()  # of a store that cannot be asked for one version
+            blob.close()
+
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+        """Return an iterable dataset of the same samples, as `RowGroupSource.stream` does.
+
+        Files that are far away are looked at now: otherwise each worker would, and might find others than its siblings.
+        """
+        if self._is_remote:
+            len(self)
+        return super().stream(shuffle=shuffle, seed=seed, window=window)
+
+    def close(self) -> None:
+        super().close()
+        self._storage.close()
 
     def _look(self, file: File) -> tuple[Any, list[int]]:
-        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
-        with pa.OSFile(file.path) as opened:
-            metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
+        with self._reading(file) as opened:
+            metadata = pyarrow("pyarrow.parquet").ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         stored = (metadata.metadata or {}).get(b"feedline")
         check_count(repr(file.path), stored, sum(counts))
         check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
-        self._opened.put(file.path, metadata)
+        self._opened.put(file, metadata, metadata.serialized_size)
         return schema, counts
 
     def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
@@ -79,22 +189,24 @@ class ParquetDataset(RowGroupSource):
         ds = pyarrow("pyarrow.dataset")
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
-        fragment = format_.make_fragment(footer.file.path, filesystem=pyarrow("pyarrow.fs").LocalFileSystem())
         masks = []
-        for part in fragment.split_by_row_group(filter=condition):
-            table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
-            masks.append((part.row_groups[0].id, table.column("kept")))
+        with self._reading(footer.file) as opened:
+            for part in format_.make_fragment(opened).split_by_row_group(filter=condition):
+                table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
+                masks.append((part.row_groups[0].id, table.column("kept")))
         return masks
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
+        pq = pyarrow("pyarrow.parquet")
         file.check()
         # A thread may have dropped it by now; whoever finds none reads it again.
-        metadata = self._opened.get(file.path)
-        with pa.OSFile(file.path) as opened:
+        metadata = self._opened.get(file)
+        with self._reading(file) as opened:
             reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
             if metadata is None:
-                self._opened.put(file.path, reader.metadata)
+                self._opened.put(file, reader.metadata, reader.metadata.serialized_size)
+            if isinstance(opened, BlobFile):
+                opened.fetch(chunks_of(opened.blob, reader.metadata, number, names))
             table = reader.read_row_group(number, columns=names, use_threads=False)
         validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both

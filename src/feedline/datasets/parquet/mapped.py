@@ -255,11 +255,11 @@ def _digest(*about: object) -> str:
 
 def _family(file: File) -> str:
     """Return how the names of all folders for a Parquet file begin."""
-    return f"{Path(file.path).stem}-{_digest(os.path.abspath(file.path))}-"
+    return f"{Path(file.path).stem}-{_digest(file.identity)}-"
 
 
 def _name(file: File, names: Sequence[str]) -> str:
-    return f"{_family(file)}{_digest(file.size, file.changed_ns)}-{_digest(sorted(names))}"
+    return f"{_family(file)}{_digest(file.size, file.tag)}-{_digest(sorted(names))}"
 
 
 def _make(place: Path, file: File) -> None:
@@ -272,7 +272,7 @@ def _make(place: Path, file: File) -> None:
     except FileExistsError:
         pass
     else:
-        current = f"{_family(file)}{_digest(file.size, file.changed_ns)}-"
+        current = f"{_family(file)}{_digest(file.size, file.tag)}-"
         for other in place.parent.iterdir():
             if other.name.startswith(_family(file)) and not other.name.startswith(current):
                 shutil.rmtree(other, ignore_errors=True)

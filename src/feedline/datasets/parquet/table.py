@@ -87,9 +87,6 @@ class Waste:
 
 T = TypeVar("T")
 
-_LOOKING = 8
-"""Files that are looked at at the same time, at first use. A guess."""
-
 # Any, throughout: pyarrow has no types to check against, and values are of any kind.
 
 CACHE_BYTES = 256 << 20
@@ -111,7 +108,9 @@ class RowGroupSource(TableSource):
     _module = "pyarrow"
     """What has to be installed."""
     _most_open = 64
-    """Files of which something is kept: a footer, a map."""
+    """Files of which something is kept, such as a map; of Parquet, bytes of footers."""
+    _looking = 8
+    """Files that are looked at at the same time, at first use. A guess."""
 
     def __init__(
         self,
@@ -131,12 +130,20 @@ class RowGroupSource(TableSource):
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
-        self._opened = BoundedCache[str, Any](self._most_open)
+        self._opened = BoundedCache[Any, Any](self._most_open)
         """What is kept of files. A map that a fork inherited is as good as the parent's."""
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
         self._waste = Waste()
+
+    def _found(self) -> Sequence[str | File]:
+        """Return the files that are meant: their paths, or what is known of them already."""
+        return found_files(self.paths, self._endings)
+
+    def _at(self, path: str) -> File:
+        """Look at a file. Raises SourceError: there is none, or it cannot be looked at."""
+        return File.at(path)
 
     @abstractmethod
     def _look(self, file: File) -> tuple[Any, list[int]]:
@@ -186,12 +193,12 @@ class RowGroupSource(TableSource):
     @property
     def _layout(self) -> Layout:
         if self._known is None:
-            files = found_files(self.paths, self._endings)
+            files = self._found()
             condition = condition_of(self.filters)
 
-            def look(number: int, path: str) -> Footer:
-                file = File.at(path)
-                with reading(file, f"looking at {path!r}"):
+            def look(number: int, found: str | File) -> Footer:
+                file = found if isinstance(found, File) else self._at(found)
+                with reading(file, f"looking at {file.path!r}"):
                     schema, counts = self._look(file)
                     groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
                     return Footer(file, types_of(schema, file), groups)
@@ -202,8 +209,8 @@ class RowGroupSource(TableSource):
                     found = checked_condition(masks, condition, footer.file, list(footer.types))
                     return replace(footer, groups=kept_groups(found, number))
 
-            footers = self._agreed(_together(look, files))
-            footers = footers if condition is None else _together(keep, footers)
+            footers = self._agreed(_together(look, files, self._looking))
+            footers = footers if condition is None else _together(keep, footers, self._looking)
             self._known = Layout(footers, self.fields)
         return self._known
 
@@ -302,11 +309,11 @@ class RowGroupSource(TableSource):
         return f"{super().__repr__()[:-1]}{filters})"
 
 
-def _together(act: Callable[[int, T], Footer], items: Sequence[T]) -> list[Footer]:
+def _together(act: Callable[[int, T], Footer], items: Sequence[T], thread_count: int) -> list[Footer]:
     """Do something with every file, given its number, by several threads if there are several files."""
     if len(items) == 1:
         return [act(0, items[0])]
-    with ThreadPoolExecutor(_LOOKING) as threads:
+    with ThreadPoolExecutor(thread_count) as threads:
         return list(threads.map(act, range(len(items)), items))
 
 

@@ -9,10 +9,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.values.shown import shown_address
+
+
+class Version(NamedTuple):
+    """Which content is meant of those that a file or object may have had."""
+
+    size: int
+    tag: str
+    """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
 
 
 class Blob(ABC):
@@ -24,7 +33,7 @@ class Blob(ABC):
     """The same as the user gave it: never shown."""
     size: int
     tag: str
-    """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
+    """As of `Version`."""
     is_local = False
     """True if a read costs next to nothing beyond its bytes."""
 

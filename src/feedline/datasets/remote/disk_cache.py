@@ -4,6 +4,9 @@ A piece is a file of its own, written under another name and then renamed, with 
 follows from what it is a piece of: address, size and tag. So a blob that changed has other pieces, whoever reads needs
 no lock, and a file may be deleted at any time: who has it open reads on, who comes later fetches it again.
 
+Workers and ranks often want the same piece at the same time. Who fetches it holds a lock on a file beside it, and the
+others wait for that: it is asked for once. The lock ends with its process; should that only be stopped, they wait on.
+
 The folder has one more file, which is locked while a piece is added. It holds how many bytes there are. When they are
 too many, those that were used least recently are deleted. A process that is killed leaves at most a file that counts
 for nothing, which the next one that has to delete something deletes as well.
@@ -18,7 +21,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from feedline.datasets.cache_file import check_own, write_whole
@@ -77,11 +80,29 @@ class DiskCache:
             return None  # written before a power failure
         return body
 
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes]) -> bytes:
+        """Return the bytes of a piece; of those who find that it is not there, one at a time fetches and keeps it."""
+        found = self.read(path, size)
+        if found is not None:
+            return found
+        with contextlib.ExitStack() as stack:
+            lock = path.with_name(f".{path.name}.lock")
+            with contextlib.suppress(OSError):  # a folder that cannot be written to, which `write` tells
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / MARK).touch()  # before any other file
+                stack.enter_context(_locked(lock))
+                stack.callback(lock.unlink, missing_ok=True)
+            found = self.read(path, size)  # another was quicker
+            if found is None:
+                found = fetch()
+                self.write(path, found)
+        return found
+
     def write(self, path: Path, body: bytes) -> None:
         """Keep a piece. If that cannot be done, a warning says so, and that is all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._locked() as mark:
+            with _locked(self.folder / MARK) as mark:
                 size = len(body) + 4
                 before = path.stat().st_size if path.exists() else 0  # another process was quicker
                 total = self._counted(mark) + size - before
@@ -96,17 +117,6 @@ class DiskCache:
                 "room, or give shard_cache= a folder that can be written to.",
                 FeedlineWarning,
             )
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        import fcntl  # there is none on Windows, where the rest of this file can be imported
-
-        mark = os.open(self.folder / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(mark, fcntl.LOCK_EX)
-            yield mark
-        finally:
-            os.close(mark)  # which lets go of the lock, as the end of a process does
 
     def _counted(self, mark: int) -> int:
         told = os.pread(mark, _COUNT.size, 0)
@@ -142,6 +152,21 @@ class DiskCache:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
 
 
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    import fcntl  # there is none on Windows, where the rest of this file can be imported
+
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield file
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing does not do it: a process forked meanwhile has it open, too
+    finally:
+        os.close(file)
+
+
 class CachedBlob(Blob):
     """A blob whose bytes are read from a disk where that has them, in pieces. Closes the blob with itself."""
 
@@ -166,10 +191,7 @@ class CachedBlob(Blob):
         first = number * PIECE_BYTES
         size = min(PIECE_BYTES, self.size - first)
         path = self._cache.path_of(self, number)
-        found = self._cache.read(path, size)
-        if found is None:
-            found = self._blob.read(first, first + size)
-            self._cache.write(path, found)
+        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size))
         self._last = number, found
         return found
 

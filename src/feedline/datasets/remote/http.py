@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from feedline.datasets.remote.blob import Blob, Patience, Throttled, Transient, read_range
+from feedline.datasets.remote.blob import Blob, Patience, Throttled, Transient, Version, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 
@@ -106,7 +106,13 @@ class HttpBlob(Blob):
     """A file of a web server that answers to ranges."""
 
     def __init__(
-        self, address: str, connections: Connections, patience: Patience, *, unsafe_redirects: bool = False
+        self,
+        address: str,
+        connections: Connections,
+        patience: Patience,
+        *,
+        unsafe_redirects: bool = False,
+        version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
         self.address = address
@@ -117,10 +123,10 @@ class HttpBlob(Blob):
         self._unsafe_redirects = unsafe_redirects
         self._begins_private = True
         """True if the address that was given is a private one; known when it was first asked."""
-        self.size = -1
-        self.tag = ""
+        self.size, self.tag = version or (-1, "")
         self._head = b""
-        self._head = read_range(self._first, 0, 1, name=self.name, patience=patience)
+        if version is None:
+            self._head = read_range(self._first, 0, 1, name=self.name, patience=patience)
         if self.size < 0:
             self.size = len(self._head)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline._optional import require
-from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, read_range
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
-from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
+from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.failures import words
 from feedline.values.shown import shown_url, without_secrets
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
-_PLAIN = ("endpoint_url", "region_name")
-"""Options that help to see what is wrong, and say nothing of who asks."""
-
-_SHORTEST = 4
-"""Characters of a value that is hidden: shorter ones are words of other texts."""
 
 
 class StoreBlob(Blob):
@@ -37,20 +31,26 @@ class StoreBlob(Blob):
     """
 
     def __init__(
-        self, address: str, system: Any, patience: Patience, renew: Callable[[Any], Any] = lambda system: system
+        self,
+        address: str,
+        system: Any,
+        patience: Patience,
+        renew: Callable[[Any], Any] = lambda system: system,
+        version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
         self.address = address
         self._system = system
         self._renew = renew
         """Returns a new file system, with credentials that are read anew."""
-        self._version: dict[str, str] = {}
-        """What a read is told to be of: known to s3 and gs."""
         self._path = system._strip_protocol(address)
         self._patience = patience
-        self.size, self.tag = self._ask()
+        self._pin = _PINS.get(protocol_of(address), "")
+        if version is None or not (self._pin and version.tag):
+            version = self._ask()
+        self.size, self.tag = version
 
-    def _ask(self) -> tuple[int, str]:
+    def _ask(self) -> Version:
         found: dict[str, Any] = {}
 
         def info(system: Any) -> bytes:
@@ -63,11 +63,11 @@ class StoreBlob(Blob):
 
         read_range(ask, 0, 1, name=self.name, patience=self._patience)
         if found.get("type") == "directory" or found.get("size") is None:
-            raise SourceError(f"{self.name} is not an object that can be read.")
-        tag = next((found[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime") if found.get(key)), "")
-        if not self._version:
-            self._version = {key: str(found[key]) for key in ("ETag", "generation") if found.get(key)}
-        return int(found["size"]), str(tag)
+            raise SourceError(
+                f"{self.name} is not an object that can be read, but a folder. If all files in it are meant, and this "
+                "source reads folders, end the address with /."
+            )
+        return _version_of(found, self._pin)
 
     def read(self, start: int, stop: int) -> bytes:
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
@@ -78,11 +78,11 @@ class StoreBlob(Blob):
     # Bytes of another version never come: the store is told which one is meant, where it can be.
     def _cat(self, system: Any, start: int, stop: int) -> bytes:
         data: bytes
-        if "ETag" in self._version and hasattr(system, "_call_s3"):
-            data = system_call(system, _get_if_match, self._path, self._version["ETag"], start, stop)
-        elif "generation" in self._version:
+        if self._pin == "ETag" and self.tag:
+            data = system_call(system, _get_if_match, self._path, self.tag, start, stop)
+        elif self._pin and self.tag:
             try:
-                data = system.cat_file(self._path, start=start, end=stop, generation=self._version["generation"])
+                data = system.cat_file(self._path, start=start, end=stop, generation=self.tag)
             except FileNotFoundError:
                 raise SourceChanged(f"{self.name} was changed or deleted while it was read.") from None
         else:
@@ -90,29 +90,26 @@ class StoreBlob(Blob):
         return data
 
     def _told(self, ask: Callable[[Any], bytes]) -> bytes:
-        """Ask the file system; if credentials have expired, once more with new ones."""
-        try:
-            with _told_as(self.address, self._system):
-                return ask(self._system)
-        except _Expired:
-            self._system = self._renew(self._system)
-        try:
-            with _told_as(self.address, self._system):
-                return ask(self._system)
-        except _Expired as exc:
-            raise SourceError(
-                f"{self.name} cannot be read: {words(exc)}. The credentials have expired, and those looked up anew "
-                "are no better. Renew them where they come from (environment, profile, role); with keys in "
-                "storage_options=, build the dataset with new ones and load the state."
-            ) from exc
+        answer, self._system = _asked(self.address, self._system, self._renew, ask)
+        return answer
 
     def check(self) -> None:
-        size, tag = self._ask()
-        if (size, tag) != (self.size, self.tag):
+        if not (self._pin and self.tag) and self._ask() != (self.size, self.tag):
             raise SourceChanged(f"{self.name} was changed while it was read.")
 
     def close(self) -> None:
         """Nothing: the connections belong to the file system."""
+
+
+_PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
+"""What tells versions of an object apart, in stores that can be asked for one of them."""
+
+
+# Any: fsspec has no types.
+def _version_of(found: Mapping[str, Any], pin: str) -> Version:
+    """Return which version of an object a store tells of."""
+    keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "LastModified", "mtime")
+    return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
 
 
 class _Expired(Exception):
@@ -138,15 +135,34 @@ async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int)
     which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
     answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
+        if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that does not know If-Match
+            raise SourceChanged(f"{shown_url(f's3://{path}')} was changed while it was read.")
         data: bytes = await answer["Body"].read()
         return data
     finally:
         answer["Body"].close()
 
 
-def system_call(system: Any, function: Any, *arguments: Any) -> Any:
-    """Run a coroutine function in the thread of a file system, with that as its first argument. Any: see above."""
-    return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+T = TypeVar("T")
+
+
+# Any: fsspec has no types.
+def _asked(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
+    """Ask a file system; if credentials have expired, one with new ones. Returns the answer, and which it was."""
+    try:
+        with _told_as(address, system):
+            return ask(system), system
+    except _Expired:
+        system = renew(system)
+    try:
+        with _told_as(address, system):
+            return ask(system), system
+    except _Expired as exc:
+        raise SourceError(
+            f"{shown_url(address)} cannot be read: {words(exc)}. The credentials have expired, and those looked up "
+            "anew are no better. Renew them where they come from (environment, profile, role); with keys in "
+            "storage_options=, build the dataset with new ones and load the state."
+        ) from exc
 
 
 def _code_of(exc: BaseException | None) -> str:
@@ -189,54 +205,6 @@ def _told_as(address: str, system: Any) -> Iterator[None]:
         raise Transient(text) from cause
 
 
-def close_system(system: Any) -> None:
-    """Close the connections of a file system."""
-    session = getattr(system, "_s3", None) or getattr(system, "_session", None)
-    loop = getattr(system, "loop", None)
-    if session is None or loop is None or not loop.is_running():
-        return
-    ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
-    asyncio = sys.modules["asyncio"]  # fsspec has imported it
-    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
-    for name in ("_s3", "_s3creator", "_session"):
-        if hasattr(system, name):
-            setattr(system, name, None)
-
-
-async def _awaited(ending: Any) -> None:
-    await ending
-
-
-# Any: options are those of fsspec's file systems, and may be secret.
-def without_values(text: str, options: Mapping[Any, Any]) -> str:
-    """Return a text without the values of options.
-
-    Example:
-        >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
-        'The key *** is unknown'
-    """
-    for value in sorted(set(_texts(options)), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if name not in _PLAIN or "@" in str(part):
-                yield from _texts(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, bytes):
-        yield from _texts(value.decode("utf-8", "replace"))
-    elif isinstance(value, str) and len(value) >= _SHORTEST:
-        yield value
-
-
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-
-
 def protocol_of(address: str) -> str:
     """Return the protocol of an address; empty for the path of a local file."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", address)
@@ -247,6 +215,14 @@ def protocol_of(address: str) -> str:
 def local_path(address: str) -> str:
     """Return the path of an address without protocol, or with file://."""
     return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
+
+
+# Any: whatever the user gave.
+def checked_options(options: Any) -> Mapping[str, Any]:
+    """Return `storage_options=`. Raises BadOption: it is no dict."""
+    if options is not None and not isinstance(options, Mapping):
+        raise BadOption(f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given.")
+    return options or {}
 
 
 class Storage:
@@ -270,39 +246,50 @@ class Storage:
         self._cache = cache
         self._lock = threading.Lock()
 
-    def open(self, address: str) -> Blob:
+    def open(self, address: str, version: Version | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec knows.
 
-        Raises SourceError: there is no such thing, or it cannot be reached; MissingExtra: a package is needed that is
-        not installed.
+        If it is known which version is meant, web servers, s3 and gs are asked nothing: every read says so.
+
+        Raises SourceError: there is no such thing, or it cannot be reached; SourceChanged: it is not that version;
+        MissingExtra: a package is needed that is not installed.
         """
         protocol = protocol_of(address)
         if not protocol:
-            return LocalBlob(local_path(address))
-        if protocol in ("http", "https"):
-            return self._open_http(address)
-        blob = StoreBlob(
-            address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system)
-        )
-        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+            blob: Blob = LocalBlob(local_path(address))
+        elif protocol in ("http", "https"):
+            blob = self._open_http(address, version)
+        else:
+            blob = StoreBlob(
+                address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system), version
+            )
+        if version is not None and (blob.size, blob.tag) != version:
+            blob.close()
+            raise SourceChanged(f"{blob.name} has changed since it was looked at.")
+        return blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
 
-    def listed(self, pattern: str) -> list[str]:
-        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted.
+    def listed(self, pattern: str) -> dict[str, Version]:
+        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted, and what is there.
 
         Raises SourceError: none does, or they cannot be listed.
         """
-        protocol, found = protocol_of(pattern), list[str]()
+        protocol, found = protocol_of(pattern), dict[str, Version]()
+        pin = _PINS.get(protocol, "")
+
+        def glob(system: Any) -> None:
+            for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
+                if facts["type"] == "file":
+                    found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
+            system.invalidate_cache()  # it keeps all that it was told
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            system = self._system(protocol)
-            with _told_as(pattern, system):
-                found.extend(f"{protocol}://{path}" for path in system.glob(system._strip_protocol(pattern)))
+            _asked(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
             yield b" "
 
         read_range(ask, 0, 1, name=shown_url(pattern), patience=self._patience)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
-        return sorted(found)
+        return dict(sorted(found.items()))
 
     def _renewed(self, protocol: str, old: Any) -> Any:
         """Return a file system in the place of one whose credentials have expired, the same for all who ask."""
@@ -311,15 +298,16 @@ class Storage:
                 self._expired.append(self._systems.pop(protocol))  # others may be at a request: closed at the end
         return self._system(protocol)
 
-    def _open_http(self, address: str) -> Blob:
+    def _open_http(self, address: str, version: Version | None) -> Blob:
         # Imported here, since it brings ssl and much else that nobody needs who reads local files: 30 ms.
         from feedline.datasets.remote.http import Connections, HttpBlob
 
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(self._patience.timeout_s)
-        blob = HttpBlob(address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects)
-        return blob if self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+        return HttpBlob(
+            address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects, version=version
+        )
 
     def _system(self, protocol: str) -> Any:
         with self._lock:
@@ -342,40 +330,3 @@ class Storage:
         # What a forked process inherited is not its own to close: the thread behind it stayed with the parent.
         if self.__dict__.get("_pid") == os.getpid():
             self.close()
-
-
-def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-    """Return a new file system of fsspec's. Any: fsspec has no types."""
-    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a range may be silent
-        given = options.get("config_kwargs") or {}
-        options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
-    extra = _EXTRAS.get(protocol, "s3")
-    purpose = f"reading {protocol}://"
-    fsspec = require("fsspec", extra=extra, purpose=purpose)
-    try:
-        if extra == "gs":
-            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
-            # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
-            require("gcsfs", extra="gs", purpose=purpose)
-            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
-        else:
-            kind = fsspec.get_filesystem_class(protocol)
-    except ImportError as exc:
-        if isinstance(exc, MissingExtra):
-            raise
-        raise MissingExtra(
-            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
-        ) from exc
-    except ValueError as exc:
-        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
-    try:
-        # A new one in every process: one that was made before a fork does not work after it.
-        system = kind(skip_instance_cache=True, **options)
-    except Exception as exc:  # of any kind: each has checks of its own
-        why = without_values(words(exc), options)
-        raise BadOption(
-            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
-        ) from (exc if why == words(exc) else None)
-    if "retries" not in options and hasattr(system, "retries"):
-        system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
-    return system

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.disk_cache import DiskCache
-from feedline.datasets.remote.storage import Storage, local_path, protocol_of
+from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
 from feedline.values.shown import shown_address
@@ -157,11 +157,7 @@ class Reading:
             checked_count("read_ahead", self.read_ahead, 0)
         checked_flag("unique_keys", self.unique_keys)
         checked_flag("unsafe_redirects", self.unsafe_redirects)
-        options: Any = self.storage_options
-        if not isinstance(options, Mapping):
-            raise BadOption(
-                f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given."
-            )
+        checked_options(self.storage_options)
 
     def depth(self, shards: list[str]) -> int:
         """Return how many chunks are fetched ahead. The system does it by itself for local files."""
@@ -187,6 +183,6 @@ class Reading:
         """Return the shards of a store that fit a pattern."""
         storage = self.open_storage()
         try:
-            return storage.listed(pattern)
+            return list(storage.listed(pattern))
         finally:
             storage.close()

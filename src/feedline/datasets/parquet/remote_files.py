@@ -1,0 +1,180 @@
+"""Parquet files that are far away: which ones there are, and how pyarrow reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.datasets.parquet.values import pyarrow
+from feedline.datasets.paths import File, natural
+from feedline.datasets.remote.blob import Blob, Version
+from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.values.shown import identity_of, shown_url
+
+_GAP = 1 << 18
+"""Bytes between two ranges that are fetched with them, rather than by a request of their own. A guess."""
+_PART = 8 << 20
+"""Bytes of a request, about: large enough that its time does not count, small enough to have several under way. A
+guess."""
+REQUESTS = 32
+"""Requests under way for a row group, and for the footers of many files. A guess."""
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RemoteFile(File):
+    """An object of a store, or a file of a web server, as it was when it was looked at."""
+
+    address: str = field(default="", repr=False)
+    """As the user gave it: never shown."""
+
+    @property
+    def version(self) -> Version:
+        """What is to be read."""
+        return Version(self.size, str(self.tag))
+
+    @property
+    def identity(self) -> str:
+        """As of `File`."""
+        return identity_of(self.address)
+
+    def check(self) -> None:
+        """Do nothing: every read asks for this version."""
+
+
+def is_remote(path: object) -> bool:
+    """True for the address of something far away."""
+    return isinstance(path, str) and bool(protocol_of(path))
+
+
+def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[RemoteFile | str]:
+    """Return the files that an address stands for: a pattern, a folder, or a file, of which nothing is known yet.
+
+    A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order.
+
+    Raises SourceError: there are none, or they cannot be listed.
+    """
+    place = address.partition("://")[2]
+    if protocol_of(address) in ("http", "https"):
+        return [address]
+    patterns = [address]
+    if not any(sign in place for sign in "*["):
+        if "." in place.partition("/")[2].rpartition("/")[2]:
+            return [address]
+        patterns = [f"{address.rstrip('/')}/**/*{ending}" for ending in endings]
+    found = {one: version for pattern in patterns for one, version in storage.listed(pattern).items()}
+    if patterns != [address]:
+        found = {one: version for one, version in found.items() if not os.path.basename(one).startswith((".", "_"))}
+    return [RemoteFile(shown_url(one), *found[one], one) for one in sorted(found, key=natural)]
+
+
+class BlobFile(io.RawIOBase):
+    """A blob as pyarrow reads files: by one thread at a time."""
+
+    def __init__(self, blob: Blob) -> None:
+        super().__init__()
+        self.blob = blob
+        self._at = 0
+        self._fetched: list[tuple[Range, bytes]] = []
+
+    def fetch(self, ranges: Iterable[Range]) -> None:
+        """Fetch ranges that will be read, those near each other together, and several parts at once."""
+        parts = parts_of((max(0, start), min(stop, self.blob.size)) for start, stop in ranges)
+        if len(parts) > 1:
+            with ThreadPoolExecutor(min(REQUESTS, len(parts)), "feedline-read") as threads:
+                contents = list(threads.map(lambda part: self.blob.read(*part), parts))
+        else:
+            contents = [self.blob.read(*part) for part in parts]
+        self._fetched = list(zip(parts, contents, strict=True))
+
+    # Any: whatever has bytes.
+    def read(self, size: int | None = -1) -> Any:
+        start, stop = self._at, self.blob.size
+        if size is not None and size >= 0:
+            stop = min(start + size, stop)
+        if stop <= start:
+            return b""
+        self._at = stop
+        pieces, at = list[memoryview](), start
+        for (first, last), content in self._fetched:
+            if first <= at < min(last, stop):
+                pieces.append(memoryview(content)[at - first : stop - first])
+                at = min(last, stop)
+        if at < stop:
+            return self.blob.read(start, stop)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.blob.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def parts_of(ranges: Iterable[Range]) -> list[Range]:
+    """Return what to ask for to have all of these ranges.
+
+    Example:
+        >>> parts_of([(400_000, 500_000), (0, 100), (200, 300), (800_000, 20_000_000)])
+        [(0, 300), (400000, 500000), (800000, 10400000), (10400000, 20000000)]
+    """
+    spans: list[Range] = []
+    for start, stop in sorted(range_ for range_ in ranges if range_[0] < range_[1]):
+        if spans and start - spans[-1][1] <= _GAP:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((start, stop))
+    parts: list[Range] = []
+    for start, stop in spans:
+        count = max(1, round((stop - start) / _PART))
+        cuts = [start + (stop - start) * cut // count for cut in range(count + 1)]
+        parts += itertools.pairwise(cuts)
+    return parts
+
+
+class _Noted(Exception):
+    """A range was asked for, and taken note of."""
+
+
+class _Notes(BlobFile):
+    """A file that takes note of what is to be read of it, and gives nothing."""
+
+    def __init__(self, blob: Blob) -> None:
+        super().__init__(blob)
+        self.ranges: list[Range] = []
+
+    def read(self, size: int | None = -1) -> Any:
+        self.ranges.append((self._at, self._at + (size or 0)))
+        raise _Noted
+
+
+# Any: pyarrow has no types.
+def chunks_of(blob: Blob, metadata: Any, number: int, names: list[str]) -> list[Range]:
+    """Return where the column chunks of a row group are, of some columns.
+
+    It is pyarrow's reader that is asked, not what stands in the footer: of a damaged one `RowGroupMetaData.column` ends
+    the process (pyarrow 26).
+    """
+    notes = _Notes(blob)
+    reader = pyarrow("pyarrow.parquet").ParquetFile(notes, metadata=metadata, pre_buffer=False)
+    wanted = set(names)
+    for path in [metadata.schema.column(place).path for place in range(metadata.num_columns)]:
+        # Those of nested columns begin with the name, and names may have dots as well.
+        if not wanted.isdisjoint(itertools.accumulate(path.split("."), "{}.{}".format)):
+            with contextlib.suppress(_Noted):
+                reader.read_row_group(number, columns=[path], use_threads=False)
+    return notes.ranges

@@ -1,0 +1,105 @@
+"""File systems of fsspec: made anew in every process, closed, and the values of their options not shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from feedline._optional import require
+from feedline.errors import BadOption, MissingExtra
+from feedline.failures import words
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+_PLAIN = ("endpoint_url", "region_name")
+"""Options that help to see what is wrong, and say nothing of who asks."""
+
+_SHORTEST = 4
+"""Characters of a value that is hidden: shorter ones are words of other texts."""
+
+
+def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
+    """Return a new file system of fsspec's. Any: fsspec has no types."""
+    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a range may be silent
+        given = options.get("config_kwargs") or {}
+        options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
+    extra = _EXTRAS.get(protocol, "s3")
+    purpose = f"reading {protocol}://"
+    fsspec = require("fsspec", extra=extra, purpose=purpose)
+    try:
+        if extra == "gs":
+            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
+            # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
+            require("gcsfs", extra="gs", purpose=purpose)
+            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
+        else:
+            kind = fsspec.get_filesystem_class(protocol)
+    except ImportError as exc:
+        if isinstance(exc, MissingExtra):
+            raise
+        raise MissingExtra(
+            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
+        ) from exc
+    except ValueError as exc:
+        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
+    try:
+        # A new one in every process: one that was made before a fork does not work after it.
+        system = kind(skip_instance_cache=True, **options)
+    except Exception as exc:  # of any kind: each has checks of its own
+        why = without_values(words(exc), options)
+        raise BadOption(
+            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
+        ) from (exc if why == words(exc) else None)
+    if "retries" not in options and hasattr(system, "retries"):
+        system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
+    return system
+
+
+def system_call(system: Any, function: Any, *arguments: Any) -> Any:
+    """Run a coroutine function in the thread of a file system, with that as its first argument. Any: see above."""
+    return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+
+
+def close_system(system: Any) -> None:
+    """Close the connections of a file system."""
+    session = getattr(system, "_s3", None) or getattr(system, "_session", None)
+    loop = getattr(system, "loop", None)
+    if session is None or loop is None or not loop.is_running():
+        return
+    ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
+    asyncio = sys.modules["asyncio"]  # fsspec has imported it
+    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
+    for name in ("_s3", "_s3creator", "_session"):
+        if hasattr(system, name):
+            setattr(system, name, None)
+
+
+async def _awaited(ending: Any) -> None:
+    await ending
+
+
+# Any: options are those of fsspec's file systems, and may be secret.
+def without_values(text: str, options: Mapping[Any, Any]) -> str:
+    """Return a text without the values of options.
+
+    Example:
+        >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
+        'The key *** is unknown'
+    """
+    for value in sorted(set(_texts(options)), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in _PLAIN or "@" in str(part):
+                yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, bytes):
+        yield from _texts(value.decode("utf-8", "replace"))
+    elif isinstance(value, str) and len(value) >= _SHORTEST:
+        yield value
