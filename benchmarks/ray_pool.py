@@ -91,7 +91,8 @@ def main(argv: list[str] | None = None) -> dict[str, list[float]]:
     parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.train:
-        train(*arguments.train[:3], float(arguments.train[3]))
+        address, pool, file, step_s = arguments.train
+        train(address, pool, file, float(step_s))
     import ray
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 100 << 20}
