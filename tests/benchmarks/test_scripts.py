@@ -425,3 +425,16 @@ def test_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [*BRIEF, "--images", "4", "--batch-size", "2", "--batches", "10", "--workers", "1", "--data", str(tmp_path)]
     found = summaries(rows_of("ray_data", flags, tmp_path))
     assert set(found) == {"feedline/ray", "feedline/process", "ray/data"}
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(400)
+def test_programs_that_want_the_same_of_a_pool_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    three, two, equal, (slow, hungry) = importlib.import_module("benchmarks.ray_pool").main(["--seconds", "5"]).values()
+    for each in (three, two, equal):
+        assert max(each) < 1.1 * min(each)
+    assert sum(two) > 0.7 * sum(three)  # the killed one's share is theirs now
+    assert 0 < slow <= 5.5  # which trains for 0.2 s on each batch
+    assert hungry > 1.3 * max(equal)

@@ -77,6 +77,13 @@ class Counting(torch.utils.data.IterableDataset[Any]):
         return iter(range(worker.id, 24, worker.num_workers))
 
 
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """A stream that the loader shares out over ranks and workers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.tensor(number), torch.rand(100)) for number in range(64))
+
+
 class Wide:
     """Sample i is 4 MB of i."""
 
@@ -90,11 +97,11 @@ class Wide:
 class Slow(Noise):
     """Sample i is its number, and waits for something."""
 
-    def __init__(self) -> None:
-        self.numbers = torch.arange(200)
+    def __init__(self, length: int = 200, seconds: float = 0.1) -> None:
+        self.numbers, self.seconds = torch.arange(length), seconds
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.1)
+        time.sleep(self.seconds)
         return self.numbers[index]
 
 
@@ -230,40 +237,52 @@ def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
 
 
 _RANK = """
-import pathlib, sys, time
+import sys
 import ray
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 from feedline import DataLoader, RayOptions
-from tests.engines.ray.test_loader import Noise
+from tests.engines.ray.test_loader import Noise, Stream
 
-rank, folder, address = int(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
-ray.init(address=address, log_to_driver=False)
-options = {"batch_size": 4, "shuffle": True, "seed": rank}
-expected = DataLoader(Noise(), **options)
-loader = DataLoader(Noise(), num_workers=2, engine=RayOptions(pool="ranks"), **options)
-for epoch in range(3):
-    for number, (found, made) in enumerate(zip(loader, expected, strict=True)):
-        assert all(one.equal(other) for one, other in zip(found, made, strict=True)), (epoch, number)
-        if number == 3:  # nobody is through before both have begun
-            pids = sorted(loader._resources.worker_pids)
-            (folder / f"{epoch}.{rank}").write_text(str(pids))
-            while not (folder / f"{epoch}.{1 - rank}").exists():
-                time.sleep(0.01)
-    assert number == 15
-print("through", loader.stats()["restarted_workers"])
+rank, folder, address = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+
+
+def loader_of(dataset, engine):
+    options = {"shard": True} if isinstance(dataset, Stream) else {"sampler": DistributedSampler(dataset, seed=3)}
+    return DataLoader(dataset, batch_size=4, seed=5, num_workers=2, engine=engine, **options)
+
+
+for dataset in (Noise(), Stream()):
+    own = loader_of(dataset, "process")
+    expected = [[(numbers.clone(), pixels.clone()) for numbers, pixels in own] for epoch in range(2)]
+    ray.init(address=address, log_to_driver=False)
+    loader, seen = loader_of(dataset, RayOptions(pool="ranks")), []
+    for epoch in range(2):
+        for number, (found, made) in enumerate(zip(loader, expected[epoch], strict=True)):
+            assert all(one.equal(other) for one, other in zip(found, made, strict=True)), (epoch, number)
+            seen += found[0].tolist()
+            if number == 2:  # nobody is through before both have begun
+                pids = [None, None]
+                dist.all_gather_object(pids, sorted(loader._resources.worker_pids))
+                assert pids[0] == pids[1] != [], pids
+    both = [None, None]
+    dist.all_gather_object(both, seen)
+    assert sorted(both[0] + both[1]) == sorted(2 * list(range(64))), both
+    assert loader.stats()["restarted_workers"] == 0
+    ray.shutdown()
+print("through")
 """
 
 
-def test_two_ranks_share_a_pool_epoch_after_epoch(cluster: Any, tmp_path: Path) -> None:
+def test_two_ranks_share_a_pool_and_get_what_engines_of_their_own_deliver(cluster: Any, tmp_path: Path) -> None:
     address = cluster.get_runtime_context().gcs_address
     command = [sys.executable, "-c", _RANK]
     ranks = [
         subprocess.Popen([*command, str(rank), str(tmp_path), address], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    assert [rank.communicate(timeout=200)[0].splitlines()[-1:] for rank in ranks] == [["through 0"]] * 2
-    for epoch in range(3):
-        first, second = ((tmp_path / f"{epoch}.{rank}").read_text() for rank in range(2))
-        assert first == second != "[]"
+    assert [rank.communicate(timeout=200)[0].splitlines()[-1:] for rank in ranks] == [["through"]] * 2
 
 
 _SHUT_DOWN = """
@@ -325,3 +344,35 @@ def test_the_number_of_workers_is_found() -> None:
     loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
     assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
     assert 1 <= loader.stats().settings["workers"] <= 8
+
+
+def test_the_number_of_actors_grows_with_demand_and_shrinks_again() -> None:
+    loader: Any = DataLoader(Slow(2000, 0.05), batch_size=1, num_workers="auto", engine="ray")
+    batches = iter(loader)
+
+    def has_come_to(counts: range, step_s: float) -> bool:
+        """Train until there are so many actors."""
+        for _ in batches:
+            time.sleep(step_s)
+            if len(loader._resources.worker_pids) in counts:
+                return True
+        return False
+
+    assert has_come_to(range(6, 9), 0.0), loader.tuning.log
+    assert has_come_to(range(1, 5), 0.12), loader.tuning.log
+
+
+def test_there_are_no_more_actors_than_the_cluster_has_free(cluster: Any) -> None:
+    class Other:
+        """Another program."""
+
+        def is_there(self) -> bool:
+            return True
+
+    other = cluster.remote(num_cpus=5)(Other).remote()
+    assert cluster.get(other.is_there.remote())
+    while cluster.available_resources().get("CPU") != 3:
+        time.sleep(0.05)  # Ray takes a moment to count
+    loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine="ray")
+    assert max(len(loader._resources.worker_pids) for _ in loader) == 3, loader.tuning.log
+    cluster.kill(other)

@@ -177,10 +177,34 @@ def obituary(number: int, place: Place | None, failure: BaseException, *, was_re
     return death
 
 
-def trouble(number: int, failure: BaseException) -> TransportError:
+# Any: the module.
+def is_trouble(ray: Any, failure: BaseException) -> bool:
+    """True if a batch did not come although the actor lives: it raised, or the object store of a node is full."""
+    errors = ray.exceptions
+    return isinstance(failure, (errors.RayTaskError, errors.ObjectStoreFullError, errors.OutOfDiskError))
+
+
+def trouble(ray: Any, number: int, failure: BaseException) -> TransportError:
     """Say what kept an actor from handing over what it had made."""
-    return TransportError(
-        f"Worker {number} could not hand over a batch through Ray: {words(failure)}. If the object store is full, "
-        "start Ray with a larger one (ray.init(object_store_memory=...)), or choose a smaller prefetch_factor or "
-        "memory_budget."
-    )
+    cause = getattr(failure, "cause", failure)
+    why, advice = words(cause), "`ray logs` has more"
+    if isinstance(cause, (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)):
+        why = f"the object store of a node is full, and so is the disk that Ray spills to ({type(cause).__name__})"
+        advice = (
+            "Start Ray with a larger store (ray.init(object_store_memory=...)) or make room on that disk; a smaller "
+            "prefetch_factor or memory_budget takes less of it"
+        )
+    return TransportError(f"Worker {number} could not hand over a batch through Ray: {why}. {advice}.")
+
+
+def full_store(ray: Any, batch_bytes: int) -> str | None:
+    """Say which object store has no room for one more batch, or less than a quarter of it free; None if none is so."""
+    # What is public has the sum over all nodes only.
+    free = ray._private.state.available_resources_per_node()
+    for node in ray.nodes():
+        size = node["Resources"].get("object_store_memory", 0)
+        left = free.get(node["NodeID"], {}).get("object_store_memory", size)
+        if node["Alive"] and left < max(batch_bytes, size / 4):
+            where = f"{node['NodeManagerHostname']} has {left / 2**20:.0f} of {size / 2**20:.0f} MiB free"
+            return f"The object store of {where}; Ray seems to wait for room, and cannot spill to disk (`ray logs`)."
+    return None

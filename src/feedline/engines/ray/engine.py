@@ -41,7 +41,7 @@ from feedline.failures import words
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
 _SAY_AFTER_S = 15.0
-"""How long a worker may take to start before a word is said about it."""
+"""How long a worker may take to start, or with a batch while the object store is full, before a word is said."""
 
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
@@ -76,6 +76,7 @@ class _Worker:
     phase: _Phase = _Phase.PLACING
     is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
+    """When it was asked for, or given its task."""
     placed_s: float = math.inf
     place: Place | None = None
     is_here: bool = False
@@ -112,7 +113,8 @@ class RayEngine(WorkerEngine):
         self._thread: threading.Thread | None = None
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was packed."""
-        self._told_of_start = False
+        self._told: set[_Phase] = set()
+        """Phases in which a worker had to wait that was told of."""
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
@@ -253,6 +255,7 @@ class RayEngine(WorkerEngine):
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
             self._check_connection()
             worker.current, data = worker.lane.popleft()
+            worker.since_s = time.monotonic()
             self._follow(worker, worker.actor.work.remote(self._name, data))
 
     def revoke(self, worker: int) -> int | None:
@@ -285,14 +288,14 @@ class RayEngine(WorkerEngine):
             if worker.phase is not _Phase.READY:
                 return self._begun(worker, failure, future)
             task_id, worker.current = worker.current, -1
-            if failure is not None and not isinstance(failure, self._ray.exceptions.RayTaskError):
+            if failure is not None and not cluster.is_trouble(self._ray, failure):
                 worker.phase = _Phase.GONE
                 return Result(
                     ResultKind.DIED, worker.number, -1, cluster.obituary(worker.number, worker.place, failure)
                 )
             self._give_next(worker)
         if failure is not None:
-            return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(worker.number, failure))
+            return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(self._ray, worker.number, failure))
         head, memory = future.result()
         result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
         if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
@@ -305,7 +308,7 @@ class RayEngine(WorkerEngine):
         death: Any = None
         if failure is not None:
             death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
-            if isinstance(failure, self._ray.exceptions.RayTaskError):
+            if cluster.is_trouble(self._ray, failure):
                 death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
             worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
@@ -325,35 +328,41 @@ class RayEngine(WorkerEngine):
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results = collected(self._answers, timeout_s)
         if not results:
-            self._look_at_starts(results)
+            self._look_at_workers(results)
         for result in results:
             if result.payload and isinstance(result.payload, bytes):  # FAILED or DIED: of the user's
                 result.payload = unpack_failure(result.payload)
         return results
 
-    def _look_at_starts(self, results: list[Result]) -> None:
-        """Say that workers are not started yet, and give up on those that take too long."""
+    def _look_at_workers(self, results: list[Result]) -> None:
+        """Say what workers wait for if it is Ray's to give, and give up on those that get no place for too long."""
         self._check_connection()
-        now_s = time.monotonic()
+        now_s, timeout_s = time.monotonic(), self._options.start_timeout_s
         for one in self._workers:
             waits_s = now_s - one.since_s
-            if one.phase is not _Phase.PLACING or waits_s < min(_SAY_AFTER_S, self._options.start_timeout_s):
+            if waits_s < min(_SAY_AFTER_S, timeout_s):
                 continue
-            if waits_s >= self._options.start_timeout_s:
-                self._part_from(one)
+            if one.current >= 0:
+                full = cluster.full_store(self._ray, self._store.largest)
+                if full is not None:
+                    self._tell(one, f"waits since {waits_s:.0f} s to hand over a batch. {full}")
+            elif one.phase is _Phase.PLACING:
                 why = cluster.shortage(self._ray, self._options)
+                if waits_s < timeout_s:
+                    self._tell(one, f"waits since {waits_s:.0f} s to be started by Ray. {why}")
+                    continue
+                self._part_from(one)
                 death = WorkerStartError(
-                    f"Worker {one.number} was not started by Ray within {self._options.start_timeout_s:g} s. {why} Ask "
-                    "for less (fewer workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
+                    f"Worker {one.number} was not started by Ray within {timeout_s:g} s. {why} Ask for less (fewer "
+                    "workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
                 )
                 results.append(Result(ResultKind.DIED, one.number, -1, death))
-            elif not self._told_of_start:
-                self._told_of_start = True
-                tell(
-                    f"Worker {one.number} waits since {waits_s:.0f} s to be started by Ray. "
-                    f"{cluster.shortage(self._ray, self._options)} It goes on waiting.",
-                    WaitingForRay,
-                )
+
+    def _tell(self, worker: _Worker, what: str) -> None:
+        """Warn of a worker that waits, once for each phase of workers."""
+        if worker.phase not in self._told:
+            self._told.add(worker.phase)
+            tell(f"Worker {worker.number} {what} It goes on waiting.", WaitingForRay)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
