@@ -131,7 +131,7 @@ class Driver:
             StopIteration: there is none, or nobody is to wait any more.
         """
         machine = self.machine
-        if self._receipts.are_held:
+        if self._receipts.held:
             self._receipts.acknowledge()
         machine.now_s = self._asked_s = time.monotonic()
         machine.ask()
@@ -150,7 +150,9 @@ class Driver:
                 self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:
-        machine, epoch = self.machine, self.epoch
+        machine = self.machine
+        epoch = machine.epoch
+        assert epoch is not None
         result = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
@@ -293,6 +295,8 @@ class Driver:
                 if trouble is not None:
                     machine.unsaid.append((trouble, GrowingWorker))
             machine.answered(result)
+        if len(results) > 1:
+            self._slots.unpack_ahead(results)
         if now_s >= watch.next_s:
             for found in watch.look(now_s):
                 if isinstance(found, int):
