@@ -16,7 +16,7 @@ import mmap
 import pickle
 import struct
 from collections.abc import Callable
-from ctypes import memmove
+from ctypes import memmove, string_at
 from typing import Any
 
 import numpy as np
@@ -180,6 +180,26 @@ class MessageWriter(SlotWriter):
         self.used = start + size
         self._spans.append((start, size))
         return start
+
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Do the same as for a slot, in one call: for a small batch, calls are what counts."""
+        copied = self._copied
+        if copied and (known := self.offset_of(address, size)) is not None:
+            return known
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        if end > self._end:
+            raise SlotFull
+        memmove(self.address + start, address, size)
+        self.used = end
+        self._spans.append((start, size))
+        if lasting and len(copied) < _REMEMBERED:
+            copied.append((address, address + size, start))
+        return start
+
+    def contents(self) -> bytes:
+        """Return what was written."""
+        return string_at(self.address, self.used)
 
 
 class PartWriter(SlotWriter):

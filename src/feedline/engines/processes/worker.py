@@ -37,7 +37,7 @@ from feedline.engines.processes.messages import (
 )
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
-from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.codec import Codec, MessageWriter, SlotFull, SlotWriter
 from feedline.transport.sparse import map_file, why_no_more
 from feedline.types import TIMES, Call, ResultKind, Task, WorkerSpec
 
@@ -186,8 +186,8 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
 def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
     try:
         body = codec.encode(batch, room)
-        if task.slot < 0:
-            body += room.view[: room.used].tobytes()
+        if isinstance(room, MessageWriter):
+            body += room.contents()
         return Message(Kind.DONE, task.id, body, room.used)
     except SlotFull:
         pass
