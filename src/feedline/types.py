@@ -288,6 +288,8 @@ class Parcel:
     used: int
     reader: Any = None
     """Of memory of its own, if the batch has no slot or did not fit it."""
+    batch: Any = None
+    """What was made of it already, if anything."""
 
 
 @dataclass(frozen=True)

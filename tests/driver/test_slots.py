@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from feedline.core.counters import Counters
 from feedline.driver.slots import Slots
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
 from feedline.transport.arena import Arena
-from feedline.transport.codec import Codec, SlotWriter
+from feedline.transport.codec import Codec, MessageWriter, SlotWriter
 from feedline.transport.reading import LARGE_BYTES, Copies
 from feedline.types import Parcel, Result, ResultKind
 
@@ -145,3 +147,23 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     slots.close()
     assert slots.acquire(0) == slot
     assert slots.acquire(0) == -1, "it came back once"
+
+
+def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
+    framework = TorchFramework()
+    slots, codec = Slots(None, framework, Counters()), Codec(framework)
+
+    def parcel(number: int) -> Parcel:
+        memory = np.zeros(1 << 10, np.uint8)
+        writer = MessageWriter(memory, memory.__array_interface__["data"][0])
+        header = codec.encode([torch.full((3,), number)], writer)
+        return Parcel(header + writer.contents(), -1, writer.used)
+
+    for number in range(2):
+        slots.unpack(parcel(number))  # what the others are like
+    results = [Result(ResultKind.DONE, 0, number, parcel(number)) for number in range(4)]
+    results.insert(1, Result(ResultKind.FAILED, 0, 9, ValueError()))
+    slots.unpack_ahead(results)
+    parcels = [result.payload for result in results if result.kind is ResultKind.DONE]
+    assert all(parcel.batch is not None for parcel in parcels)
+    assert [slots.unpack(parcel)[0].tolist() for parcel in parcels] == [[number] * 3 for number in range(4)]

@@ -527,11 +527,15 @@ def test_rows_of_another_size_are_refused() -> None:
 # -- batches behind their headers ---
 
 
+def message_writer(size: int = 1 << 14) -> MessageWriter:
+    view = np.zeros(size, np.uint8)
+    return MessageWriter(view, view.__array_interface__["data"][0])
+
+
 def packed(codec: Codec, batch: Any) -> tuple[bytes, int]:
-    view = np.zeros(1 << 14, np.uint8)
-    writer = MessageWriter(view, view.__array_interface__["data"][0])
+    writer = message_writer()
     header = codec.encode(batch, writer)
-    return header + view[: writer.used].tobytes(), writer.used
+    return header + writer.contents(), writer.used
 
 
 def forms(first: float) -> list[Any]:
@@ -563,3 +567,49 @@ def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
     for is_fake in (False, True, True, False, False, False, True):
         with FakeTensorMode() if is_fake else contextlib.nullcontext():
             assert isinstance(codec.decode_packed(*message)[0], FakeTensor) == is_fake
+
+
+@pytest.mark.parametrize("form", range(len(forms(0))))
+def test_what_is_read_ahead_is_like_the_batch_before_and_has_memory_of_its_own(form: int) -> None:
+    codec = Codec(TorchFramework())
+    messages = [packed(codec, forms(number)[form]) for number in range(5)]
+    assert codec.decode_packed(*messages[0], ahead=True) is None, "nothing is known yet"
+    for message in messages[:2]:
+        codec.decode_packed(*message)
+    ahead = [codec.decode_packed(*message, ahead=True) for message in messages[2:]]
+    assert codec.decode_packed(*packed(codec, [torch.zeros(5, 2)]), ahead=True) is None, "another layout"
+    if messages[0][0][0] == 2:
+        assert all(map(same, ahead, [forms(number)[form] for number in range(2, 5)]))
+    else:
+        assert ahead == [None] * 3, "a pickle may run code of the user's: not before somebody asks"
+    assert same(codec.decode_packed(*messages[4]), forms(4)[form])
+
+
+def test_nothing_is_read_ahead_where_tensors_are_others_than_later() -> None:
+    codec = Codec(TorchFramework())
+    message = packed(codec, [torch.ones(3)])
+    for _ in range(2):
+        codec.decode_packed(*message)
+    for mode in (torch.inference_mode(), FakeTensorMode()):
+        with mode:
+            assert codec.decode_packed(*message, ahead=True) is None
+    [tensor] = codec.decode_packed(*message, ahead=True)
+    assert not tensor.is_inference()
+
+
+def test_the_header_of_a_batch_like_the_one_before_is_not_made_anew() -> None:
+    codec = Codec(TorchFramework())
+    first, second = (codec.encode(forms(number)[1], message_writer()) for number in range(2))
+    assert second is first
+    assert codec.encode([torch.zeros(5, 2)], message_writer()) != first
+
+
+def test_a_message_that_is_full_says_so() -> None:
+    writer = message_writer(128)
+    source = np.arange(65, dtype=np.uint8)
+    address = source.__array_interface__["data"][0]
+    assert writer.copy(address, 64) == 0
+    assert writer.copy(address + 8, 8) == 8, "a view of what was copied"
+    with pytest.raises(SlotFull):
+        writer.copy(address, 65)
+    assert writer.contents() == source[:64].tobytes()

@@ -42,14 +42,14 @@ class Writer(Memory, Protocol):
     address: int
     """Where it begins."""
 
-    def place(self, size: int) -> int:
-        """Reserve `size` bytes and return their offset; raises if there is no room."""
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Copy memory here, unless it lies here already; returns its offset, raises if there is no room.
+
+        If it is lasting, it stays what it is until the batch is written, and views of it become views of the copy.
+        """
 
     def offset_of(self, address: int, size: int) -> int | None:
         """Return the offset of memory that was allocated or copied here, None for any other."""
-
-    def remember(self, address: int, size: int, offset: int) -> None:
-        """Note that lasting memory was copied to `offset`, so that views of it become views of the copy."""
 
 
 class Reader(Protocol):

@@ -55,7 +55,7 @@ class Machine(Workers):
         Raises:
             Exception: what a method call raised in a worker, or the scheduler after the last batch.
         """
-        self.wait_anew()
+        self._deadline_s = None
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed

@@ -134,7 +134,7 @@ class Driver:
             StopIteration: there is none, or nobody is to wait any more.
         """
         machine = self.machine
-        if self._receipts.are_held:
+        if self._receipts.held:
             self._receipts.acknowledge()
         machine.now_s = self._asked_s = self._clock()
         machine.ask()
@@ -153,7 +153,9 @@ class Driver:
                 self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:
-        machine, epoch = self.machine, self.epoch
+        machine = self.machine
+        epoch = machine.epoch
+        assert epoch is not None
         result = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
@@ -297,6 +299,8 @@ class Driver:
                 if trouble is not None:
                     machine.unsaid.append((trouble, GrowingWorker))
             machine.answered(result)
+        if len(results) > 1:
+            self._slots.unpack_ahead(results)
         if now_s >= watch.next_s:
             for found in watch.look(now_s):
                 if isinstance(found, int):

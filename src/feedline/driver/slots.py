@@ -107,7 +107,7 @@ class Slots:
                 self.release(slot)
             return self._codec.decode(parcel.header, parcel.reader)
         if slot < 0:
-            return self._codec.decode_packed(parcel.header, parcel.used)
+            return self._codec.decode_packed(parcel.header, parcel.used) if parcel.batch is None else parcel.batch
         assert arena is not None
         try:
             reader = arena.reader(slot, parcel.used)
@@ -115,6 +115,15 @@ class Slots:
             return self._codec.decode(parcel.header, reader)
         finally:
             arena.finish(slot)
+
+    def unpack_ahead(self, results: list[Result]) -> None:
+        """Unpack small batches that came at once: in a row, each takes half the time that it takes alone."""
+        for result in results:
+            parcel = result.payload
+            if type(parcel) is Parcel and parcel.slot < 0 and parcel.reader is None:
+                parcel.batch = self._codec.decode_packed(parcel.header, parcel.used, ahead=True)
+                if parcel.batch is None:
+                    return
 
     def discard(self, result: Result) -> None:
         """Take back the slot of a batch nobody wants. May be called for what was unpacked, or has no slot."""

@@ -56,7 +56,7 @@ class NumpyFramework:
     def rebuild(self, description: Any, reader: memory.Reader) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
 
-    def copied(self, batch: Any) -> Any:
+    def copied(self, batch: Any, *, ahead: bool = False) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:

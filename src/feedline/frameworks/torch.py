@@ -135,8 +135,10 @@ class TorchFramework:
             return tensors
         return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
 
-    def copied(self, batch: Any) -> Any:
+    def copied(self, batch: Any, *, ahead: bool = False) -> Any:
         if _mode_count():  # FakeTensorMode, for one, takes no tensors that were made outside of it
+            return None
+        if ahead and torch.is_inference_mode_enabled():  # what is made in there cannot be trained with
             return None
         if type(batch) is list:
             return [tensor.clone() for tensor in batch]

@@ -6,7 +6,6 @@ goes by its parts: sparse tensors as indices and values, views with their stride
 
 from __future__ import annotations
 
-import ctypes
 import math
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -42,13 +41,7 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
     size = tensor.nbytes
     if size == 0:
         return code, -1, shape
-    offset = writer.offset_of(tensor.data_ptr(), size)
-    if offset is None:
-        offset = writer.place(size)
-        ctypes.memmove(writer.address + offset, tensor.data_ptr(), size)
-        if lasting:
-            writer.remember(tensor.data_ptr(), size, offset)
-    return code, offset, shape
+    return code, writer.copy(tensor.data_ptr(), size, lasting=lasting), shape
 
 
 def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:

@@ -16,6 +16,7 @@ import mmap
 import pickle
 import struct
 from collections.abc import Callable
+from ctypes import memmove, string_at
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,20 @@ class SlotWriter:
         if len(self._copied) < _REMEMBERED:
             self._copied.append((address, address + size, offset))
 
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Copy memory into the slot, unless it lies there already; returns its offset. `lasting`: see `remember`.
+
+        Raises:
+            SlotFull: there is no room.
+        """
+        offset = self.offset_of(address, size)
+        if offset is None:
+            offset = self.place(size)
+            memmove(self.address + offset, address, size)
+            if lasting:
+                self.remember(address, size, offset)
+        return offset
+
     def write_anew(self, data: bytes) -> int:
         """Copy bytes into the slot, whatever their address: what was copied from there before may have died since."""
         offset = self.place(len(data))
@@ -165,6 +180,26 @@ class MessageWriter(SlotWriter):
         self.used = start + size
         self._spans.append((start, size))
         return start
+
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Do the same as for a slot, in one call: for a small batch, calls are what counts."""
+        copied = self._copied
+        if copied and (known := self.offset_of(address, size)) is not None:
+            return known
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        if end > self._end:
+            raise SlotFull
+        memmove(self.address + start, address, size)
+        self.used = end
+        self._spans.append((start, size))
+        if lasting and len(copied) < _REMEMBERED:
+            copied.append((address, address + size, start))
+        return start
+
+    def contents(self) -> bytes:
+        """Return what was written."""
+        return string_at(self.address, self.used)
 
 
 class PartWriter(SlotWriter):
@@ -236,6 +271,10 @@ class Codec:
         self._encoder = _Encoder(framework.reducers(), reducers or {})
         if override is not None:
             vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
+        self._description: Any = None
+        """Of the last batch of a usual form that was written, and"""
+        self._described = b""
+        """its header."""
         self._last_header = b""
         """Of the last batch that came behind its header."""
         self._last_memory: Bytes = np.empty(0, np.uint8)
@@ -252,9 +291,11 @@ class Codec:
         """
         description = self._framework.describe(batch, writer)
         if description is not None and not writer.overlaps():
-            body = marshal.dumps(description)
-            if len(body) <= _INLINE_HEADER_BYTES:
-                return b"\2" + body
+            if description != self._description:  # otherwise the batch is like the one before
+                self._description, self._described = description, b"\2" + marshal.dumps(description)
+            if len(self._described) <= _INLINE_HEADER_BYTES:
+                return self._described
+            body = self._described[1:]
             return b"\3" + _SPILLED.pack(writer.write_anew(body), len(body))
         try:
             return self.encode_object(batch, writer)
@@ -310,26 +351,36 @@ class Codec:
         finally:
             set_being_read(None)
 
-    def decode_packed(self, packed: bytes, used: int) -> Any:
+    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
         """Read a batch of `used` bytes that lies behind its header; each of its arrays gets memory of its own.
 
         Small batches are usually like the one before: then they are laid where that one was, and its views are copied.
         Making each array from its description takes longer (`benchmarks.w1_tiny`, column "consumer CPU us").
+
+        Args:
+            packed: header and batch.
+            used: bytes of the batch.
+            ahead: True if nobody has asked for this batch yet. Then it is read only if it is like the one before and
+                comes out the same at any time; otherwise the answer is None.
         """
         size = len(packed) - used
         header = packed[:size]
         if header != self._last_header:
+            if ahead:
+                return None
             self._last_header, self._last_views = header, None
         elif header[0] == 2:
             if self._last_views is None:
+                if ahead:
+                    return None
                 self._last_memory = np.empty(used, np.uint8)
                 self._last_views = self._framework.rebuild(marshal.loads(header[1:]), Views(self._last_memory))
             self._last_memory.data[:] = packed[size:]
-            batch = self._framework.copied(self._last_views)
-            if batch is not None:
+            batch = self._framework.copied(self._last_views, ahead=ahead)
+            if batch is not None or ahead:
                 return batch
             self._last_views = None
-        return self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
+        return None if ahead else self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
 
 
 def _buffer(reader: Reader, start: int, size: int) -> Bytes:

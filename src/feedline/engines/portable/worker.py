@@ -140,6 +140,7 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
     """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
     answer = _answer(request, runner, codec, outbox, number)
+    runner.look_for_bonds()
     answer.bound = runner.bound
     return answer
 

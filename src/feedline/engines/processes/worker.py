@@ -37,7 +37,7 @@ from feedline.engines.processes.messages import (
 )
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
-from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.codec import Codec, MessageWriter, SlotFull, SlotWriter
 from feedline.transport.sparse import map_file, why_no_more
 from feedline.types import TIMES, Call, ResultKind, Task, WorkerSpec
 
@@ -111,34 +111,40 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
             trainer.tell(message)
             continue
         tasks = [read_task(single) for single in apart(message)]
+        last = tasks[-1]
         for task in tasks:
             if task.id <= trainer.unwanted:
                 trainer.tell(Message(Kind.EMPTY, task.id, b""))
                 continue
             begun_s = time.monotonic()
-            _do(link, trainer, runner, codec, task)
+            _do(link, trainer, runner, codec, task, is_last=task is last)
             heap.worked()
-            if len(tasks) > 1 and time.monotonic() - begun_s > _LONG_S:  # then the epoch may have been left meanwhile
+            if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left meanwhile
                 trainer.look_for_unwanted()
 
 
-def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
-    """Do a task, and answer it."""
+def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task, *, is_last: bool) -> None:
+    """Do a task, and answer it. What binds tasks to this worker is looked for after the last of those of a packet."""
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
     room = link.arena.writer(task.slot, task.part)
-    memory, address = weakref.ref(room.view), room.address
-    answer, notes = _answer(runner, codec, link, task, room)
-    used = room.used
-    del room
-    if used and task.slot >= 0 and memory() is not None:  # the batch is gone, yet somebody refers to its memory
-        try:
-            link.arena.part_with(task.slot, address, used)
-        except OSError as exc:
-            answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
+    if task.slot < 0:
+        answer, notes = _answer(runner, codec, link, task, room)
+    else:
+        memory, address = weakref.ref(room.view), room.address
+        answer, notes = _answer(runner, codec, link, task, room)
+        used = room.used
+        del room
+        if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+            try:
+                link.arena.part_with(task.slot, address, used)
+            except OSError as exc:
+                answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
     if notes is not None:
         trainer.tell(notes)
+    if is_last:
+        runner.look_for_bonds()
     answer.bound = runner.bound
     trainer.tell(answer)
 
@@ -180,8 +186,8 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
 def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
     try:
         body = codec.encode(batch, room)
-        if task.slot < 0:
-            body += room.view[: room.used].tobytes()
+        if isinstance(room, MessageWriter):
+            body += room.contents()
         return Message(Kind.DONE, task.id, body, room.used)
     except SlotFull:
         pass
