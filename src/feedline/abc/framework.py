@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,15 @@ Gather = Callable[[NDArray[np.int64]], Any]
 
 Reducer = Callable[[Any, Writer], Any]
 """Reduces an array for pickling: gets the array and the slot writer, returns what `__reduce__` would."""
+
+
+@runtime_checkable
+class QuickGather(Protocol):
+    """A `Gather` that has a short way."""
+
+    quick: Gather | None
+    """Makes a small batch as the gather does, but of nothing that belongs to a task: it runs no code of the user's,
+    draws no random numbers and writes into no slot. Returns None for any other batch, and for indices out of range."""
 
 
 class Framework(Protocol):

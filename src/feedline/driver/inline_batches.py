@@ -22,11 +22,12 @@ from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
 from feedline.observe.stages import TRANSFORM
+from feedline.randomness import scope as randomness
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom, in_room
-from feedline.types import DatasetKind, Draw, Result, ResultKind, Span, Task, WorkerSpec
+from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task, WorkerSpec
 
 
 class InlineBatches(ExclusiveBatches):
@@ -92,6 +93,7 @@ class InlineBatches(ExclusiveBatches):
             checkpoint.live = runner.states
         assert checkpoint.plan is not None
         self._runner = runner
+        self._quick = runner.quick
         self._plan = checkpoint.plan
         weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
@@ -243,6 +245,13 @@ class InlineBatches(ExclusiveBatches):
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
+        quick = self._quick
+        if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
+            # What batches before have left warm is given back by those that are made in a room.
+            if self._arena is None or not self._arena.is_warm:
+                batch = quick(indices.array)
+                if batch is not None:
+                    return batch
         if not self._guards:
             return in_room(self._room, self._runner.make, indices, partial(self._plan.draw, ordinal))
         draw = self._plan.draw(ordinal)

@@ -11,12 +11,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from feedline.abc import memory
+from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.bonds import Bonds
 from feedline.engines.telling import notes_on
 from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
+from feedline.fetch.fetcher import GatheringFetcher
 from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
@@ -377,6 +379,11 @@ class Runner:
         """The stream that batches are cut from, if the dataset is iterable."""
         stream: Stream = self._fetch.stream  # type: ignore[union-attr]  # the fetchers of streams have one
         return stream
+
+    @property
+    def quick(self) -> Gather | None:
+        """What makes small batches of the epoch without a task, if there is such a thing; see `QuickGather`."""
+        return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
 
     @property
     def is_stateful(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.framework import Gather
+from feedline.abc.framework import Gather, QuickGather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Asking, Guard, listed, plain
@@ -50,7 +50,7 @@ def fetcher_for(
     if guard is not None:
         return _guarded(gather, dataset, collate, spec, scope, guard)
     if gather is not None:
-        return _gathering(gather, dataset, collate, scope)
+        return GatheringFetcher(gather, dataset, collate, scope)
     if scope.seeds_globals:
         return SeededFetcher(_asking(dataset, collate, spec), scope)
     if not spec.batched:
@@ -79,7 +79,7 @@ def _guarded(
 
     if gather is None:
         return slow
-    quick = _gathering(gather, dataset, collate, scope)
+    quick = GatheringFetcher(gather, dataset, collate, scope)
 
     def fetch(indices: Any) -> Any:
         if guard.is_clear:
@@ -129,25 +129,28 @@ def draws_apart(dataset: Any) -> bool:
     return not getattr(dataset, "__getitems__", None)
 
 
-def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
-    several = getattr(dataset, "__getitems__", None)
+class GatheringFetcher:
+    """Makes batches in one vectorised step, and those for which there is none sample by sample."""
 
-    def fetch(indices: Any) -> Any:
+    def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
+        self._gather = gather
+        self.quick = gather.quick if isinstance(gather, QuickGather) else None
+        self._several = getattr(dataset, "__getitems__", None)
+        self._each = _each(dataset, collate, scope)
+        self._collate = collate
+
+    def __call__(self, indices: Any) -> Any:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array):
             try:
-                batch = gather(array)
+                batch = self._gather(array)
             except IndexError:
                 batch = None  # the dataset itself has the right error for it
             if batch is not None:
                 return batch
-        if several is not None:
-            return collate(several(plain(indices)))
-        samples = [dataset[index] for index in scope.following(listed(indices))]
-        scope.collate()
-        return collate(samples)
-
-    return fetch
+        if self._several is not None:
+            return self._collate(self._several(plain(indices)))
+        return self._each(indices)
 
 
 def _as_index_array(indices: Any) -> NDArray[np.int64] | None:

@@ -38,21 +38,29 @@ Take = Callable[[Indices], "tuple[list[Column], Form] | None"]
 def gather_for(dataset: Any) -> Gather | None:
     """Return a function that makes the batch of some indices, or None if `dataset` is not just tensors."""
     take = _take_from(dataset)
-    if take is None:
-        return None
-    known = take
+    return None if take is None else _Gather(take)
 
-    def gather(indices: Indices) -> Any:
-        taken = known(indices)
+
+class _Gather:
+    """Makes batches of what `take` returns."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self.quick = take.quick if isinstance(take, _Tensors) else None
+        """See `feedline.abc.framework.QuickGather`."""
+
+    def __call__(self, indices: Indices) -> Any:
+        taken = self._take(indices)
         if taken is None:
             return None
         columns, form = taken
         if form == "list":
             return columns
-        columns = [list(column) if type(column) is Positions else column for column in columns]
-        return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
+        return _batch_of([list(column) if type(column) is Positions else column for column in columns], form)
 
-    return gather
+
+def _batch_of(columns: list[Any], form: Form) -> Any:
+    return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
 
 
 def _take_from(dataset: Any) -> Take | None:
@@ -115,17 +123,37 @@ def _from_tensors(tensors: list[torch.Tensor], form: Form) -> Take | None:
     count = min((len(tensor) for tensor in tensors), default=0)
     if count == 0:
         return None
-    columns = [_Column(tensor) for tensor in tensors]
-    arrays = [column.array for column in columns if column.array is not None]
-    few = _LARGE_BYTES // max(column.row_bytes for column in columns) if len(arrays) == len(columns) else 0
+    return _Tensors([_Column(tensor) for tensor in tensors], form)
 
-    def take(indices: Indices) -> tuple[list[Column], Form]:
-        if len(indices) < few:
-            return [torch.from_numpy(array.take(indices, 0)) for array in arrays], form
-        return [column.take(indices) for column in columns], form
 
-    return take
+class _Tensors:
+    """Rows of tensors: a `Take`."""
 
+    def __init__(self, columns: list[_Column], form: Form) -> None:
+        self._columns = columns
+        self._form = form
+        arrays = [column.array for column in columns if column.array is not None]
+        self._takes = [array.take for array in arrays]
+        self._few = _LARGE_BYTES // max(column.row_bytes for column in columns) if len(arrays) == len(columns) else 0
+        """Fewer samples than this are taken by NumPy, into memory of their own."""
+
+    def __call__(self, indices: Indices) -> tuple[list[Column], Form]:
+        if len(indices) < self._few:
+            return [torch.from_numpy(take(indices, 0)) for take in self._takes], self._form
+        return [column.take(indices) for column in self._columns], self._form
+
+    def quick(self, indices: Indices) -> Any:
+        """See `feedline.abc.framework.QuickGather`."""
+        if not 0 < len(indices) < self._few:
+            return None
+        try:
+            columns = [_from_numpy(take(indices, 0)) for take in self._takes]
+        except IndexError:
+            return None
+        return columns if self._form == "list" else _batch_of(columns, self._form)
+
+
+_from_numpy = torch.from_numpy
 
 _LARGE_BYTES = 64 << 10
 """From here on the memory a batch is written to matters more than the call that writes it."""
