@@ -30,6 +30,9 @@ from tests import program_server, side_by_side
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
 from tests.thinning import THOROUGH, has_large_imports, thin, try_fewer_examples
 
+# Looking for a GPU must not open it: tests run in processes that are forked after all were collected.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
 ENGINES = ("inline", "thread", "process")
 
 # Before any test begins CUDA, after which a loader could not set it any more, and would warn.

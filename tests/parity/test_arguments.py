@@ -572,7 +572,7 @@ def test_as_many_workers_as_cores_do_not_warn() -> None:
         feedline.DataLoader(datasets.Squares(), num_workers=workers)
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="with an accelerator memory is pinned")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator memory is pinned")
 @pytest.mark.parametrize("device", ["", "cuda"])
 def test_pinning_without_an_accelerator_warns_and_goes_on(parity: Parity, device: str) -> None:
     def code(side: Side) -> object:
@@ -583,7 +583,7 @@ def test_pinning_without_an_accelerator_warns_and_goes_on(parity: Parity, device
     parity.same(code)
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="with an accelerator memory is pinned")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator memory is pinned")
 def test_a_batch_that_could_pin_itself_is_left_alone_without_an_accelerator(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(5), batch_size=2, pin_memory=True, collate_fn=datasets.Pinnable)

@@ -312,7 +312,6 @@ def test_messages(written: Written) -> None:
 
 # Any: datasets have nothing in common but that they are made of a path.
 LOCAL: dict[str, Callable[[Any], Any]] = {
-    "parquet": lambda path: len(ParquetDataset(path)),
     "arrow": lambda path: len(ArrowDataset([path])),
     "csv": lambda path: len(CSVDataset(path)),
     "hdf5": lambda path: HDF5Dataset(path, "x"),
@@ -335,6 +334,13 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
     with pytest.raises(SourceError, match=r"no file '\*\*\*@host/a.npy\?\*\*\*'") as missing:
         LOCAL[source](url.partition("://")[2])
     written.note(missing.value)
+
+
+def test_parquet_files_of_a_server(written: Written) -> None:
+    for address in (written.url("127.0.0.1:9/a.parquet", scheme="https"), written.url("b/*.parquet", scheme="s3")):
+        with pytest.raises((BadOption, SourceError), match=r"\*\*\*") as caught:
+            len(ParquetDataset(address, retries=0))
+        written.note(caught.value)
 
 
 def test_commands(written: Written) -> None:
