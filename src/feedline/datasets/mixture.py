@@ -22,6 +22,7 @@ from feedline.randomness.orders import LARGEST, index_at, indices_at
 
 _BITS = 32
 _ONE = 1 << _BITS
+_MASK = _ONE - 1
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,24 @@ class Quota:
             heapq.heappush(heap, (weight + other, len(weights) + pairs, pair))
         self._root = heap[0][2]
 
-    def at(self, place: int) -> tuple[int, int]:
-        """Return whose turn it is at a place, and the how manieth of its turns, from 0."""
+    def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return for each place whose turn it is, and the how manieth of its turns, from 0."""
+        numbers = np.empty(len(places), np.int64)
+        turns = np.empty(len(places), np.int64)
+        waiting = [(self._root, np.arange(len(places)), places.astype(np.uint64))]
+        while waiting:
+            node, where, counts = waiting.pop()
+            if isinstance(node, int):
+                numbers[where] = node
+                turns[where] = counts.view(np.int64)
+            elif len(where):
+                is_less, earlier = _turns_of_less(node, counts)
+                waiting.append((node.less, where[is_less], earlier[is_less]))
+                waiting.append((node.more, where[~is_less], (counts - earlier)[~is_less]))
+        return numbers, turns
+
+    def one(self, place: int) -> tuple[int, int]:
+        """Return what `at` returns for one place."""
         node, count = self._root, place
         while isinstance(node, _Pair):
             share = node.share
@@ -78,6 +95,18 @@ class Quota:
             earlier = stretch + (step > chosen)
             node, count = (node.less, earlier) if step == chosen else (node.more, count - earlier)
         return node, count
+
+
+def _turns_of_less(pair: _Pair, places: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    """Return at which places it is the turn of the one with less weight, and how many turns it has had before."""
+    share, bits, mask = np.uint64(pair.share), np.uint64(_BITS), np.uint64(_MASK)
+    # places * share in two words, since it may have more than 64 bits.
+    product = (places & mask) * share
+    stretches = (places >> bits) * share + (product >> bits)
+    steps, first = np.divmod(product & mask, share)
+    lengths = (np.uint64(_ONE) - first + share - np.uint64(1)) // share
+    chosen = ((mix_array(pair.key, stretches.view(np.int64)) >> bits) * lengths) >> bits
+    return steps == chosen, stretches + (steps > chosen)
 
 
 _SHIFT = 40
@@ -128,15 +157,11 @@ class Mixture(Mixed, Derived):
 
         Raises IndexError: there is no such sample.
         """
-        number, turn = self._turn(index)
-        return number, self._orders.one(number, turn)
-
-    def _turn(self, index: int) -> tuple[int, int]:
-        """Return whose turn it is at an index, and the how manieth of its turns."""
         place = operator.index(index)
         if not -self.size <= place < self.size:
             raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
-        return self._quota.at(place % self.size + self.epoch * self.size)
+        number, turn = self._quota.one(place % self.size + self.epoch * self.size)
+        return number, self._orders.one(number, turn)
 
     @property
     def hands_on_images(self) -> bool:
@@ -178,7 +203,11 @@ class Mixture(Mixed, Derived):
 
     def _several_places(self, indices: Iterable[int]) -> list[tuple[int, int]]:
         """Return what `locate` returns for each of several indices."""
-        numbers, turns = np.array([self._turn(index) for index in indices], np.int64).reshape(-1, 2).T
+        places = np.array([operator.index(index) for index in indices], np.int64)
+        wrong = places[(places < -self.size) | (places >= self.size)]
+        if len(wrong):
+            self.locate(int(wrong[0]))  # which says what is wrong with it
+        numbers, turns = self._quota.at(places % self.size + self.epoch * self.size)
         return list(zip(numbers.tolist(), self._orders.at(numbers, turns).tolist(), strict=True))
 
     def __repr__(self) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from feedline.abc.source import Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
@@ -20,6 +22,9 @@ from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
 from feedline.randomness.keys import epoch_key, mix
 from feedline.types import DatasetKind
+
+_BLOCK = 1 << 8
+"""Places decided at a time."""
 
 
 class MixtureStream(Stream, Mixed):
@@ -138,13 +143,18 @@ class _MixturePass(Pass[int]):
         ]
         self._taken = 0
         self._ended = False
+        self._block: Iterator[int] = iter(())
         if state is not None:
             self._restore(state)
 
     def _take(self) -> int:
         if self._ended or self.has_broken_off or (self._size is not None and self._taken >= self._size):
             raise StopIteration
-        number, _ = self._quota.at(self._taken)
+        number = next(self._block, None)
+        if number is None:
+            numbers, _ = self._quota.at(np.arange(self._taken, self._taken + _BLOCK))
+            self._block = iter(numbers.tolist())
+            number = next(self._block)
         self._taken += 1
         return number
 
