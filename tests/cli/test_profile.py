@@ -277,8 +277,8 @@ def test_torchs_loader_is_timed(module: str) -> None:
             for _ in loader:
                 time.sleep(0.02)
     assert loaders.__iter__ is before
-    (figures,) = timed.result(Path()).loaders
-    assert figures.name.startswith("Slow, test_profile.py:")
+    ((name, figures),) = timed.result(Path()).loaders.items()
+    assert name.startswith("Slow, test_profile.py:")
     assert figures.batches == 8
     assert figures.wait_s >= 0.16
     assert figures.seconds - figures.wait_s >= 0.16, "the body of the loop is not waiting"

@@ -38,7 +38,7 @@ from feedline.ranks import share_if_known
 from feedline.recorder import Recorder
 from feedline.report import page_of
 from feedline.tune.diagnosis import diagnose_recording
-from feedline.values.shown import printable
+from feedline.values.shown import percent, printable
 
 NOTHING_ITERATED = 4
 """The exit code of a program that has iterated over no loader."""
@@ -117,29 +117,9 @@ def _out_of(given: Path | None, script: Script) -> Path:
 # -- what was measured -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class LoaderFigures:
-    """Figures of a loader: feedline's, or torch's."""
-
-    name: str
-    batches: int = 0
-    seconds: float = 0.0
-    wait_s: float = 0.0
-    start_s: float = 0.0
-    """Until the first batch, of all epochs together."""
-
-    @property
-    def batches_per_s(self) -> float:
-        return self.batches / self.seconds if self.seconds else 0.0
-
-    @property
-    def stall(self) -> float:
-        return min(1.0, self.wait_s / self.seconds) if self.seconds else 0.0
-
-    @property
-    def cells(self) -> list[str]:
-        waited = f"{100 * self.stall:.1f} %"
-        return [f"{self.batches:,}", f"{self.batches_per_s:,.1f}", shown(self.wait_s), waited, shown(self.start_s)]
+def _cells(period: Period) -> list[str]:
+    waited = shown(period.wait_s), percent(period.stall, 1)
+    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.start_s)]
 
 
 _HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
@@ -149,8 +129,8 @@ _HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
 class Result:
     """What is told of a run."""
 
-    loaders: list[LoaderFigures]
-    """The one that was waited for most first."""
+    loaders: dict[str, Period]
+    """Figures of feedline's loaders, or of torch's, by name; the one that was waited for most first."""
     verdict: str = ""
     notes: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -159,7 +139,7 @@ class Result:
         """Return what is printed: of ranks other than the first, where their files are."""
         if rank:
             return f"rank {rank}: {' '.join(self.paths)}\n"
-        table = aligned([["loader", *_HEADS], *([one.name, *one.cells] for one in self.loaders)])
+        table = aligned([["loader", *_HEADS], *([name, *_cells(one)] for name, one in self.loaders.items())])
         return _paragraphs(self, table)
 
 
@@ -203,7 +183,7 @@ class _Recorded:
         """Write the recording of the loader that was waited for most, and its page."""
         periods = {name: recorder.period() for name, recorder in self._recorders.items()}
         periods = dict(sorted(periods.items(), key=lambda item: -item[1].wait_s))
-        result = Result([_figures_of(name, period) for name, period in periods.items()])
+        result = Result(periods)
         if self._left_out:
             result.notes.append(
                 f"{self._left_out} epochs of other loaders are not recorded: {_MOST_LOADERS} loaders are at most."
@@ -232,10 +212,6 @@ def _recorded() -> Iterator[_Recorded]:
         finally:
             watchers.remove(recorded.watch)
             recorded.figures.close()
-
-
-def _figures_of(name: str, period: Period) -> LoaderFigures:
-    return LoaderFigures(name, period.batches, period.seconds, period.wait_s, period.start_s)
 
 
 # Any: a loader of feedline's or of torch's.
@@ -280,9 +256,11 @@ class _TorchTimes:
         self._last = time.monotonic_ns()
         self.waited += self._last - since
 
-    def figures(self, name: str) -> LoaderFigures:
+    def period(self) -> Period:
         elapsed = self._elapsed + self._last - self._begun
-        return LoaderFigures(name, self.batches, elapsed / 1e9, self.waited / 1e9, self.started / 1e9)
+        stall = min(1.0, self.waited / elapsed) if elapsed else 0.0
+        waits = {"next()": self.waited / 1e9}
+        return Period(self.batches, 0, elapsed / 1e9, stall, self.started / 1e9, waits)
 
 
 class _TimedTorch:
@@ -301,8 +279,8 @@ class _TimedTorch:
         return times
 
     def result(self, out: Path) -> Result:
-        figures = [times.figures(name) for name, times in self._times.items()]
-        return Result(sorted(figures, key=lambda one: -one.wait_s))
+        periods = {name: times.period() for name, times in self._times.items()}
+        return Result(dict(sorted(periods.items(), key=lambda item: -item[1].wait_s)))
 
 
 @contextmanager
@@ -364,7 +342,7 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
                 sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the exit code is {code}.\n")
                 raise SystemExit(code)
             told = json.loads(file.read_text("utf-8"))
-            loaders = [LoaderFigures(**one) for one in told.pop("loaders")]
+            loaders = {loader: Period(**period) for loader, period in told.pop("loaders").items()}
             results[name] = Result(loaders=loaders, **told)
     sys.stdout.write(printable(_side_by_side(results["torch"], results["feedline"])))
 
@@ -382,17 +360,17 @@ def _call(command: list[str]) -> int:
 
 
 def _side_by_side(torchs: Result, ours: Result) -> str:
-    others = {one.name: one for one in torchs.loaders}
+    others = dict(torchs.loaders)
     table = [["", *_HEADS]]
-    for mine in ours.loaders:
-        table.append([mine.name, *[""] * len(_HEADS)])
-        theirs = others.pop(mine.name, None)
+    for name, mine in ours.loaders.items():
+        table.append([name, *[""] * len(_HEADS)])
+        theirs = others.pop(name, None)
         if theirs is not None:
-            table.append(["  torch", *theirs.cells])
-        table.append(["  feedline", *mine.cells])
+            table.append(["  torch", *_cells(theirs)])
+        table.append(["  feedline", *_cells(mine)])
         if theirs is not None and theirs.batches_per_s:
             ratio = mine.batches_per_s / theirs.batches_per_s
             table.append(["  feedline / torch", "", f"{ratio:.2f}x", *[""] * (len(_HEADS) - 2)])
-    for theirs in others.values():
-        table += [[theirs.name, *[""] * len(_HEADS)], ["  torch", *theirs.cells]]
+    for name, theirs in others.items():
+        table += [[name, *[""] * len(_HEADS)], ["  torch", *_cells(theirs)]]
     return _paragraphs(ours, aligned(table))

@@ -87,8 +87,8 @@ class _Run:
 
     def _told(self) -> Generator[Event, None, None]:
         """Run the view. On whatever thread asks for the next event."""
-        yield {"kind": "run", "number": self._number, "code": self.view.code(self._values)}
         try:
+            yield {"kind": "run", "number": self._number, "code": self.view.code(self._values)}
             yield from self.view.run(self._values, self.actions)
             yield {"kind": "done"}
         except Exception as error:
