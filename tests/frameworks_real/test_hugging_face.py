@@ -19,7 +19,7 @@ EVERY = list(range(36))
 
 @pytest.fixture(scope="module", params=[2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
+    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"), forked=True)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
