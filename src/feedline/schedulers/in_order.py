@@ -44,5 +44,35 @@ class InOrder(Scheduler):
         return min(late, key=_since).id, idle.id
 
 
+class LeastLoaded(InOrder):
+    """Batches in order; each is made by the worker that has least to do, and is held back until one has a place.
+
+    A worker that is slow with one batch then gets no more, where `InOrder` has given it its share of all that is
+    prefetched. Who makes a batch depends on how long others take: give the loader a `seed` if samples draw random
+    numbers. Goes through all workers for a batch, so it is not for thousands of them in one loader.
+
+    Example:
+        >>> policy = LeastLoaded()
+        >>> policy.assign(4, [0, 1], [WorkerView(0, outstanding=2), WorkerView(1, outstanding=1)])
+        1
+        >>> policy.assign(5, [0, 1], [WorkerView(0, outstanding=2), WorkerView(1, outstanding=2)]) is None
+        True
+    """
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        own = workers[ordinal % len(workers)]
+        least = own if not own.outstanding else min(workers, key=_load)
+        chosen = own if own.outstanding == least.outstanding else least
+        return chosen.id if chosen.outstanding < _PLACES else None
+
+
+_PLACES = 2
+"""Tasks that a worker has at most with `LeastLoaded`: one at work, one that follows without a pause."""
+
+
+def _load(worker: WorkerView) -> int:
+    return worker.outstanding
+
+
 def _since(worker: WorkerView) -> float:
     return worker.since_s

@@ -196,6 +196,9 @@ class World:
         machine, began_s, idle = self.machine, self.now_s, 0
         machine.now_s = self.now_s
         machine.ask()
+        if machine.holds_back:
+            self._collect(0.0, None)
+            self._give_held()
         while True:
             self._speak()
             ordinal = machine.take()
@@ -210,9 +213,16 @@ class World:
                     machine.judge_lateness()
             if machine.decisions or machine.fatal is not None:
                 self.perform()
+            if machine.holds_back:
+                self._give_held()
             idle = 0 if self.now_s > before_s + 2 * TICK_S else idle + 1
             if idle > _MOST_IDLE:
                 raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
+
+    def _give_held(self) -> None:
+        self.perform()
+        self.machine.fill()
+        self.perform()
 
     def _hand_out(self, ordinal: int) -> tuple[Any, int]:
         machine, epoch = self.machine, self.epoch
