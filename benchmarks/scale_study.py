@@ -6,7 +6,8 @@ elsewhere. One batch in a hundred takes five times as long. All ranks take a ste
 all-reduce does: each waits for the slowest. Twice the states of all ranks are saved, and another number of ranks goes
 on from them. Training needs `--use` (80 %) of what the workers can make.
 
-Knob: one rank with all workers, or many that share them; the prefetch depth; whether batches keep their order.
+Knob: one rank with all workers ("one"), or many that share them ("many"); the prefetch depth; who makes a batch, the
+worker whose turn it is or the one that has least to do ("least"); whether batches keep their order (not with "any").
 
 Held still: the number of workers, how long a batch takes, the seed. Every run of a seed is the same, event for event.
 
@@ -41,6 +42,7 @@ import numpy as np
 
 from feedline.bench.chart import Line, Panel, Point, draw
 from feedline.samplers import RandomSampler
+from feedline.schedulers import LeastLoaded
 from feedline.simulation import LawBroken, Scenario, World
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
@@ -51,9 +53,9 @@ BATCH_SIZE = 4
 SLICE_S = 20.0
 BACK = 0.95
 POINTS = 30
-CASES = ["one", "many", "any"]
+CASES = ["one", "many", "least", "any"]
 COLUMNS = (
-    ("case", 26),
+    ("case", 28),
     ("depth", 6),
     ("ranks", 14),
     ("checked", 11),
@@ -74,6 +76,8 @@ class Case:
     ranks: list[int]
     depth: int
     order: str = IN_ORDER
+    is_least: bool = False
+    """True if batches go to the worker that has least to do."""
     batches: int = 0
     of_ideal: float = 0.0
     start_lost_s: float = 0.0
@@ -94,7 +98,8 @@ class Case:
     @property
     def title(self) -> str:
         """Which ranks, and whether their batches keep their order."""
-        return self.name if self.order == IN_ORDER else f"{self.name}, any order"
+        name = f"{self.name}, least loaded" if self.is_least else self.name
+        return name if self.order == IN_ORDER else f"{name}, any order"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--slow-factor", type=float, default=5.0, help="how many times as long they take (%(default)s)")
     add("--use", type=float, default=0.8, help="share of the workers' rate that training needs (%(default)s)")
     add("--depths", type=int, nargs="+", default=[2, 6], help="prefetch depths (%(default)s)")
-    add("--cases", nargs="+", choices=CASES, default=CASES, help="one rank, many, many in any order (%(default)s)")
+    add("--cases", nargs="+", choices=CASES, default=CASES, help="see Knob (%(default)s)")
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="write the cases as JSON lines")
     add("--svg", type=Path, help="draw the pace and the batches under way over time")
@@ -136,6 +141,8 @@ def all_cases(options: Any) -> Iterator[Case]:
             yield Case("one rank", [1], depth)
         if "many" in options.cases:
             yield Case(f"{options.ranks[0]} ranks", options.ranks, depth)
+        if "least" in options.cases:
+            yield Case(f"{options.ranks[0]} ranks", options.ranks, depth, is_least=True)
     if "any" in options.cases:
         # What comes in any order has no common prefix, from which another number of ranks could go on.
         yield Case(f"{options.ranks[0]} ranks", options.ranks[:1], options.depths[0], UNORDERED)
@@ -205,7 +212,8 @@ class Study:
         self.worlds, self.plans = [], []
         for rank in range(ranks):
             share, dice = Share(rank, ranks, "drop"), random.Random(self.dice.random())
-            world = World(scenario, workers, share, self.trace, dice)
+            scheduler = LeastLoaded() if self.case.is_least else None
+            world = World(scenario, workers, share, self.trace, dice, scheduler=scheduler)
             world.pass_time(now_s)
             if states:
                 # Any rank's state fits every other: that they agree is part of what is tested.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from feedline import DataLoader
+from feedline import DataLoader, Loader
 from feedline.abc import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.core.epoch import Epoch
@@ -23,7 +24,7 @@ from feedline.driver.driver import Driver
 from feedline.errors import RepeatedSamples, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
-from feedline.schedulers import InOrder
+from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import Call, Result, ResultKind, Task
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
@@ -241,6 +242,36 @@ def test_a_scheduler_that_raises_costs_no_batch() -> None:
                 came.append(exc)
     assert [batch for batch in came if isinstance(batch, list)] == numbers(10)
     assert [str(exc) for exc in came if isinstance(exc, LookupError)] == ["whose turn is it?"]
+
+
+class Noted(list[int]):
+    """Notes what is made of it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(range(count))
+        self.made: list[int] = []  # of all copies
+        self.changed = threading.Condition()
+
+    def __getitem__(self, index: Any) -> Any:
+        with self.changed:
+            self.made.append(index)
+            self.changed.notify_all()
+        return super().__getitem__(index)
+
+    def awaits(self, count: int) -> bool:
+        """Wait until so many were made."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.made) >= count, 30)
+
+
+def test_what_a_scheduler_holds_back_goes_to_who_has_answered_when_a_batch_is_asked_for() -> None:
+    dataset = Noted(30)
+    loader = Loader(dataset, 1, workers=1, engine="thread", prefetch=8, scheduler=LeastLoaded())
+    batches = iter(loader)
+    for step in range(1, 5):  # two are given to the worker at once, and one is consumed
+        assert next(batches).tolist() == [step - 1]
+        assert dataset.awaits(2 * step + 1), step
+    assert [batch.tolist() for batch in batches] == [[number] for number in range(4, 30)]
 
 
 def test_what_a_scheduler_raised_is_forgotten_with_the_epoch() -> None:

@@ -19,7 +19,7 @@ import feedline
 from feedline import Loader, collate
 from feedline.abc import Columnar, Scheduler, WorkerView
 from feedline.errors import CollateError, EmptyBatch, WorkerTimeout
-from feedline.schedulers import InOrder
+from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import EngineName
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
@@ -446,6 +446,12 @@ def test_a_scheduler_of_the_user(engine_name: EngineName) -> None:
     loader = Loader(Squares(), 2, workers=2, engine=engine_name, scheduler=scheduler)
     assert indices(loader) == list(range(25))
     assert Last.asked
+
+
+@pytest.mark.parametrize("engine_name", ["thread", "process"])
+def test_whoever_has_least_to_do(engine_name: EngineName) -> None:
+    loader = Loader(Squares(), 2, workers=3, engine=engine_name, prefetch=4, scheduler=LeastLoaded())
+    assert indices(loader) == indices(loader) == list(range(25))
 
 
 # Memory

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.abc import Scheduler, WorkerView
-from feedline.schedulers import InOrder, Unordered
+from feedline.schedulers import InOrder, LeastLoaded, Unordered
 from feedline.testing import SchedulerContract
 from tests.loader.epochs import Bench
 
@@ -57,6 +57,21 @@ def test_with_equal_work_nothing_moves() -> None:
         bench.run()
     assert [worker for worker, _ in bench.engine.submitted] == [number % 3 for number in range(30)]
     assert bench.counters.relieved == 0
+
+
+class TestLeastLoaded(SchedulerContract):
+    def make_scheduler(self) -> Scheduler:
+        return LeastLoaded()
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(0, 3), min_size=1, max_size=16))
+def test_whoever_has_least_to_do_makes_the_next_batch(ordinal: int, loads: list[int]) -> None:
+    chosen = LeastLoaded().assign(ordinal, [1], workers(*loads))
+    least = min(loads)
+    assert (chosen is None) == (least >= 2)
+    if chosen is not None:
+        assert loads[chosen] == least
+        assert chosen == ordinal % len(loads) or loads[ordinal % len(loads)] > least
 
 
 class TestUnordered(SchedulerContract):

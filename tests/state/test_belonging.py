@@ -129,7 +129,7 @@ def test_ranks_are_after_one_step_of_virtual_epochs(sources: dict[str, Make], mo
     world = World(sources["tar"], monkeypatch)
     states = []
     for rank in range(2):
-        loader: Loader[Any] = world.loader(rank, (2, 0))
+        loader: Loader = world.loader(rank, (2, 0))
         list(itertools.islice(next(loader.virtual_epochs(4)), 2 + rank))
         states.append(loader.state_dict())
     with pytest.raises(BadState, match="rank 0 after batch 2 of virtual epoch 0, rank 1 after batch 3"):

@@ -183,6 +183,11 @@ class Machine(Workers):
                 break
         self._lacks_slots = False
 
+    @property
+    def holds_back(self) -> bool:
+        """True if the scheduler holds back a batch that the window has room for, until a worker has answered."""
+        return self.epoch is not None and self.epoch.held is not NOTHING
+
     def _send_one(self, epoch: Epoch) -> bool:
         """Give out the next task; False if there is none or no worker may have it."""
         indices = epoch.next()

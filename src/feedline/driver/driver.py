@@ -138,6 +138,9 @@ class Driver:
             self._receipts.acknowledge()
         machine.now_s = self._asked_s = self._clock()
         machine.ask()
+        if machine.holds_back:
+            self._collect(0.0, None)
+            self._give_held()
         while True:
             if machine.unsaid:
                 self._speak()
@@ -151,6 +154,14 @@ class Driver:
                     machine.judge_lateness()
             if machine.decisions:
                 self._perform()
+            if machine.holds_back:
+                self._give_held()
+
+    def _give_held(self) -> None:
+        """Give out what was held back, if the scheduler wants it so now that workers have answered."""
+        self._perform()
+        self.machine.fill()
+        self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:
         machine = self.machine

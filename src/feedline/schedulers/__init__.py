@@ -1,5 +1,5 @@
 """Decisions without effects."""
 
-from feedline.schedulers.plain import InOrder, Unordered
+from feedline.schedulers.plain import InOrder, LeastLoaded, Unordered
 
-__all__ = ["InOrder", "Unordered"]
+__all__ = ["InOrder", "LeastLoaded", "Unordered"]

@@ -11,6 +11,9 @@ _SURELY_LATE_S = 0.1
 """Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late,
 so that users who look see batch i come from worker i mod n; idle workers run ahead with their own work before that."""
 
+_PLACES = 2
+"""Tasks that a worker has at most with `LeastLoaded`: one at work, one that follows without a pause."""
+
 
 class InOrder(Scheduler):
     """The default scheduler: batch i is made by worker i mod n unless that one is late.
@@ -42,6 +45,28 @@ class InOrder(Scheduler):
         if not late:
             return None
         return min(late, key=lambda worker: worker.since_s).id, idle.id
+
+
+class LeastLoaded(InOrder):
+    """Batches in order; each is made by the worker that has least to do, and is held back until one has a place.
+
+    A worker that is slow with one batch then gets no more, where `InOrder` has given it its share of all that is
+    prefetched. Who makes a batch depends on how long others take: give the loader a `seed` if samples draw random
+    numbers. Goes through all workers for a batch, so it is not for thousands of them in one loader.
+
+    Example:
+        >>> policy = LeastLoaded()
+        >>> policy.assign(4, [0, 1], [WorkerView(0, outstanding=2), WorkerView(1, outstanding=1)])
+        1
+        >>> policy.assign(5, [0, 1], [WorkerView(0, outstanding=2), WorkerView(1, outstanding=2)]) is None
+        True
+    """
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        own = workers[ordinal % len(workers)]
+        least = own if not own.outstanding else min(workers, key=lambda worker: worker.outstanding)
+        chosen = own if own.outstanding == least.outstanding else least
+        return chosen.id if chosen.outstanding < _PLACES else None
 
 
 class Unordered(Scheduler):
