@@ -143,7 +143,9 @@ class GatheringFetcher:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array):
             try:
-                batch = self._gather(array)
+                batch = None if self.quick is None else self.quick(array)
+                if batch is None:
+                    batch = self._gather(array)
             except IndexError:
                 batch = None  # the dataset itself has the right error for it
             if batch is not None:
