@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
 
 from feedline import DataLoader, Loader
 from feedline.abc import memory
 from feedline.core.counters import Counters
 from feedline.driver.inline_batches import InlineBatches
+from feedline.engines.runner import Runner
+from feedline.frameworks.torch import TorchFramework
 from feedline.state import Snapshot
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind
+from feedline.transport.ownership import SLACK_BYTES
+from feedline.types import DatasetKind, IndexBlock, WorkerSpec
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
 
 
@@ -37,6 +43,33 @@ def test_iteration_goes_on_after_a_failure() -> None:
         next(batches)
     assert memory.current() is None
     assert next(batches) == [2]
+
+
+def of_tensors(plan: list[IndexBlock], arena: Arena | None) -> InlineBatches:
+    rows = torch.arange(1024.0).repeat_interleave(8192).reshape(1024, 8192)  # 32 KB each
+    spec = WorkerSpec(
+        TensorDataset(rows), DatasetKind.MAP, default_collate, TorchFramework(), worker_count=0, base_seed=0
+    )
+    return InlineBatches(spec, bookmark_of(plan), None, arena, Counters(), None)
+
+
+def test_small_batches_of_tensors_are_made_without_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = IndexBlock(np.arange(1024)), IndexBlock(np.array([3]))
+    monkeypatch.setattr(Runner, "make", lambda *_: "by a task")
+    batches = of_tensors([small, large, IndexBlock(np.array([1024]))], None)
+    assert next(batches)[0].unique().tolist() == [3]
+    assert list(batches) == ["by a task"] * 2  # the second has an index that is out of range
+
+
+def test_memory_of_large_batches_is_given_back_while_small_ones_are_made() -> None:
+    arena = Arena(2, shared=False, budget=1 << 30)
+    large, small = IndexBlock(np.arange(1024)), IndexBlock(np.array([3]))
+    batches = of_tensors([large] + [small] * 1000, arena)
+    next(batches)
+    assert arena.resident_bytes > SLACK_BYTES
+    for _ in range(999):
+        assert next(batches)[0].unique().tolist() == [3]
+    assert arena.resident_bytes < SLACK_BYTES
 
 
 def test_trouble_while_setting_up_is_raised_at_once() -> None:

@@ -162,6 +162,23 @@ def test_the_usual_datasets_are_vectorised(name: str) -> None:
     assert gather_for(DATASETS[name]()) is not None
 
 
+@pytest.mark.parametrize(
+    "name", ["pairs", "one tensor", "a tensor", "columns by name", "a tuple of columns", "one column"]
+)
+def test_the_short_way_gives_the_same_batches(name: str) -> None:
+    gather: Any = gather_for(DATASETS[name]())
+    for indices in ([0, 5, 5], [-1, -12, 0]):
+        assert describe(gather.quick(np.array(indices))) == describe(gather(np.array(indices)))
+    for others in (np.array([0, 12]), np.array([-13]), np.arange(0)):
+        assert gather.quick(others) is None
+
+
+@pytest.mark.parametrize("name", ["large rows", "bfloat16", "transposed", "subset", "concatenated"])
+def test_what_needs_a_task_has_no_short_way(name: str) -> None:
+    gather: Any = gather_for(DATASETS[name]())
+    assert gather.quick is None or gather.quick(np.arange(3)) is None
+
+
 class Doubled(TensorDataset):
     def __getitem__(self, index: Any) -> Any:
         return tuple(2 * tensor[index] for tensor in self.tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,14 @@ from feedline.abc.memory import Reader, Writer
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]
-"""Makes the batch of these indices in one vectorised step; None if these have to be asked for sample by sample."""
+"""Makes the batch of these indices in one vectorised step; None if these have to be asked for sample by sample.
+
+It may have an attribute `quick`: another one, for small batches, which needs nothing of a task. It runs no code of the
+user's, draws no random numbers and writes into no slot. None also means a large batch, or an index out of range.
+"""
 
 Reducer = Callable[[Any, Writer], Any]
 """Reduces an array for pickling: gets the array and the slot writer, returns what `__reduce__` would."""
-
-
-@runtime_checkable
-class QuickGather(Protocol):
-    """A `Gather` that has a short way."""
-
-    quick: Gather | None
-    """Makes a small batch as the gather does, but of nothing that belongs to a task: it runs no code of the user's,
-    draws no random numbers and writes into no slot. Returns None for any other batch, and for indices out of range."""
 
 
 class Framework(Protocol):

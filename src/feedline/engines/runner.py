@@ -18,8 +18,8 @@ from feedline.engines.bonds import Bonds
 from feedline.engines.telling import notes_on
 from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
-from feedline.fetch.fetcher import GatheringFetcher
 from feedline.fetch.awaiting import asks_together, is_awaited
+from feedline.fetch.fetcher import GatheringFetcher
 from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
@@ -382,7 +382,7 @@ class Runner:
 
     @property
     def quick(self) -> Gather | None:
-        """What makes small batches of the epoch without a task, if there is such a thing; see `QuickGather`."""
+        """What makes small batches of the epoch without a task, if there is such a thing; see `Gather`."""
         return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.framework import Gather, QuickGather
+from feedline.abc.framework import Gather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Asking, Guard, listed, plain
@@ -134,7 +134,7 @@ class GatheringFetcher:
 
     def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
         self._gather = gather
-        self.quick = gather.quick if isinstance(gather, QuickGather) else None
+        self.quick: Gather | None = getattr(gather, "quick", None)
         self._several = getattr(dataset, "__getitems__", None)
         self._each = _each(dataset, collate, scope)
         self._collate = collate
@@ -143,7 +143,9 @@ class GatheringFetcher:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array):
             try:
-                batch = self._gather(array)
+                batch = None if self.quick is None else self.quick(array)
+                if batch is None:
+                    batch = self._gather(array)
             except IndexError:
                 batch = None  # the dataset itself has the right error for it
             if batch is not None:

@@ -47,7 +47,7 @@ class _Gather:
     def __init__(self, take: Take) -> None:
         self._take = take
         self.quick = take.quick if isinstance(take, _Tensors) else None
-        """See `feedline.abc.framework.QuickGather`."""
+        """See `feedline.abc.framework.Gather`."""
 
     def __call__(self, indices: Indices) -> Any:
         taken = self._take(indices)
@@ -143,11 +143,13 @@ class _Tensors:
         return [column.take(indices) for column in self._columns], self._form
 
     def quick(self, indices: Indices) -> Any:
-        """See `feedline.abc.framework.QuickGather`."""
+        """See `feedline.abc.framework.Gather`."""
         if not 0 < len(indices) < self._few:
             return None
         try:
-            columns = [_from_numpy(take(indices, 0)) for take in self._takes]
+            columns = []
+            for take in self._takes:  # no comprehension, which would be a call of its own
+                columns.append(_from_numpy(take(indices, 0)))
         except IndexError:
             return None
         return columns if self._form == "list" else _batch_of(columns, self._form)

@@ -31,11 +31,7 @@ class LocalRoom:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self.open()
-
-    def open(self) -> None:
-        """Begin a task."""
-        self._slot = -1  # if an interrupt came in the middle of `close`, the slot is somebody else's by now
+        self._slot = -1
         self._is_refused = False
         self._used = 0
 
@@ -57,10 +53,11 @@ class LocalRoom:
 
     def close(self) -> None:
         """The task has ended: the slot is free when the last of its arrays is dropped. May be called twice."""
-        self._is_refused = True
-        if self._slot >= 0:
-            self._arena.finish(self._slot)
-            self._slot = -1
+        self._is_refused = False
+        self._used = 0
+        slot, self._slot = self._slot, -1  # first: after an interrupt in the middle it may be somebody else's
+        if slot >= 0:
+            self._arena.finish(slot)
         elif self._arena.is_warm:
             self._arena.pass_by()
 
@@ -69,7 +66,6 @@ def in_room(room: LocalRoom | None, make: Callable[..., T], *arguments: object) 
     """Call `make` with these arguments and, after them, `room` for one task; None if there is none."""
     if room is None:
         return make(*arguments, None)
-    room.open()
     try:
         return make(*arguments, room)
     finally:
