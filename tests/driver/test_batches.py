@@ -20,7 +20,7 @@ from feedline.driver.inline_batches import InlineBatches
 from feedline.driver.settings import Settings
 from feedline.errors import BadState, WorkerDied
 from feedline.order.order import Entry
-from feedline.order.streams import SpanPlan
+from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit, WorkerSpec
@@ -105,9 +105,8 @@ def test_a_death_is_told_again_to_who_asks_again() -> None:
 @pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Epoch), (DatasetKind.ITERABLE, OwnStreamsEpoch)])
 def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
     driver, _ = start()
-    driver.begin_epoch(
-        new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
-    )
+    checkpoint = bookmark_of([3] * 9 if kind is DatasetKind.MAP else StreamPlan(3, 0))
+    driver.begin_epoch(new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), checkpoint, None))
     assert type(driver.epoch) is epoch
     driver.close()
 
@@ -167,7 +166,7 @@ def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
         {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
         {"batches": 3, "noted_at": 0, "ended": True, "read": None},
     )
-    checkpoint = bookmark_of([1] * 9, workers=2)
+    checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
     checkpoint.facts = lambda: {"unit": "stream batches"}
     resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
     assert type(driver.epoch) is OwnStreamsEpoch

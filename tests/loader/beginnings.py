@@ -8,6 +8,7 @@ from typing import Any
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.order.foreign import ForeignPlan
 from feedline.order.order import Entry
+from feedline.order.plan import Plan
 from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, Key, WorkerSpec
 
@@ -26,11 +27,10 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
     return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
 
 
-def bookmark_of(plan: list[Any], workers: int = 0) -> Checkpoint:
+def bookmark_of(plan: list[Any] | Plan, workers: int = 0) -> Checkpoint:
     entry = Entry(Key(0, 0), draw_key=0)
-    return Checkpoint(
-        entry, ForeignPlan(iter(plan)), "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1
-    )
+    plan = plan if isinstance(plan, Plan) else ForeignPlan(iter(plan))
+    return Checkpoint(entry, plan, "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1)
 
 
 class Remembering(Numbers):
