@@ -7,6 +7,7 @@ that it was at has failed, and a new process goes on with those behind it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -131,12 +132,13 @@ class _Tests:
         self._become_one_of_many(reports)
         items = itertools.chain(first, self._taken())
         item = next(items, None)
-        while item is not None and not (self._session.shouldfail or self._session.shouldstop):
-            following = next(items, None)
-            self._hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self._answers.send(reports)
-            reports.clear()
-            item = following
+        with contextlib.suppress(BrokenPipeError):  # the process that collected was interrupted
+            while item is not None and not (self._session.shouldfail or self._session.shouldstop):
+                following = next(items, None)
+                self._hook.pytest_runtest_protocol(item=item, nextitem=following)
+                self._answers.send(reports)
+                reports.clear()
+                item = following
         return True
 
     def _taken(self) -> Iterator[pytest.Item]:

@@ -54,13 +54,14 @@ EVERY = {
     "frameworks/test_torch_memory.py": 2,
     "loader/test_auto.py": 2,
     "loader/test_loader.py": 2,
-    "order": 7,
+    "order": 12,
     "packing": 3,
-    "parity": 8,
-    "parity/test_grid.py": 12,
+    "parity": 12,
+    "parity/test_grid.py": 24,
     "sources/test_process_group.py": 2,
     "sources/test_same_batches.py": 2,
     "randomness/test_bijection.py": 2,
+    "state/test_ranks.py": 3,
 }
 """One in so many of the combinations that are left of each test, in a file or in all files of a folder."""
 
