@@ -55,7 +55,7 @@ class Machine(Workers):
         Raises:
             Exception: what a method call raised in a worker, or the scheduler after the last batch.
         """
-        self._deadline_s = None
+        self.wait_anew()
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed

@@ -134,7 +134,7 @@ class Driver:
             StopIteration: there is none, or nobody is to wait any more.
         """
         machine = self.machine
-        if self._receipts.held:
+        if self._receipts.are_held:
             self._receipts.acknowledge()
         machine.now_s = self._asked_s = self._clock()
         machine.ask()
@@ -164,9 +164,7 @@ class Driver:
         self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:
-        machine = self.machine
-        epoch = machine.epoch
-        assert epoch is not None
+        machine, epoch = self.machine, self.epoch
         result = epoch.pop(ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer

@@ -21,21 +21,25 @@ class Receipts:
     # Any: a dataset, and its receipts, are its own affair.
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset if isinstance(dataset, Acknowledged) else None
-        self.held: list[Any] = []
-        """What there is to acknowledge."""
+        self._held: list[Any] = []
+
+    @property
+    def are_held(self) -> bool:
+        """True if there is something to acknowledge."""
+        return bool(self._held)
 
     def hold(self, receipts: Any) -> None:
         """Keep the receipts of a batch that is being delivered."""
         if receipts is not None:
-            self.held.append(receipts)
+            self._held.append(receipts)
 
     def release(self, receipts: Any) -> None:
         """Keep the receipts of a batch no longer: it was not delivered after all."""
-        self.held = [held for held in self.held if held is not receipts]
+        self._held = [held for held in self._held if held is not receipts]
 
     def acknowledge(self) -> None:
         """Acknowledge what is held. If the dataset raises an exception, it stays held."""
-        while self.held:
+        while self._held:
             assert self._dataset is not None
-            self._dataset.acknowledge(self.held[0])
-            del self.held[0]
+            self._dataset.acknowledge(self._held[0])
+            del self._held[0]

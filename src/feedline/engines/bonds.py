@@ -2,8 +2,9 @@
 
 Worker processes have random generators of their own. As long as every batch is made by the worker whose turn it is, in
 order, their numbers are the same in every run with the same seeds, and torch's. Work that moves to another worker
-changes the numbers of both from then on. So workers look after each task whether there is anything that such a move
-could change, and say so with their answers; the training process moves nothing once one of them has said it.
+changes the numbers of both from then on. So workers look after each task, of short ones that come together after
+the last, whether there is anything that such a move could change, and say so with their answers; the training process
+moves nothing once one of them has said it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Bonds:
         self._is_first = True
 
     def are_there(self) -> bool:
-        """True if anything was found so far. Call it after each task: a generator may come to be with the first one."""
+        """True if anything was found so far. Call it after tasks: a generator may come to be with the first one."""
         if self._is_first:
             self._is_first = False
             if is_stateful(self._dataset) or holds_generator(self._dataset) or holds_generator(self._spec.collate):

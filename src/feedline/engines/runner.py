@@ -99,8 +99,8 @@ class Runner:
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
         """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
-        self.bound = False
-        """True if `look_for_bonds` has found anything."""
+        self.bound: bool | None = None
+        """True if `look_for_bonds` has found anything; None before it has looked."""
         self._bonds: Bonds | None = None
         try:
             if worker is not None:
@@ -129,12 +129,21 @@ class Runner:
         """See whether what this worker makes may depend on which worker it is. Not looked at if nothing can move."""
         if self._bonds is not None and self._bonds.are_there():
             self.bound, self._bonds = True, None  # for good: there is nothing more to look for
+        self.bound = bool(self.bound)
 
     def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         began = time.monotonic_ns()
         try:
             batch = self.run(task, room)
-            notes = self._notes_on(task) if task.snapshot or self.streams else None
+            is_call = type(task.indices) is Call  # perhaps before there is a stream
+            acknowledged = self._acknowledged and not is_call
+            # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
+            snapshot = task.snapshot or acknowledged
+            watches = self._watches_split and not is_call
+            notes = self._notes(snapshot=snapshot) if snapshot or watches else None
+            if acknowledged:
+                notes = notes or Notes(place=self.stream.place)
+                notes.receipts = self.take_receipts()
         except Exception as exc:
             return self.report(exc, task, worker)
         if self._guard is not None and self._guard.faults:
@@ -191,8 +200,6 @@ class Runner:
     def _count_of(self, indices: Any) -> int:
         if not self._spec.batched:
             return 1
-        if type(indices) is IndexBlock:
-            return len(indices.array)
         if type(indices) is Span:
             assert self._spec.split is not None
             return self._spec.split.batch_size
@@ -402,19 +409,6 @@ class Runner:
         """Return the states at the end of a stream, or at the beginning of an epoch."""
         notes = copy.deepcopy(self.states())
         return None if notes.dataset is None and notes.iterator is None else notes
-
-    def _notes_on(self, task: Task) -> Notes | None:
-        """Return what there is to say after a task."""
-        is_call = type(task.indices) is Call  # perhaps before there is a stream
-        acknowledged = self._acknowledged and not is_call
-        # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
-        snapshot = task.snapshot or acknowledged
-        watches = self._watches_split and not is_call
-        notes = self._notes(snapshot=snapshot) if snapshot or watches else None
-        if acknowledged:
-            notes = notes or Notes(place=self.stream.place)
-            notes.receipts = self.take_receipts()
-        return notes
 
     def _notes(self, *, snapshot: bool) -> Notes | None:
         notes = Notes()

@@ -141,7 +141,7 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
     """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
     answer = _answer(request, runner, codec, outbox, number)
     runner.look_for_bonds()
-    answer.bound = runner.bound
+    answer.bound = bool(runner.bound)
     return answer
 
 

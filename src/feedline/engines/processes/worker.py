@@ -124,7 +124,7 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
 
 
 def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task, *, is_last: bool) -> None:
-    """Do a task, and answer it. What binds tasks to this worker is looked for after the last of those of a packet."""
+    """Do a task, and answer it. What binds tasks to this worker is looked for after its first and after `is_last`."""
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
@@ -143,9 +143,9 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task,
                 answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
     if notes is not None:
         trainer.tell(notes)
-    if is_last:
+    if is_last or runner.bound is None:
         runner.look_for_bonds()
-    answer.bound = runner.bound
+    answer.bound = bool(runner.bound)
     trainer.tell(answer)
 
 
