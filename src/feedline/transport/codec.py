@@ -369,7 +369,7 @@ class Codec:
             if ahead:
                 return None
             self._last_header, self._last_views = header, None
-        elif header[0] == 2:
+        elif header[:1] == b"\2":  # the answer to a call has none
             if self._last_views is None:
                 if ahead:
                     return None
