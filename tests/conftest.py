@@ -28,7 +28,7 @@ import pytest
 from feedline.transport import forks
 from tests import program_server, side_by_side
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
-from tests.thinning import THOROUGH, has_large_imports, thin, try_fewer_examples
+from tests.thinning import THOROUGH, thin, try_fewer_examples, turn
 
 ENGINES = ("inline", "thread", "process")
 
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try_fewer_examples(items)
     yield
     if config.getoption("--processes") > 1:
-        items.sort(key=has_large_imports)
+        items.sort(key=turn)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
