@@ -318,6 +318,6 @@ def _open_files() -> dict[int, str]:
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
-    # matrices torch opens a file for profilers.
-    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map")
+    # matrices torch opens a file for profilers, and multiprocessing keeps the memory of its shared values.
+    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map", f"/dev/shm/pym-{os.getpid()}-")
     return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith(kept)}
