@@ -28,7 +28,7 @@ import pytest
 from feedline.transport import forks
 from tests import program_server, side_by_side
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
-from tests.thinning import THOROUGH, has_large_imports, thin, try_fewer_examples
+from tests.thinning import THOROUGH, thin, try_fewer_examples, turn
 
 # Looking for a GPU must not open it: tests run in processes that are forked after all were collected.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try_fewer_examples(items)
     yield
     if config.getoption("--processes") > 1:
-        items.sort(key=has_large_imports)
+        items.sort(key=turn)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -321,6 +321,6 @@ def _open_files() -> dict[int, str]:
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
-    # matrices torch opens a file for profilers.
-    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map")
+    # matrices torch opens a file for profilers, and multiprocessing keeps the memory of its shared values.
+    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map", f"/dev/shm/pym-{os.getpid()}-")
     return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith(kept)}

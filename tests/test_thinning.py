@@ -19,6 +19,7 @@ from tests.thinning import (
     PROCESSES_IN,
     thin,
     try_fewer_examples,
+    turn,
 )
 
 TESTS = Path(__file__).parent
@@ -127,6 +128,13 @@ def try_on_fewer(law: Callable[[], None]) -> None:
     item.obj = law
     try_fewer_examples([item])
     law()
+
+
+def test_large_imports_come_last() -> None:
+    files = [f"{folder}/test_a.py" for folder in ("abc", "datasets", "engines", "packing", "order")]
+    items: list[Any] = [Item(file, "test_x") for file in files]
+    folders = [item.path.parent.name for item in sorted(items, key=turn)]
+    assert folders == ["abc", "engines", "order", "packing", "datasets"]
 
 
 def test_where_imports_are_large_there_are_tests() -> None:
