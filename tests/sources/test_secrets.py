@@ -337,10 +337,9 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
 
 
 def test_parquet_files_of_a_server(written: Written) -> None:
-    for address in (written.url("127.0.0.1:9/a.parquet", scheme="https"), written.url("b/*.parquet", scheme="s3")):
-        with pytest.raises((BadOption, SourceError), match=r"\*\*\*") as caught:
-            len(ParquetDataset(address, retries=0))
-        written.note(caught.value)
+    with pytest.raises(SourceError, match=r"\*\*\*") as caught:
+        len(ParquetDataset(written.url("127.0.0.1:9/a.parquet", scheme="https"), retries=0))
+    written.note(caught.value)
 
 
 def test_commands(written: Written) -> None:

@@ -88,7 +88,7 @@ def tell_of(broken: LawBroken, events: int) -> None:
     run: Run = broken.run
     _say(f"broken: {broken}")
     _say(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
-    small = shrink(run.scenario, events=run.events)
+    small = shrink(run.scenario, events=run.events + 1)  # a law may be broken before the next one
     _say(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
     _say("\n".join(small.run.trace[-_SHOWN:]))
 

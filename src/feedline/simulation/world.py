@@ -244,7 +244,8 @@ class World(Driver):
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Go to the next thing that happens, or to the end of the pause, and tell the machine."""
         self._turn()
-        self.books.check_wait(worker)
+        if pause_s != 0.0:  # otherwise it only looks whether something has come
+            self.books.check_wait(worker)
         heard = self.engine.hear(self.scenario.timeout_s or None if pause_s is None else pause_s, worker)
         self.machine.now_s = self.now_s
         for said in heard:
