@@ -2,7 +2,7 @@
 
 pytest-xdist collects in each of its processes: 23 s of a core every time. Here one process collects, forks the others
 and gathers their reports. Each of them takes the next file from a pipe until there is none left. If one dies, the test
-that it was at has failed, and a new process goes on with those behind it.
+that it was at has failed, and a new process goes on with those behind it; if it was at none, all is interrupted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pytest
 from tests import program_server
 
 _NUMBER = struct.Struct("i")
+_USUAL = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def run(session: pytest.Session, count: int) -> bool:
@@ -107,11 +108,15 @@ class _Tests:
     def _ended(self, process: _Process) -> list[pytest.Item]:
         self._processes.remove(process)
         process.reports.close()
-        status = os.waitpid(process.pid, 0)[1]
-        if not process.waiting or self._session.shouldfail or self._session.shouldstop:
+        code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        if self._session.shouldfail or self._session.shouldstop:
+            return []
+        if not process.waiting:
+            if code not in _USUAL:  # it may have died with a file that nobody else will take
+                self._session.shouldstop = f"a process ended with exit code {code} while it ran no test"
             return []
         item, *left = process.waiting
-        text = f"the process of this test ended with exit code {os.waitstatus_to_exitcode(status)}"
+        text = f"the process of this test ended with exit code {code}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
         self._hook.pytest_runtest_logreport(report=report)
         return left

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests import program_server
 
 PROGRAM = """
@@ -36,8 +38,8 @@ def test_the_last():
 """
 
 
-def told(folder: Path, *options: str) -> tuple[int, str]:
-    (folder / "conftest.py").touch()  # pytest looks through all plugins for what belongs to a folder
+def told(folder: Path, *options: str, conftest: str = "") -> tuple[int, str]:
+    (folder / "conftest.py").write_text(conftest)  # pytest looks through all plugins for what belongs to a folder
     for name in "abc":
         (folder / f"test_{name}.py").write_text(FILE)
     done = program_server.run(PROGRAM, folder, *options)
@@ -62,3 +64,14 @@ def test_nothing_is_begun_after_as_many_failures_as_are_allowed(tmp_path: Path) 
     assert code == 1
     assert "stopping after 1 failures" in text
     assert "test_b.py::test_the_last" not in text
+
+
+BEGINNING = "import os, random\nrandom.seed = lambda: os._exit(3)"
+END = "import os\npid = os.getpid()\ndef pytest_sessionfinish():\n    if os.getpid() != pid: os._exit(3)"
+
+
+@pytest.mark.parametrize("conftest", [BEGINNING, END])
+def test_a_process_that_dies_when_it_is_at_no_test_is_not_passed_over(tmp_path: Path, conftest: str) -> None:
+    code, text = told(tmp_path, "-k", "whole or last", conftest=conftest)
+    assert code == 2
+    assert "a process ended with exit code 3 while it ran no test" in text

@@ -481,6 +481,32 @@ def test_several_datasets_share_a_database(tmp_path: Path) -> None:
     assert not environment._open
 
 
+def test_a_process_that_is_forked_while_other_threads_read_reads_as_well(tmp_path: Path) -> None:
+    dataset, is_over = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW), threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            dataset[3]
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for _ in range(20):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # which ends it, should it wait for threads that are not there
+            os._exit(not np.array_equal(dataset[4], ARRAYS[4]))
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if codes[-1]:
+            break
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    dataset.close()
+    assert set(codes) == {0}
+
+
 def test_a_forked_process_reads_with_any_of_several_datasets(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "x")
     one, other = LMDBDataset(path, decode=RAW), LMDBDataset(path, decode=RAW)

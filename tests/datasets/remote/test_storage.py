@@ -1,13 +1,16 @@
+import asyncio
 import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from feedline.datasets.remote.blob import Patience, Version
 from feedline.datasets.remote.storage import Storage, StoreBlob, local_path, protocol_of
+from feedline.datasets.remote.systems import close_system
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
 
@@ -191,3 +194,16 @@ def test_errors_of_a_store_are_told_without_secrets(kind: type[Exception]) -> No
     assert "hunter2" not in text
     assert "AKIA1234" not in text
     assert "s3://bucket/a@b" in text
+
+
+def test_a_file_system_that_is_garbage_is_closed_on_the_thread_of_its_loop_as_well() -> None:
+    done = asyncio.Event()
+
+    async def close() -> None:
+        done.set()
+
+    async def collect_garbage() -> None:
+        close_system(SimpleNamespace(_session=SimpleNamespace(close=close), loop=asyncio.get_running_loop()))
+        await asyncio.wait_for(done.wait(), 60)
+
+    asyncio.run(collect_garbage())

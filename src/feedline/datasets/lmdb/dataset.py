@@ -13,6 +13,7 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
+from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, given, key_of, read_keys
@@ -146,7 +147,8 @@ class LMDBDataset(TableSource):
             return self._keys, self._decoder
         with self._lock.get():
             with environment.reading() as transaction:
-                content = transaction.get(META_KEY)
+                with calls:
+                    content = transaction.get(META_KEY)
                 meta = None if content is None else Meta.read(bytes(content), self.path)
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
@@ -237,7 +239,8 @@ class LMDBDataset(TableSource):
             keys, decoder = self._prepared(environment)
             wanted = [keys.get(index) for index in indices.tolist()]
             with environment.reading() as transaction:
-                values = list(map(transaction.get, wanted))
+                with calls:
+                    values = list(map(transaction.get, wanted))
                 if None in values:
                     raise SourceError(
                         f"{self.path} has no key {wanted[values.index(None)]!r}, which sample "

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
+from feedline.datasets.lmdb.calls import calls
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
 from feedline.system.process import lock_of_process
@@ -231,10 +232,15 @@ class Environment:
         self._check_file()
         lmdb = self._lmdb
         try:
-            with self._env.begin(buffers=True) as transaction:
+            with calls:
+                transaction = self._env.begin(buffers=True)
+            try:
                 self._check_version(transaction.id())
                 yield transaction
                 self.check_unchanged()
+            finally:
+                with calls:
+                    transaction.abort()
         except lmdb.MapResizedError as exc:
             raise self._changed("another one") from exc
         except lmdb.Error as exc:
@@ -245,7 +251,9 @@ class Environment:
 
         Raises SourceChanged: somebody has.
         """
-        self._check_version(self._env.info()["last_txnid"])
+        with calls:
+            version = self._env.info()["last_txnid"]
+        self._check_version(version)
 
     def _check_version(self, version: int) -> None:
         if version != self.version:
@@ -260,7 +268,8 @@ class Environment:
 
     def count(self) -> int:
         """Return how many keys there are."""
-        count: int = self._env.stat()["entries"]
+        with calls:
+            count: int = self._env.stat()["entries"]
         return count
 
     def close(self) -> None:
@@ -273,12 +282,23 @@ _inherited: list[Environment] = []
 _lock = lock_of_process()
 
 
+def _before_fork() -> None:
+    _lock.acquire()  # first: whoever has it opens or closes a database, and may be about to call LMDB
+    calls.before_fork()
+
+
 def _after_fork() -> None:
+    calls.after_fork()
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    calls.after_fork_in_child()
     _inherited.extend(_open.values())
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def acquire(path: str) -> Environment:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.environment import Environment
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
@@ -75,7 +76,11 @@ def as_key(key: Any) -> bytes:
 
 def _while_unchanged(keys: Iterator[bytes], environment: Environment) -> Iterator[bytes]:
     """Look now and then whether somebody writes: LMDB ends the process if a page is another one suddenly."""
-    while part := list(itertools.islice(keys, _KEYS_AT_ONCE)):
+    while True:
+        with calls:
+            part = list(itertools.islice(keys, _KEYS_AT_ONCE))
+        if not part:
+            return
         environment.check_unchanged()
         yield from part
 
@@ -95,10 +100,12 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
     if stored is not None:
         return Packed.of_arrays(stored)
     with environment.reading() as transaction:
-        cursor = transaction.cursor()
+        with calls:
+            cursor = transaction.cursor()
         found = (bytes(key) for key in cursor.iternext(keys=True, values=False) if key != META_KEY)
         packed = Packed(_while_unchanged(found, environment), is_text=False)
-        own = transaction.get(META_KEY) is not None
+        with calls:
+            own = transaction.get(META_KEY) is not None
     if len(packed) + own != environment.count():
         raise CorruptSource(
             f"{environment.path} is damaged: {len(packed) + own} keys are found, and there should be "

@@ -68,7 +68,9 @@ def close_system(system: Any) -> None:
         return
     ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
     asyncio = sys.modules["asyncio"]  # fsspec has imported it
-    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
+    closing = asyncio.run_coroutine_threadsafe(_awaited(ending), loop)
+    if asyncio._get_running_loop() is not loop:  # garbage may be collected on the loop's thread, which cannot wait
+        closing.result(10)
     for name in ("_s3", "_s3creator", "_session"):
         if hasattr(system, name):
             setattr(system, name, None)
