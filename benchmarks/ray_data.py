@@ -1,7 +1,7 @@
 """Question: on a Ray cluster, what does feedline's engine give beside Ray Data, and beside feedline's own processes?
 
-Knob: who makes the batches: `feedline/ray` (actors), `feedline/process` (no Ray at all), `ray/data` (`map_batches` and
-`iter_torch_batches`).
+Knob: who makes the batches: `feedline/ray` (actors), `feedline/process` (no Ray at all), `ray/tasks` and `ray/actors`
+(the two ways of `map_batches`, with `iter_torch_batches`).
 
 Held still: the images of `w3_images` (synthetic JPEGs of 500x375, decoded, cropped to 224x224, flipped, normalised),
 batches of 64 in an order drawn at random, two workers of one CPU each, a local cluster that has been started before the
@@ -36,7 +36,9 @@ COLUMNS = (
     rows.Column("first", "first\nms", with_range=True, better="lower"),
     rows.Column("pss_mb", "PSS\nMB", with_range=True, better="lower"),
 )
-SIDES = (harness.Side("feedline", "ray"), harness.Side("feedline", "process"), harness.Side("ray", "data"))
+SIDES = tuple(
+    harness.Side(*names.split("/")) for names in ("feedline/ray", "feedline/process", "ray/tasks", "ray/actors")
+)
 _STORE_BYTES = 512 << 20
 _SETTLED = 3
 """Batches that do not count: they were made while workers started."""
@@ -85,7 +87,7 @@ def measure(
         ray.init(address="local", num_cpus=workers + 1, **options)
     try:
         if side.library == "ray":
-            opened: Any = partial(_ray_data, dataset, workers, batch_size)
+            opened: Any = partial(_ray_data, dataset, workers, batch_size, side.engine)
         else:
             opened = side.open(dataset, batch_size=batch_size, shuffle=True, num_workers=workers).__iter__
         return _timed(opened, batch_size)
@@ -111,13 +113,14 @@ def _timed(opened: Any, batch_size: int) -> harness.Figures:
 
 
 # Any: what Ray Data yields.
-def _ray_data(dataset: jpegs.JpegFiles, workers: int, batch_size: int) -> Iterator[Any]:
-    """Read the same samples with Ray Data, as its guide has it: one task per batch, as many at a time as workers."""
+def _ray_data(dataset: jpegs.JpegFiles, workers: int, batch_size: int, way: str) -> Iterator[Any]:
+    """Read the same samples with Ray Data, as its guide has it: one block per batch, as many at a time as workers."""
     import ray
 
     order = np.random.default_rng(0).permutation(len(dataset))
     samples = ray.data.from_numpy(list(np.split(order, len(order) // batch_size)))
-    made = samples.map_batches(_Make(dataset), batch_size=batch_size, num_cpus=1, concurrency=workers)
+    how = (_Make(dataset), {}) if way == "tasks" else (_Make, {"fn_constructor_args": (dataset,)})
+    made = samples.map_batches(how[0], batch_size=batch_size, num_cpus=1, concurrency=workers, **how[1])
     for batch in made.iter_torch_batches(batch_size=batch_size, prefetch_batches=2):
         yield batch["image"]
 

@@ -426,7 +426,7 @@ def test_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the home directory
     flags = [*BRIEF, "--images", "4", "--batch-size", "2", "--batches", "10", "--workers", "1", "--data", str(tmp_path)]
     found = summaries(rows_of("ray_data", flags, tmp_path))
-    assert set(found) == {"feedline/ray", "feedline/process", "ray/data"}
+    assert set(found) == {"feedline/ray", "feedline/process", "ray/tasks", "ray/actors"}
 
 
 @pytest.mark.ray
