@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from feedline.core.counters import Counters
 from feedline.driver.slots import Slots
@@ -149,21 +152,39 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     assert slots.acquire(0) == -1, "it came back once"
 
 
-def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
+def small_parcel(codec: Codec, number: int) -> Parcel:
+    memory = np.zeros(1 << 10, np.uint8)
+    writer = MessageWriter(memory, memory.__array_interface__["data"][0])
+    header = codec.encode([torch.full((3,), number)], writer)
+    return Parcel(header + writer.contents(), -1, writer.used)
+
+
+def small_results() -> tuple[Slots, list[Result]]:
     framework = TorchFramework()
     slots, codec = Slots(None, framework, Counters()), Codec(framework)
-
-    def parcel(number: int) -> Parcel:
-        memory = np.zeros(1 << 10, np.uint8)
-        writer = MessageWriter(memory, memory.__array_interface__["data"][0])
-        header = codec.encode([torch.full((3,), number)], writer)
-        return Parcel(header + writer.contents(), -1, writer.used)
-
     for number in range(2):
-        slots.unpack(parcel(number))  # what the others are like
-    results = [Result(ResultKind.DONE, 0, number, parcel(number)) for number in range(4)]
-    results.insert(1, Result(ResultKind.FAILED, 0, 9, ValueError()))
-    slots.unpack_ahead(results)
-    parcels = [result.payload for result in results if result.kind is ResultKind.DONE]
+        slots.unpack(small_parcel(codec, number))  # what the others are like
+    return slots, [Result(ResultKind.DONE, 0, number, small_parcel(codec, number)) for number in range(4)]
+
+
+def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
+    slots, results = small_results()
+    parcels = [result.payload for result in results]
+    slots.unpack_ahead([results[0], Result(ResultKind.FAILED, 0, 9, ValueError()), *results[1:]])
     assert all(parcel.batch is not None for parcel in parcels)
     assert [slots.unpack(parcel)[0].tolist() for parcel in parcels] == [[number] * 3 for number in range(4)]
+
+
+@pytest.mark.parametrize("mode", [FakeTensorMode, torch.inference_mode])
+def test_what_was_unpacked_ahead_is_made_anew_where_tensors_are_others(mode: Callable[[], Any]) -> None:
+    slots, results = small_results()
+    inside, outside, *others = (result.payload for result in results)
+    slots.unpack_ahead(results[:2])
+    with mode():
+        slots.unpack_ahead(results[2:])
+        [tensor] = slots.unpack(inside)
+        assert isinstance(tensor, FakeTensor) or tensor.is_inference()
+    assert [parcel.batch for parcel in others] == [None, None]
+    for number, parcel in enumerate([outside, *others], 1):
+        [tensor] = slots.unpack(parcel)
+        assert (type(tensor), tensor.is_inference(), tensor.tolist()) == (torch.Tensor, False, [number] * 3)

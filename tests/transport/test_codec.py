@@ -585,18 +585,6 @@ def test_what_is_read_ahead_is_like_the_batch_before_and_has_memory_of_its_own(f
     assert same(codec.decode_packed(*messages[4]), forms(4)[form])
 
 
-def test_nothing_is_read_ahead_where_tensors_are_others_than_later() -> None:
-    codec = Codec(TorchFramework())
-    message = packed(codec, [torch.ones(3)])
-    for _ in range(2):
-        codec.decode_packed(*message)
-    for mode in (torch.inference_mode(), FakeTensorMode()):
-        with mode:
-            assert codec.decode_packed(*message, ahead=True) is None
-    [tensor] = codec.decode_packed(*message, ahead=True)
-    assert not tensor.is_inference()
-
-
 def test_the_header_of_a_batch_like_the_one_before_is_not_made_anew() -> None:
     codec = Codec(TorchFramework())
     first, second = (codec.encode(forms(number)[1], message_writer()) for number in range(2))

@@ -57,11 +57,11 @@ class Framework(Protocol):
     def rebuild(self, description: Any, reader: Reader) -> Any:
         """Make the batch that `describe` placed, over the memory that `reader` has for each array."""
 
-    def copied(self, batch: Any, *, ahead: bool = False) -> Any:
-        """Return a batch that `rebuild` made before, with memory of its own for each array; None if it must be anew.
+    def makes_usual_arrays(self) -> bool:
+        """False if arrays that are made now are others than at most times, as in a mode of the library."""
 
-        `ahead`: None also if the arrays would be others than those made later, when the batch is asked for.
-        """
+    def copied(self, batch: Any) -> Any:
+        """Return a batch that `rebuild` made before, with memory of its own for each array; None if it must be anew."""
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
         """Return where rows `start` to `stop` lie in a batch of `count` rows that `describe` described.

@@ -75,7 +75,7 @@ class Epoch:
         scheduler: who works on what.
         limits: how much may be in flight, and how long it may take.
         progress: told about every batch that is delivered.
-        account: of samples that fail.
+        fault_budget: keeps account of samples that fail.
         request: what workers are asked for.
         origin: where the epoch is entered.
         number: the number of the epoch.

@@ -51,6 +51,7 @@ class Slots:
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._arena = arena
+        self._framework = framework
         self._codec = Codec(framework)
         self.counters = counters
         if arena is not None:
@@ -107,7 +108,9 @@ class Slots:
                 self.release(slot)
             return self._codec.decode(parcel.header, parcel.reader)
         if slot < 0:
-            return self._codec.decode_packed(parcel.header, parcel.used) if parcel.batch is None else parcel.batch
+            if parcel.batch is not None and self._framework.makes_usual_arrays():
+                return parcel.batch
+            return self._codec.decode_packed(parcel.header, parcel.used)
         assert arena is not None
         try:
             reader = arena.reader(slot, parcel.used)
@@ -118,6 +121,8 @@ class Slots:
 
     def unpack_ahead(self, results: list[Result]) -> None:
         """Unpack small batches that came at once: in a row, each takes half the time that it takes alone."""
+        if not self._framework.makes_usual_arrays():
+            return
         for result in results:
             parcel = result.payload
             if type(parcel) is Parcel and parcel.slot < 0 and parcel.reader is None:

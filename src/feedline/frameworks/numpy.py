@@ -56,7 +56,10 @@ class NumpyFramework:
     def rebuild(self, description: Any, reader: memory.Reader) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
 
-    def copied(self, batch: Any, *, ahead: bool = False) -> Any:
+    def makes_usual_arrays(self) -> bool:
+        return True
+
+    def copied(self, batch: Any) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:

@@ -135,10 +135,12 @@ class TorchFramework:
             return tensors
         return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
 
-    def copied(self, batch: Any, *, ahead: bool = False) -> Any:
-        if _mode_count():  # FakeTensorMode, for one, takes no tensors that were made outside of it
-            return None
-        if ahead and torch.is_inference_mode_enabled():  # what is made in there cannot be trained with
+    def makes_usual_arrays(self) -> bool:
+        # FakeTensorMode, for one, takes no tensors that were made outside; what inference mode makes cannot be trained.
+        return not _mode_count() and not torch.is_inference_mode_enabled()
+
+    def copied(self, batch: Any) -> Any:
+        if _mode_count():
             return None
         if type(batch) is list:
             return [tensor.clone() for tensor in batch]

@@ -210,8 +210,7 @@ class World(Driver):
     def state(self) -> dict[str, Any] | None:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
-        is_told = epoch.is_opened() or self.closed
-        if not is_told:
+        if not (epoch.is_opened() or self.closed):
             try:
                 self.await_openings()
             except (WorkerError, NotReady) as exc:  # a loader would raise it here

@@ -360,8 +360,8 @@ class Codec:
         Args:
             packed: header and batch.
             used: bytes of the batch.
-            ahead: True if nobody has asked for this batch yet. Then it is read only if it is like the one before and
-                comes out the same at any time; otherwise the answer is None.
+            ahead: True if nobody has asked for this batch yet. Then it is read only if it is like the one before;
+                otherwise the answer is None.
         """
         size = len(packed) - used
         header = packed[:size]
@@ -376,8 +376,8 @@ class Codec:
                 self._last_memory = np.empty(used, np.uint8)
                 self._last_views = self._framework.rebuild(marshal.loads(header[1:]), Views(self._last_memory))
             self._last_memory.data[:] = packed[size:]
-            batch = self._framework.copied(self._last_views, ahead=ahead)
-            if batch is not None or ahead:
+            batch = self._framework.copied(self._last_views)
+            if batch is not None:
                 return batch
             self._last_views = None
         return None if ahead else self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))

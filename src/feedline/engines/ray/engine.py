@@ -43,6 +43,9 @@ from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 _SAY_AFTER_S = 15.0
 """How long a worker may take to start, or with a batch while the object store is full, before a word is said."""
 
+_ASK_EVERY_S = 5.0
+"""How often the cluster is asked for it at most."""
+
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
 
@@ -115,6 +118,8 @@ class RayEngine(WorkerEngine):
         """True if a method of the dataset was called in the workers since it was packed."""
         self._told: set[_Phase] = set()
         """Phases in which a worker had to wait that was told of."""
+        self._ask_again_s = 0.0
+        """When the cluster may be asked again whether it has room for batches."""
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
@@ -339,30 +344,32 @@ class RayEngine(WorkerEngine):
         self._check_connection()
         now_s, timeout_s = time.monotonic(), self._options.start_timeout_s
         for one in self._workers:
-            waits_s = now_s - one.since_s
+            waits_s, is_told = now_s - one.since_s, one.phase in self._told
             if waits_s < min(_SAY_AFTER_S, timeout_s):
                 continue
             if one.current >= 0:
+                if is_told or now_s < self._ask_again_s:  # the batch may just take long, and the cluster is busy
+                    continue
+                self._ask_again_s = now_s + _ASK_EVERY_S
                 full = cluster.full_store(self._ray, self._store.largest)
                 if full is not None:
                     self._tell(one, f"waits since {waits_s:.0f} s to hand over a batch. {full}")
-            elif one.phase is _Phase.PLACING:
+            elif one.phase is _Phase.PLACING and waits_s >= timeout_s:
                 why = cluster.shortage(self._ray, self._options)
-                if waits_s < timeout_s:
-                    self._tell(one, f"waits since {waits_s:.0f} s to be started by Ray. {why}")
-                    continue
                 self._part_from(one)
                 death = WorkerStartError(
                     f"Worker {one.number} was not started by Ray within {timeout_s:g} s. {why} Ask for less (fewer "
                     "workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
                 )
                 results.append(Result(ResultKind.DIED, one.number, -1, death))
+            elif one.phase is _Phase.PLACING and not is_told:
+                why = cluster.shortage(self._ray, self._options)
+                self._tell(one, f"waits since {waits_s:.0f} s to be started by Ray. {why}")
 
     def _tell(self, worker: _Worker, what: str) -> None:
-        """Warn of a worker that waits, once for each phase of workers."""
-        if worker.phase not in self._told:
-            self._told.add(worker.phase)
-            tell(f"Worker {worker.number} {what} It goes on waiting.", WaitingForRay)
+        """Warn of a worker that waits; no other one in its phase is told of."""
+        self._told.add(worker.phase)
+        tell(f"Worker {worker.number} {what} It goes on waiting.", WaitingForRay)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
