@@ -100,7 +100,7 @@ class SimulatedEngine(Engine):
                 self._heard = deque([one for one in self._heard if alone and one[1].worker != worker])
                 return heard
             next_s = self._events[0][0] if self._events else None
-            if next_s is None and (until_s is None or not self._scenario.timeout_s):
+            if next_s is None and pause_s != 0.0 and (until_s is None or not self._scenario.timeout_s):
                 if self._heard:
                     continue
                 raise LawBroken("the machine waits, and nothing will ever happen")
