@@ -42,7 +42,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 GRACE_S = 10.0
 
 # Threads of the test runner.
-RUNNER_THREADS = ("pytest_timeout", "pydevd")
+RUNNER_THREADS = ("pytest_timeout", "pydevd", "AnyIO worker thread")  # the last: of servers that a file shares
 
 _failed = pytest.StashKey[bool]()
 _sharer: object = vars(resource_sharer)["_resource_sharer"]

@@ -33,7 +33,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
     ├── WorkerRestarted                   a worker died or was stuck, and another took its place
-    ├── WaitingForRay                     Ray has found no place for a worker so far, or no room for its batch
+    ├── WaitingForRay                     Ray has found no place for a worker so far
     ├── GrowingWorker                     a worker takes more and more memory
     ├── ShortPasses                       much of the time goes into starting workers
     ├── SharedQueues                      a GPU decodes where it may have to wait for the training
@@ -274,7 +274,7 @@ class WorkerRestarted(FeedlineWarning):
 
 
 class WaitingForRay(FeedlineWarning):
-    """Ray has found no place for a worker so far, or no room for its batch."""
+    """Ray has found no place for a worker so far."""
 
 
 class GrowingWorker(FeedlineWarning):

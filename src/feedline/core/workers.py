@@ -201,6 +201,7 @@ class Workers(Tasks):
         """A worker has died; `unbegun` are the tasks that it had not begun."""
         if worker in self._absent:
             return  # after its last task, and nobody was to take its place
+        unbegun = [*unbegun, *self._not_given_any_more(worker)]
         death = self._stuck.pop(worker, death)
         if self.is_elastic and worker and isinstance(death, WorkerStartError) and self._do_without(worker):
             return
@@ -219,6 +220,13 @@ class Workers(Tasks):
             return
         self._counters.restarts += 1
         self._replace(worker, replacement)
+
+    def _not_given_any_more(self, worker: int) -> list[int]:
+        """Leave out what was decided to be given to a worker, and return the tasks: none of them has killed it."""
+        decisions = list(self.decisions)
+        self.decisions.clear()
+        self.decisions.extend(one for one in decisions if one[0] is not GIVE or one[1] != worker)
+        return [one[2].id for one in decisions if one[0] is GIVE and one[1] == worker]
 
     def grown(self, worker: int) -> None:
         """A worker has more memory than it may have: it ends what it has begun, and another takes its place."""

@@ -273,8 +273,8 @@ class World(Driver):
         growth = self.scenario.accidents.growth
         if worker is not None and growth and self.dice.random() < growth:
             self.trace.add(self.now_s, "grown", worker.number)
+            worker.has_grown = worker.number < len(machine.active)  # otherwise it is to go anyway, and may yet stay
             machine.grown(worker.number)
-            worker.has_grown = worker.number in machine._parked  # unless it was to go anyway
 
     def _turn(self) -> None:
         """See that time passes."""

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from feedline.engines.ray import cluster
-from feedline.engines.ray.engine import RayEngine, _Phase, _Worker
+from feedline.engines.ray.engine import RayEngine, _Worker
 from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption, MissingExtra, WaitingForRay, WorkerStartError
 
@@ -60,34 +60,24 @@ def test_what_a_worker_needs_that_no_node_has() -> None:
     assert "{'CPU': 1.0}" in cluster.shortage(fake, RayOptions(num_cpus=2))
 
 
-@pytest.mark.parametrize(
-    ("phase", "current", "question", "answer"),
-    [
-        (_Phase.PLACING, -1, "shortage", "There is no room."),
-        (_Phase.READY, 3, "full_store", "There is no room."),
-        (_Phase.READY, 3, "full_store", None),
-    ],
-)
-def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(
-    monkeypatch: pytest.MonkeyPatch, phase: _Phase, current: int, question: str, answer: str | None
-) -> None:
+def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ask(*_: object) -> str | None:
-        asked.append(question)
-        return answer
+    def ask(*_: object) -> str:
+        asked.append("asked")
+        return "There is no room."
 
-    monkeypatch.setattr(cluster, question, ask)
+    monkeypatch.setattr(cluster, "shortage", ask)
     engine = RayEngine(9)
     engine._ray = SimpleNamespace(is_initialized=lambda: False)
     since_s = time.monotonic() - 20
-    engine._workers = [_Worker(number, 0, None, deque(), current, phase, since_s=since_s) for number in range(9)]
+    engine._workers = [_Worker(number, 0, None, deque(), since_s=since_s) for number in range(9)]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(20):  # a training loop that waits does so twenty times a second
             assert engine.collect(0.0) == []
-    assert [each.category for each in told] == ([] if answer is None else [WaitingForRay])
-    assert asked == [question]
+    assert [each.category for each in told] == [WaitingForRay]
+    assert asked == ["asked"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

@@ -195,16 +195,3 @@ def trouble(ray: Any, number: int, failure: BaseException) -> TransportError:
             "prefetch_factor or memory_budget takes less of it"
         )
     return TransportError(f"Worker {number} could not hand over a batch through Ray: {why}. {advice}.")
-
-
-def full_store(ray: Any, batch_bytes: int) -> str | None:
-    """Say which object store has no room for one more batch, or less than a quarter of it free; None if none is so."""
-    # What is public has the sum over all nodes only.
-    free = ray._private.state.available_resources_per_node()
-    for node in ray.nodes():
-        size = node["Resources"].get("object_store_memory", 0)
-        left = free.get(node["NodeID"], {}).get("object_store_memory", size)
-        if node["Alive"] and left < max(batch_bytes, size / 4):
-            where = f"{node['NodeManagerHostname']} has {left / 2**20:.0f} of {size / 2**20:.0f} MiB free"
-            return f"The object store of {where}; Ray seems to wait for room, and cannot spill to disk (`ray logs`)."
-    return None

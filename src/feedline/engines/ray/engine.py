@@ -41,10 +41,7 @@ from feedline.failures import words
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
 _SAY_AFTER_S = 15.0
-"""How long a worker may take to start, or with a batch while the object store is full, before a word is said."""
-
-_ASK_EVERY_S = 5.0
-"""How often the cluster is asked for it at most."""
+"""How long a worker may take to start before a word is said about it."""
 
 _THREAD_PATIENCE_S = 1.0
 """How long `close` waits for the thread, which has nothing left to wait for."""
@@ -79,7 +76,7 @@ class _Worker:
     phase: _Phase = _Phase.PLACING
     is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
-    """When it was asked for, or given its task."""
+    """When it was asked for."""
     placed_s: float = math.inf
     place: Place | None = None
     is_here: bool = False
@@ -116,10 +113,7 @@ class RayEngine(WorkerEngine):
         self._thread: threading.Thread | None = None
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was packed."""
-        self._told: set[_Phase] = set()
-        """Phases in which a worker had to wait that was told of."""
-        self._ask_again_s = 0.0
-        """When the cluster may be asked again whether it has room for batches."""
+        self._told_of_start = False
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
@@ -260,7 +254,6 @@ class RayEngine(WorkerEngine):
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
             self._check_connection()
             worker.current, data = worker.lane.popleft()
-            worker.since_s = time.monotonic()
             self._follow(worker, worker.actor.work.remote(self._name, data))
 
     def revoke(self, worker: int) -> int | None:
@@ -333,28 +326,21 @@ class RayEngine(WorkerEngine):
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results = collected(self._answers, timeout_s)
         if not results:
-            self._look_at_workers(results)
+            self._look_at_starts(results)
         for result in results:
             if result.payload and isinstance(result.payload, bytes):  # FAILED or DIED: of the user's
                 result.payload = unpack_failure(result.payload)
         return results
 
-    def _look_at_workers(self, results: list[Result]) -> None:
-        """Say what workers wait for if it is Ray's to give, and give up on those that get no place for too long."""
+    def _look_at_starts(self, results: list[Result]) -> None:
+        """Say that workers are not started yet, and give up on those that take too long."""
         self._check_connection()
         now_s, timeout_s = time.monotonic(), self._options.start_timeout_s
         for one in self._workers:
-            waits_s, is_told = now_s - one.since_s, one.phase in self._told
-            if waits_s < min(_SAY_AFTER_S, timeout_s):
+            waits_s = now_s - one.since_s
+            if one.phase is not _Phase.PLACING or waits_s < min(_SAY_AFTER_S, timeout_s):
                 continue
-            if one.current >= 0:
-                if is_told or now_s < self._ask_again_s:  # the batch may just take long, and the cluster is busy
-                    continue
-                self._ask_again_s = now_s + _ASK_EVERY_S
-                full = cluster.full_store(self._ray, self._store.largest)
-                if full is not None:
-                    self._tell(one, f"waits since {waits_s:.0f} s to hand over a batch. {full}")
-            elif one.phase is _Phase.PLACING and waits_s >= timeout_s:
+            if waits_s >= timeout_s:
                 why = cluster.shortage(self._ray, self._options)
                 self._part_from(one)
                 death = WorkerStartError(
@@ -362,14 +348,13 @@ class RayEngine(WorkerEngine):
                     "workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
                 )
                 results.append(Result(ResultKind.DIED, one.number, -1, death))
-            elif one.phase is _Phase.PLACING and not is_told:
+            elif not self._told_of_start:
+                self._told_of_start = True
                 why = cluster.shortage(self._ray, self._options)
-                self._tell(one, f"waits since {waits_s:.0f} s to be started by Ray. {why}")
-
-    def _tell(self, worker: _Worker, what: str) -> None:
-        """Warn of a worker that waits; no other one in its phase is told of."""
-        self._told.add(worker.phase)
-        tell(f"Worker {worker.number} {what} It goes on waiting.", WaitingForRay)
+                tell(
+                    f"Worker {one.number} waits since {waits_s:.0f} s to be started by Ray. {why} It goes on waiting.",
+                    WaitingForRay,
+                )
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
