@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.bench import grid
+from feedline.bench import grid, steady
 from feedline.bench.harness import Entry, Figures, Outcome, Settings, Side, run_rounds
 
 
@@ -40,7 +40,7 @@ def test_what_is_not_asked_for_is_left_to_the_loaders() -> None:
     ],
 )
 def test_any_batch_can_be_touched(batch: Any) -> None:  # Any: whatever users make
-    grid.touch(batch)
+    steady.touch(batch)
 
 
 def test_nothing_that_could_be_measured() -> None:

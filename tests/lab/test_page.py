@@ -168,7 +168,7 @@ def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
 
 def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
     shown(page, "batching")
-    assert page.query_selector_all("svg[role=img]")
+    page.wait_for_selector("svg[role=img]")
     assert not page.query_selector_all("svg[role=img]:not([aria-label])")
     give(page, "batch_size", "1000000000")
     page.wait_for_selector("#trouble:has-text('not possible')")

@@ -214,7 +214,8 @@ class World(Driver):
             try:
                 self.await_openings()
             except (WorkerError, NotReady) as exc:  # a loader would raise it here
-                self._death = exc if self.closed else None
+                closed: bool = vars(self)["closed"]  # it may be by now
+                self._death = exc if closed else None
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
         assert self.checkpoint is not None
