@@ -45,7 +45,8 @@ def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
     told = json.loads(done.stdout)  # and nothing that the program has printed
     assert told["tried"][0]["engine"] == "inline"
     assert told["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
-    assert told["setting"]["workers"] >= 1
+    inline, *others = (one["stall"] for one in told["tried"])
+    assert told["setting"]["workers"] >= 1 or min(others) > 0.8 * inline, "unless other programs have the cores"
     assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"], "the loader that most time is spent with"
     assert told["batch_bytes"] == 5 * 16 * 4
 
