@@ -110,6 +110,22 @@ def test_what_may_be_more_than_called_is_left_alone(transform: Any) -> None:
     assert dataset.transform is transform
 
 
+def test_a_property_is_left_alone() -> None:
+    class Refusing:
+        @property
+        def transform(self) -> Any:
+            return plus_one
+
+        @transform.setter
+        def transform(self, value: Any) -> None:
+            raise AssertionError("the user's code was run")
+
+    dataset = Refusing()
+    vars(dataset)["transform"] = plus_one
+    timed_transforms(dataset)()
+    assert dataset.transform is plus_one
+
+
 def test_what_was_replaced_meanwhile_stays_so() -> None:
     dataset = Dataset(plus_one)
     put_back = timed_transforms(dataset)

@@ -164,13 +164,13 @@ class Machine(Workers):
         return self.epoch is not None and self._window > self.epoch.limits.window
 
     def fill(self) -> None:
-        """Give out tasks until the window is full. A deep one is left alone until half of it is used up."""
+        """Give out tasks until the window is full. A deep one is left alone until a quarter of it is used up."""
         epoch = self.epoch
         assert epoch is not None
         limits, in_flight = epoch.limits, epoch.sent - epoch.done
         if not epoch.deepens:
             self._window = limits.window
-        elif self._window > limits.window and in_flight > self._window // 2:
+        elif self._window > limits.window and in_flight > self._window * 3 // 4:
             return
         elif self._window > limits.window or not epoch.sent & 15:
             self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())

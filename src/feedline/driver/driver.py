@@ -34,7 +34,8 @@ _LOOK_UP_S = 0.05
 """How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
 
 _TOGETHER = 8
-"""The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
+"""The most tasks in a message: a quarter of a window, if it is as deep as can be. More could not be taken
+back one by one."""
 
 _LONG_S = 0.01
 """A wait that is so long has a row of its own; see `feedline.observe.observer`."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.stateful import is_stateful
-from feedline.engines.handles import objects_in
+from feedline.engines.handles import holds
 from feedline.randomness.global_states import GlobalStates
 from feedline.types import WorkerSpec
 
@@ -54,6 +54,6 @@ def holds_generator(root: Any) -> bool:
     if torch is not None:
         kinds += (torch.Generator,)
     try:
-        return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", kinds))
+        return holds(root, kinds)
     except Exception:  # of an object that is like no other: it may hold anything, and the batch is there
         return True

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.system.attributes import held_by
 from feedline.system.openmp import is_forked
 
 if os.name == "posix":
@@ -144,7 +145,7 @@ def settle_in_child(dataset: Any) -> None:
             if is_only_read(fd):  # another thread may have closed it just before the fork
                 _give_own_position(fd, position)
     _numpy_lock()._at_fork_reinit()
-    for value in list(getattr(dataset, "__dict__", {}).values()):
+    for value in held_by(dataset):
         if type(value) in _LOCKS:  # of the user's own: it could never be released here
             value._at_fork_reinit()
 

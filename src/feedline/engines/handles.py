@@ -18,19 +18,20 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from feedline.datasets.handle import Handle
 from feedline.engines.calm import is_only_read, opened_again
 from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 from feedline.errors import SharedHandle, tell
+from feedline.system.attributes import MOST, attributes_of, held_by
 
 _DEPTH = 6
 """Steps from the dataset. `dataset.dataset.datasets[0].reader.file` has five."""
 
-_OBJECTS = 2000
+_OBJECTS = MOST
 """Looked at in all, those nearest to the dataset first."""
 
 _ITEMS = 100
@@ -71,6 +72,8 @@ def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
         kinds |= kinds_of((CUDA,))
     found: list[tuple[str, Any, Known]] = []
+    if not holds(dataset, tuple(kinds)):
+        return found
     for path, value in objects_in(dataset, "dataset", tuple(kinds)):
         known = lookup(type(value), kinds)
         if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
@@ -91,6 +94,8 @@ def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
     whole = (*kinds, threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
     found: list[tuple[str, Library, str]] = []
     guarded: list[str] = []
+    if not holds(dataset, tuple(kinds)):
+        return found
     for path, value in objects_in(dataset, "dataset", whole):
         if type(value) in _LOCKS:
             guarded.append(path.rpartition(".")[0])
@@ -137,34 +142,6 @@ def database_handle(kind: type) -> str | None:
     return None if known is None else f"{known[0].module}.{known[1]}"
 
 
-def attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what an object holds in its dictionary and its slots, without running its code."""
-    for name, descriptor in _descriptors(type(value)):
-        try:
-            held = descriptor.__get__(value)
-        except AttributeError:
-            continue  # a slot that was not filled
-        if type(descriptor) is MemberDescriptorType:
-            yield name, held
-        elif held is not None:
-            yield from list(itertools.islice(dict.items(held), _OBJECTS))
-
-
-_places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
-
-
-def _descriptors(kind: type) -> list[tuple[str, Any]]:
-    """Return where objects of a class keep what they hold: its slots and its dictionary."""
-    if kind not in _places:
-        members = [member for base in kind.__mro__ for member in list(vars(base).items())]
-        _places[kind] = [
-            (name, place)
-            for name, place in members
-            if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
-        ]
-    return _places[kind]
-
-
 def item_of(path: str, key: Any, place: int) -> str:
     """Return the path of a value in the dictionary at `path`: by its key, or by its place if the key is no plain value.
 
@@ -177,13 +154,28 @@ def item_of(path: str, key: Any, place: int) -> str:
 
 
 # Any: whatever the user has made.
-def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+def holds(root: Any, kinds: tuple[type, ...]) -> bool:
+    """True if an object is of some classes, or holds one that is, directly or indirectly."""
+    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", kinds, _unnamed))
+
+
+def _unnamed(value: Any) -> Iterator[tuple[str, Any]]:
+    return (("", part) for part in held_by(value))
+
+
+def objects_in(
+    root: Any,
+    path: str,
+    whole: tuple[type, ...],
+    attributes: Callable[[Any], Iterator[tuple[str, Any]]] = attributes_of,
+) -> Iterator[tuple[str, Any]]:
     """Yield an object and what it holds, directly and indirectly, with their paths; a bounded number, nearest first.
 
     Args:
         root: the object.
         path: what it is called.
         whole: classes of objects that are not looked into.
+        attributes: yields what an object holds, with names.
     """
     # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
     seen = {id(root): root}
@@ -194,7 +186,10 @@ def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[
         yield path, value
         if depth == _DEPTH or issubclass(type(value), closed):
             continue
-        for place, part in _parts(path, value, whole):
+        for place, part in [
+            *_items(path, value, whole),
+            *((f"{path}.{name}", part) for name, part in attributes(value)),
+        ]:
             if len(seen) >= _OBJECTS:
                 break
             if id(part) in seen:
@@ -218,7 +213,8 @@ def _owners() -> Iterator[type]:
             yield vars(sys.modules[module])[name]
 
 
-def _parts(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield what a container contains."""
     kind = type(value)
     if issubclass(kind, dict):
         entries = list(itertools.islice(dict.items(value), _OBJECTS))
@@ -231,8 +227,6 @@ def _parts(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str
             items = list(itertools.islice(base.__iter__(value), _OBJECTS))
             for place in _looked_at(items, whole):
                 yield f"{source}[{place}]", items[place]
-    for name, item in attributes(value):
-        yield f"{path}.{name}", item
 
 
 def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline._optional import is_tensor
-from feedline.engines.handles import attributes, database_handle, item_of
+from feedline.engines.handles import database_handle, item_of
 from feedline.errors import NotPicklable
+from feedline.system.attributes import attributes_of
 from feedline.types import WorkerSpec
 
 _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None), pickle.PickleBuffer))
@@ -205,7 +206,7 @@ def _path(path: str, way: list[Any]) -> tuple[str, Any]:
 
 def _step(path: str, owner: Any, between: list[Any], part: Any) -> str | None:
     """Return the path of something that an object holds; None if it does not hold it."""
-    names = [name for name, held in attributes(owner) if held is part]
+    names = [name for name, held in attributes_of(owner) if held is part]
     for state in between:  # which says by which of several names it is pickled
         names = [name for name in names if type(state) is dict and state.get(name) is part] or names
     if names:

@@ -15,6 +15,7 @@ from typing import Any
 
 from feedline.failures import TRANSFORMS
 from feedline.randomness.scope import Scope, current_scope
+from feedline.system.attributes import attribute_of
 
 TRANSFORM = "transform"
 
@@ -99,29 +100,32 @@ def timed_transforms(dataset: Any) -> Callable[[], None]:
 
     Other threads may use the same dataset: what another one has put there is left alone.
     """
-    swapped: list[tuple[dict[str, Any], str, Any, Any]] = []
-    for attributes in _attributes_of(dataset):
+    swapped: list[tuple[Any, str, Any, Any]] = []
+    for layer in _layers_of(dataset):
         for name in TRANSFORMS:
-            transform = attributes.get(name)
+            if hasattr(type(getattr(type(layer), name, None)), "__set__"):
+                continue  # a property: setting it would be the user's code
+            transform = attribute_of(layer, name)
             if type(transform) is not Timed and _is_plainly_called(transform):
-                timed = attributes[name] = Timed(transform)
-                swapped.append((attributes, name, timed, transform))
+                timed = Timed(transform)
+                object.__setattr__(layer, name, timed)
+                swapped.append((layer, name, timed, transform))
     return functools.partial(_put_back, swapped)
 
 
-def _put_back(swapped: list[tuple[dict[str, Any], str, Any, Any]]) -> None:
-    for attributes, name, timed, transform in swapped:
-        if attributes.get(name) is timed:
-            attributes[name] = transform
+def _put_back(swapped: list[tuple[Any, str, Any, Any]]) -> None:
+    for layer, name, timed, transform in swapped:
+        if attribute_of(layer, name) is timed:
+            object.__setattr__(layer, name, transform)
 
 
-def _attributes_of(dataset: Any) -> Iterator[dict[str, Any]]:
+def _layers_of(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those that it wraps."""
     for _ in range(8):  # wrapped in one another; a bound in case of a cycle
-        attributes = getattr(dataset, "__dict__", None)
-        if not isinstance(attributes, dict):
+        if dataset is None:
             return
-        yield attributes
-        dataset = attributes.get("dataset")
+        yield dataset
+        dataset = attribute_of(dataset, "dataset")
 
 
 def _is_plainly_called(transform: Any) -> bool:
