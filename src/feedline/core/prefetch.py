@@ -5,7 +5,7 @@ late, and a worker has nothing to do. Then work beyond the window is begun, with
 sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
 w6_stragglers shows.)
 
-If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
+If nobody asked for another depth, the window is up to `DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
 and is woken once per batch, which costs more than the batch. Such a window is filled again when a quarter of it is used
 up: what is done for many batches in a row costs a part of what it costs for one, when other code runs in between; but a
@@ -23,7 +23,7 @@ RUN_AHEAD = 16
 """How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
 (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
 
-_DEEP = 16
+DEEP = 16
 _SHORT_S = 1e-3
 """With 2 workers on 2 cores and batches of 3 KB made in 0.3 ms, as in the benchmark w1_tiny, 30 batches per worker of
 which a quarter is asked for at once give 4 % more batches per second than 16 of which half is. Deeper windows, and
@@ -91,4 +91,4 @@ def window_size(limits: Limits, typical_s: float, fit_messages: int) -> int:
         4
     """
     is_brisk = limits.deepens and typical_s < _SHORT_S
-    return limits.window * (max(1, min(_DEEP, fit_messages // limits.depth)) if is_brisk else 1)
+    return limits.window * (max(1, min(DEEP, fit_messages // limits.depth)) if is_brisk else 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from feedline.core.counters import Counters
 from feedline.core.machine import Machine
-from feedline.core.prefetch import RUN_AHEAD
+from feedline.core.prefetch import DEEP, RUN_AHEAD
 from feedline.simulation.scenario import LawBroken
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker
@@ -123,7 +123,7 @@ def _check_window(books: Books) -> None:
         return
     window = epoch.limits.window
     under_way = len(epoch.in_flight) + len(epoch.ready)
-    usual = window * (8 if epoch.deepens else 1)
+    usual = window * (DEEP if epoch.deepens else 1)
     ahead = books.counters.run_ahead - books.ran_ahead
     books.surplus = min(books.surplus, under_way)
     usual = max(usual, books.surplus)
