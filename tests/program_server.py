@@ -1,8 +1,11 @@
 """Programs that tests start, forked from a process that has imported torch, NumPy and feedline already.
 
 A new interpreter needs two seconds of a processor for these imports; a fork needs some milliseconds. A forked program
-has arguments, an environment, a folder and descriptors of its own, is `__main__`, and ends as an interpreter does. A
-test of what is imported when, of memory or threads, or of the interpreter's options starts a new one.
+has arguments, an environment, a folder and descriptors of its own, and is `__main__`. At its end it waits for its
+threads, calls what is registered for the end and drops what it has; then the process is over. Taking apart the modules
+and libraries that it was forked with, as an interpreter does at last, would copy all of their pages: a quarter of a
+second. A test of what happens then asks for it (`finalizes`). One of what is imported when, of memory or threads, or of
+the interpreter's options starts a new interpreter.
 
 Every test process starts one server, which ends with it. The server is the parent of the programs: it waits for each
 and writes its status into a pipe, whose other end `Forked` has.
@@ -26,11 +29,13 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -53,6 +58,7 @@ class _Request:
     env: dict[str, str]
     passed: list[int]
     own_session: bool
+    finalizes: bool
 
 
 class Forked:
@@ -97,6 +103,7 @@ def start(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     start_new_session: bool = False,
+    finalizes: bool = False,
 ) -> Forked:
     """Start a program: a text, as after `python -c`, or a file. Close your ends of its descriptors afterwards."""
     request = _Request(
@@ -107,6 +114,7 @@ def start(
         env=dict(os.environ if env is None else env),
         passed=list(pass_fds),
         own_session=start_new_session,
+        finalizes=finalizes,
     )
     ours, theirs = os.pipe()
     try:
@@ -126,7 +134,11 @@ def start(
 
 
 def run(
-    program: str | Path, *arguments: object, cwd: Path | None = None, timeout_s: float = 100
+    program: str | Path,
+    *arguments: object,
+    cwd: Path | None = None,
+    timeout_s: float = 100,
+    finalizes: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; it is killed if that takes too long."""
     with (
@@ -141,6 +153,7 @@ def run(
             stdout=stdout.fileno(),
             stderr=stderr.fileno(),
             cwd=cwd,
+            finalizes=finalizes,
         )
         try:
             forked.wait(timeout_s)
@@ -272,6 +285,31 @@ def _run(request: _Request) -> None:
     exec(code, main.__dict__)
 
 
+def _run_and_leave(request: _Request) -> NoReturn:
+    """Run the program, and leave as an interpreter would, up to where it takes itself apart."""
+    code: object = 0
+    try:
+        _run(request)
+    except SystemExit as exc:
+        code = exc.code
+    except BaseException as exc:
+        sys.excepthook(type(exc), exc, exc.__traceback__)
+        code = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    vars(sys.modules["__main__"]).clear()
+    gc.collect()
+    if not isinstance(code, int | None):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
+
+
 def _show_what_the_program_raised(
     kind: type[BaseException], exception: BaseException, traceback: types.TracebackType | None
 ) -> None:
@@ -288,6 +326,8 @@ if __name__ == "__main__":
     import feedline
 
     _ = feedline.DataLoader, feedline.Loader
+    for _finalizer in list(vars(weakref.finalize)["_registry"]):
+        _finalizer.atexit = False  # of torch, whose operators need not be taken apart
     gc.collect()
     gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
     move_to_huge_pages()
@@ -295,4 +335,4 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as _connection:
         _request = _serve(_connection)
     if _request is not None:
-        _run(_request)
+        (_run if _request.finalizes else _run_and_leave)(_request)

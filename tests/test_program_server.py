@@ -49,21 +49,44 @@ def test_a_traceback_has_the_lines_of_the_program_only() -> None:
     )
 
 
+@pytest.mark.parametrize("finalizes", [False, True])
 @pytest.mark.parametrize(
     ("text", "code"),
     [
         ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit('seven')", 1),
+        ("raise ValueError", 1),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("raise KeyboardInterrupt", -signal.SIGINT),
     ],
 )
-def test_exit_codes(text: str, code: int) -> None:
-    assert program_server.run(text).returncode == code
+def test_exit_codes(text: str, code: int, finalizes: bool) -> None:
+    done = program_server.run(text, finalizes=finalizes)
+    assert done.returncode == code
+    assert ("seven" in done.stderr) == ("seven" in text)
 
 
-def test_what_is_to_happen_at_the_end_happens() -> None:
-    done = program_server.run("import atexit, threading\natexit.register(print, 'end')\nprint('begin')")
-    assert done.stdout == "begin\nend\n"
+ENDING = """
+import atexit, threading
+
+class Last:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        print("dropped", flush=True)
+
+last = Last()
+atexit.register(print, "end")
+threading.Timer(0.1, print, ["thread"]).start()
+print("begin")
+"""
+
+
+@pytest.mark.parametrize("finalizes", [False, True])
+def test_what_is_to_happen_at_the_end_happens(finalizes: bool) -> None:
+    done = program_server.run(ENDING, finalizes=finalizes)
+    assert (done.stdout, done.stderr) == ("begin\nthread\nend\ndropped\n", "")
 
 
 def test_random_numbers_differ_from_program_to_program() -> None:

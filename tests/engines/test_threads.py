@@ -315,5 +315,5 @@ next(batches)
 if {closed}:
     loader.close()
 """
-    done = program_server.run(program)
+    done = program_server.run(program, finalizes=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

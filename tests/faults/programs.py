@@ -129,7 +129,7 @@ class Program:
 
 
 @contextmanager
-def running(text: str, *arguments: object, keep_open: int | None = None) -> Iterator[Program]:
+def running(text: str, *arguments: object, keep_open: int | None = None, finalizes: bool = False) -> Iterator[Program]:
     """Run a program for the length of the block; whatever is left of it then is killed.
 
     It is forked from a process that has torch imported, and costs little (see `tests/program_server.py`).
@@ -147,6 +147,7 @@ def running(text: str, *arguments: object, keep_open: int | None = None) -> Iter
                 cwd=ROOT,
                 pass_fds=() if keep_open is None else (keep_open,),
                 start_new_session=True,
+                finalizes=finalizes,
             )
         finally:
             os.close(heard)

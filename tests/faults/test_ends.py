@@ -256,7 +256,7 @@ def group_is_gone(program: Program) -> bool:
 
 
 def check_interrupted(*arguments: str, seed: int) -> None:
-    with running(EPOCHS, *arguments) as program:
+    with running(EPOCHS, *arguments, finalizes=True) as program:
         interrupt_at_random(program, random.Random(seed))
         assert program.end() == -signal.SIGINT, program.errors()
         assert group_is_gone(program)
@@ -421,7 +421,7 @@ print("read")
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_program_that_ends_in_the_middle_of_an_epoch_says_nothing(kind: str) -> None:
-    with running(LEFT_EARLY, kind) as program:
+    with running(LEFT_EARLY, kind, finalizes=True) as program:
         assert program.line() == "read", program.errors()
         assert program.end() == 0, program.errors()
         assert program.errors() == ""

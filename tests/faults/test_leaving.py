@@ -35,7 +35,7 @@ WAYS = {
 @pytest.mark.parametrize("persistent", ["persistent", "not"])
 def test_nobody_is_left_and_nothing_is_said(way: str, persistent: str) -> None:
     leave, code, told = WAYS[way]
-    with running(BEGIN + leave, "process", persistent) as program:
+    with running(BEGIN + leave, "process", persistent, finalizes=True) as program:
         program.watch(program.line())
         assert program.end() == code, program.errors()
         assert program.watched_are_gone()
@@ -50,7 +50,7 @@ def test_nobody_is_left_and_nothing_is_said(way: str, persistent: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_threads_do_not_keep_a_program_alive(way: str) -> None:
     leave, code, told = WAYS[way]
-    with running(BEGIN + leave, "thread", "persistent") as program:
+    with running(BEGIN + leave, "thread", "persistent", finalizes=True) as program:
         program.watch(program.line())
         assert program.end() == code, program.errors()
         errors = program.errors()
@@ -71,6 +71,6 @@ next(batches)
 
 
 def test_threads_that_are_stuck_for_good_do_not_keep_a_program_alive() -> None:
-    with running(STUCK_THREADS) as program:
+    with running(STUCK_THREADS, finalizes=True) as program:
         assert program.end() == 0
         assert program.errors() == ""
