@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import random
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +151,22 @@ def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
     random.seed(100)
     assert drawn[0][0] == random.random()
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_initialized(), reason="devices in use are seeded at once")
+@pytest.mark.usefixtures("process_as_it_was")
+def test_devices_that_are_not_in_use_are_seeded_when_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = type(torch.cuda._lazy_seed_tracker)()
+    monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", tracker)
+    monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 1)
+    device = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (device,))
+    open_worker(1, threaded=False)
+    *_, (seed_devices, stack) = tracker.get_calls()
+    assert stack == [], "whose lines would have to be read from all files"
+    assert vars(torch.cuda)["traceback"] is traceback
+    seed_devices()
+    assert device.initial_seed() == 101
 
 
 @pytest.mark.usefixtures("process_as_it_was")

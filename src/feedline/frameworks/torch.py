@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,30 @@ class _ThreadInfo(threading.local):
 def _get_worker_info() -> Any:
     _feedline_thread.has_asked = True  # type: ignore[name-defined]  # noqa: F821  (torch's globals)
     return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821
+
+
+class _NoStacks:
+    @staticmethod
+    def format_stack() -> list[str]:
+        return []
+
+
+def _seed(seed: int) -> None:
+    """Do what `torch.manual_seed` does, without keeping its stack. For workers that are processes, before they begin.
+
+    Devices that are not in use are seeded when they are. Until then torch keeps, for the message of an error, the stack
+    of this call with all of its lines, which it reads from their files. That takes longer than everything else that a
+    forked worker does until it is ready, and nobody has asked for these lines. Test: tests/frameworks/test_torch.py
+    """
+    modules: list[Any] = [getattr(torch, device, None) for device in ("cuda", "xpu", "mtia")]
+    modules = [module for module in modules if getattr(module, "traceback", None) is traceback]
+    for module in modules:
+        module.traceback = _NoStacks
+    try:
+        torch.manual_seed(seed)
+    finally:
+        for module in modules:
+            module.traceback = traceback
 
 
 _mode_count = torch._C._len_torch_dispatch_stack
@@ -169,7 +194,7 @@ class TorchFramework:
             return dataset
         torch.set_num_threads(1)
         random.seed(worker.seed)
-        torch.manual_seed(worker.seed)
+        _seed(worker.seed)
         np.random.seed(torch_worker._generate_state(spec.base_seed, worker.id))
         dataset = self.reset_worker(dataset, spec, spec.shared_seed)
         set_process_worker(worker_info(worker, dataset))
