@@ -27,6 +27,8 @@ from feedline.failures import signal_behind
 _exchanged: dict[int, Any] = {}
 """Handlers that are put off at this moment, by signal, for a child that is forked meanwhile."""
 
+_NUMBERS = [int(number) for number in signal.valid_signals()]
+
 _MOST_ATTEMPTS = 4
 """How often a finalizer is begun again that was interrupted before signals were put off."""
 
@@ -81,7 +83,7 @@ def _exchange(came: list[int], *, starts_process: bool) -> Iterator[None]:
     """Exchange all handlers that are Python functions for one that notes the signal in `came`."""
     blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
     is_main = threading.get_ident() == threading.main_thread().ident  # only there do Python's handlers run
-    handlers = {number: handler for number in _numbers() if callable(handler := signal.getsignal(number))}
+    handlers = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     before = dict(_exchanged)
     try:
@@ -106,10 +108,6 @@ def _put_back(handlers: dict[int, Any]) -> None:
     except BaseException:  # raised by one that is back already
         _put_back(handlers)
         raise
-
-
-def _numbers() -> list[int]:
-    return [int(number) for number in signal.valid_signals()]
 
 
 def _send_again(numbers: list[int]) -> None:

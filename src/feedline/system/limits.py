@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -62,11 +63,15 @@ def limits_of(name: str) -> tuple[int | None, int | None]:
 def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
     try:
-        lines = listing.read_text().splitlines()
+        return _groups_in(listing.read_text(), root)
     except OSError:
         return []
+
+
+@functools.lru_cache(1)  # this is asked for every epoch, and nearly never changes
+def _groups_in(listing: str, root: Path) -> list[Path]:
     folders: dict[Path, None] = {}
-    for line in lines:
+    for line in listing.splitlines():
         _, controllers, group = line.split(":", 2)
         # Version 1 has a tree per controller, sometimes of several.
         for top in (
