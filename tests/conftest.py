@@ -20,6 +20,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import hypothesis
 import numpy as np
@@ -117,8 +118,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
         # cores have tests of their own.
         sys.modules["torch"].set_num_threads(1)
+        _keep_no_stacks(sys.modules["torch"])
     if session.config.getoption("--processes") == 1:
         program_server.move_to_huge_pages()
+
+
+def _keep_no_stacks(torch: ModuleType) -> None:
+    """Let `torch.manual_seed` keep no stacks: in each of torch's workers it would read all files of pytest again."""
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        device.traceback = SimpleNamespace(format_stack=list)
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

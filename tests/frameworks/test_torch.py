@@ -158,6 +158,7 @@ def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
 def test_devices_that_are_not_in_use_are_seeded_when_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = type(torch.cuda._lazy_seed_tracker)()
     monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", tracker)
+    monkeypatch.setattr(torch.cuda, "traceback", traceback)
     monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 1)
     device = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (device,))
