@@ -62,6 +62,7 @@ EVERY = {
     "sources/test_same_batches.py": 2,
     "randomness/test_bijection.py": 2,
     "state/test_ranks.py": 3,
+    "tune/test_diagnosis.py": 2,
 }
 """One in so many of the combinations that are left of each test, in a file or in all files of a folder."""
 

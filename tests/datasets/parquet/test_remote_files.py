@@ -32,6 +32,7 @@ from tests.datasets.remote.servers import (
     first,
     gs_server,
     knows_generations,
+    needs_s3,
     options_for,
     refuse_old,
     s3_server,
@@ -40,8 +41,7 @@ from tests.datasets.remote.servers import (
     web_server,
 )
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
+pytestmark = needs_s3
 
 GROUP = 7
 """Rows of a row group."""

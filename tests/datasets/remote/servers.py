@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
+import importlib.util
 import re
 import select
 import socket
@@ -15,7 +16,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import pytest
+
 S = TypeVar("S", "WebServer", "Proxy", "StoreProxy")
+
+needs_s3 = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("s3fs", "moto")), reason="s3fs and moto are not installed"
+)
+"""Looked for and not imported: every test process would have them, and every process that a test forks."""
+
 Fault = Callable[["Request"], str | None]
 
 

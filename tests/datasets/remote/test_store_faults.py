@@ -22,6 +22,7 @@ from tests.datasets.remote.servers import (
     StoreProxy,
     bucket_at,
     first,
+    needs_s3,
     options_for,
     refuse_old,
     s3_server,
@@ -29,8 +30,7 @@ from tests.datasets.remote.servers import (
     store_proxy,
 )
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
+pytestmark = needs_s3
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 

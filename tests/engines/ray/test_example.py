@@ -1,4 +1,4 @@
-"""The one test of a real cluster that `make test` runs: an example, in a program of its own."""
+"""An example, in a program of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.ray
 @pytest.mark.timeout(300)  # Ray takes half a minute to start on a busy machine
 def test_the_example_runs(tmp_path: Path) -> None:
     pytest.importorskip("ray")
