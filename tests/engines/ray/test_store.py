@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from pathlib import Path
 
@@ -26,6 +27,26 @@ def test_memory_that_is_mapped_for_writing_can_be_written() -> None:
     assert view is not None
     view[:] = 7
     assert (array == 7).all()
+
+
+def test_memory_in_two_pieces_can_be_written() -> None:
+    memory = mmap.mmap(-1, SIZE)
+    memory.madvise(mmap.MADV_DONTDUMP, SIZE // 2, SIZE // 2)  # from here on it is another piece
+    array = np.frombuffer(memory, np.uint8)
+    array.flags.writeable = False
+    view = writable(array)
+    assert view is not None
+    view[:] = 7
+    assert (array == 7).all()
+
+
+def test_memory_that_can_be_written_in_part_is_copied() -> None:
+    memory = mmap.mmap(-1, SIZE)
+    array = np.frombuffer(memory, np.uint8)
+    array.flags.writeable = False
+    address = array.__array_interface__["data"][0]
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + SIZE // 2), SIZE // 2, mmap.PROT_READ)
+    assert writable(array) is None
 
 
 def test_memory_that_is_mapped_for_reading_is_copied(tmp_path: Path) -> None:

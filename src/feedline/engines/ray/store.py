@@ -111,16 +111,24 @@ def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
 
 
 def _mapped() -> Iterator[tuple[Area, str]]:
-    """Yield the memory of this process, and what may be done with it; nothing where the system does not tell."""
+    """Yield the memory of this process, and what may be done with it; nothing where the system does not tell.
+
+    Pieces that follow one another are one: a piece of the heap may have been given huge pages, or another name.
+    """
     try:
         with open("/proc/self/maps") as file:
             lines = file.readlines()
     except OSError:  # not Linux
         return
+    start, reach, before = 0, 0, ""
     for line in lines:
         span, kind, _ = line.split(None, 2)
-        first, _, end = span.partition("-")
-        yield (int(first, 16), int(end, 16)), kind
+        first, end = (int(address, 16) for address in span.split("-"))
+        if first != reach or kind != before:
+            yield (start, reach), before
+            start, before = first, kind
+        reach = end
+    yield (start, reach), before
 
 
 class SpecReader(Views):
