@@ -31,6 +31,9 @@ from feedline.system.limits import memory_limit, usable_cores
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, WorkerSpec
 
+if abilities.has_shared_arenas():  # elsewhere it is never chosen
+    from feedline.engines.processes import ProcessEngine  # not when the first batch is waited for
+
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
 _MOST_SLOTS = 1024
@@ -159,8 +162,6 @@ class Resources:
             from feedline.engines.portable import PortableEngine
 
             return PortableEngine(self.worker_count, settings.context), None
-        from feedline.engines.processes import ProcessEngine
-
         return ProcessEngine(self.worker_count, arena, settings.context), arena
 
     @property

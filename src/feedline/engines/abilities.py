@@ -20,10 +20,15 @@ _FOR_SHARED_ARENAS = (
 _REFUSALS = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 
 
+def has_shared_arenas() -> bool:
+    """True if Python has what it takes to share an arena; whether the system grants it is another question."""
+    return all(hasattr(module, name) for module, name in _FOR_SHARED_ARENAS)
+
+
 @functools.cache
 def can_share_arenas() -> bool:
     """True if worker processes can share an arena: nameless memory, descriptors of processes, packets (Linux)."""
-    if not all(hasattr(module, name) for module, name in _FOR_SHARED_ARENAS):
+    if not has_shared_arenas():
         return False
     try:
         os.close(os.memfd_create("feedline", os.MFD_CLOEXEC))
