@@ -19,7 +19,7 @@ SEED ?=
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
+	@echo "make test    lint, types, tests: what CI runs (about seven and a half minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make ray     workers on a Ray cluster of this machine"
