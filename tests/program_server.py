@@ -288,14 +288,18 @@ def _run(request: _Request) -> None:
 def _run_and_leave(request: _Request) -> NoReturn:
     """Run the program, and leave as an interpreter would, up to where it takes itself apart."""
     code: object = 0
+    is_interrupted = False
     try:
         _run(request)
     except SystemExit as exc:
         code = exc.code
     except BaseException as exc:
         sys.excepthook(type(exc), exc, exc.__traceback__)
-        code = -signal.SIGINT if isinstance(exc, KeyboardInterrupt) else 1
-    threading._shutdown()  # type: ignore[attr-defined]
+        code, is_interrupted = 1, isinstance(exc, KeyboardInterrupt)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException as exc:
+        sys.__excepthook__(type(exc), exc, exc.__traceback__)
     atexit._run_exitfuncs()
     vars(sys.modules["__main__"]).clear()
     gc.collect()
@@ -304,7 +308,7 @@ def _run_and_leave(request: _Request) -> NoReturn:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == -signal.SIGINT:
+    if is_interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit((code or 0) & 0xFF)
@@ -327,7 +331,9 @@ if __name__ == "__main__":
 
     _ = feedline.DataLoader, feedline.Loader
     for _finalizer in list(vars(weakref.finalize)["_registry"]):
-        _finalizer.atexit = False  # of torch, whose operators need not be taken apart
+        _, _called, _, _ = _finalizer.peek()
+        if _called.__module__.startswith("torch."):
+            _finalizer.atexit = False  # its operators need not be taken apart
     gc.collect()
     gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
     move_to_huge_pages()

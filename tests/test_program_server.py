@@ -55,6 +55,7 @@ def test_a_traceback_has_the_lines_of_the_program_only() -> None:
     [
         ("import sys; sys.exit(7)", 7),
         ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit(-2)", 254),
         ("import sys; sys.exit('seven')", 1),
         ("raise ValueError", 1),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),

@@ -35,7 +35,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from feedline import Loader
 from feedline.engines import abilities, calm, handles
-from feedline.engines.handles import warn_about, warn_about_threads
+from feedline.engines.handles import used_by_threads, warn_about, warn_about_threads
 from feedline.errors import SharedHandle
 
 
@@ -727,3 +727,22 @@ class Unguarded:
 
     def acquire(self, timeout: float) -> bool:
         return True
+
+
+def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> None:
+    class Deep:
+        def __init__(self, inner: Any) -> None:
+            self.inner: Any = inner
+            self.other: Any = 1
+
+    with contextlib.ExitStack() as opened:
+        zips = []
+        for number in range(20):
+            path = tmp_path / f"{number}.zip"
+            with zipfile.ZipFile(path, "w") as zipped:
+                for member in range(300):
+                    zipped.writestr(str(member), b"")
+            zips.append(opened.enter_context(zipfile.ZipFile(path)))
+        dataset = Deep(Deep(Deep(opened.enter_context(open(path, "rb")))))
+        dataset.other = zips
+        assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner"]

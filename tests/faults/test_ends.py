@@ -402,7 +402,7 @@ ACTS = {
 @pytest.mark.parametrize("kind", LOADERS)
 def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind: str) -> None:
     acts = ACTS[kind] + ON_THREADS
-    with running(FORKED, kind, *acts) as program:
+    with running(FORKED, kind, *acts, finalizes=True) as program:
         for act in acts:
             assert program.line() == act, program.errors()
         assert program.end() == 0, program.errors()

@@ -28,7 +28,7 @@ say("done")
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("persistent", ["persistent", "not"])
 def test_a_child_that_exits_changes_nothing(persistent: str, engine: str) -> None:
-    with running(FORKS, persistent, engine) as program:
+    with running(FORKS, persistent, engine, finalizes=True) as program:
         assert program.line() == "done"
         assert program.end() == 0
         assert program.errors() == ""
@@ -52,7 +52,7 @@ say("done")
 
 
 def test_a_child_may_iterate_over_the_same_loader() -> None:
-    with running(OWN_EPOCH) as program:
+    with running(OWN_EPOCH, finalizes=True) as program:
         assert program.line() == "done"
         assert program.end() == 0
         assert program.errors() == ""

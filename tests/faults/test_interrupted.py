@@ -73,7 +73,7 @@ def check(program: Program) -> None:
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("text", [LOOP, IN_THE_STEP], ids=["in the loop", "in the step"])
 def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
-    with running(text, engine) as program:
+    with running(text, engine, finalizes=True) as program:
         program.watch(program.line())
         interrupt(program)
         check(program)
@@ -81,7 +81,7 @@ def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate") as program:
+    with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate", finalizes=True) as program:
         program.watch(program.line())
         gate.wait_until_reached(2)
         interrupt(program)
@@ -93,7 +93,7 @@ def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -
 def test_a_program_that_ignores_or_handles_ctrl_c_keeps_doing_so(
     engine: str, method: str | None, handling: str, heard: str
 ) -> None:
-    with running(OWN_HANDLER, engine, handling, method or "") as program:
+    with running(OWN_HANDLER, engine, handling, method or "", finalizes=True) as program:
         for _ in range(2):
             assert program.line() == "in the loop"
             interrupt(program)

@@ -140,7 +140,7 @@ def are_whole(told: str, count: int) -> bool:
 
 
 def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: float, seed: int) -> None:
-    with running(STORM, engine, kind, persistent, count, mean_s, seed, SENDER) as program:
+    with running(STORM, engine, kind, persistent, count, mean_s, seed, SENDER, finalizes=True) as program:
         told = program.line().split()
         assert int(told[1]) > 0
         assert int(told[3]) > count // 20, "the storm has hit"

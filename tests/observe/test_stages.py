@@ -126,6 +126,33 @@ def test_a_property_is_left_alone() -> None:
     assert dataset.transform is plus_one
 
 
+def test_a_class_in_the_place_of_a_dataset_is_left_alone() -> None:
+    class Inner:
+        def transform(self, sample: int) -> int:
+            return sample
+
+    before = Inner.transform
+    timed_transforms(Dataset(None, Inner))()
+    assert Inner.transform is before
+
+
+def test_a_descriptor_that_shows_something_else_is_left_alone() -> None:
+    class Checked:
+        def __get__(self, owner: Any, kind: type) -> Any:
+            return None if owner is None else vars(owner)["transform"]
+
+        def __set__(self, owner: Any, value: Any) -> None:
+            raise AssertionError("the user's code was run")
+
+    class Checking:
+        transform = Checked()
+
+    dataset = Checking()
+    vars(dataset)["transform"] = plus_one
+    timed_transforms(dataset)()
+    assert dataset.transform is plus_one
+
+
 def test_what_was_replaced_meanwhile_stays_so() -> None:
     dataset = Dataset(plus_one)
     put_back = timed_transforms(dataset)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from contextlib import closing
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -55,6 +57,27 @@ class ManyItems(dict[str, int]):
         self.a = [1]
 
 
+class OwnDict:
+    """With a dictionary of another kind, as EasyDict and others have."""
+
+    def __init__(self) -> None:
+        self.__dict__ = OrderedDict(a=[1], b={"c": 2})
+
+
+class BaseInC(SimpleQueue):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.a, self.b = [1], {"c": 2}
+
+
+class Unhashable(type):
+    __hash__ = None  # type: ignore[assignment]
+
+
+class OfUnhashable(metaclass=Unhashable):
+    def __init__(self) -> None:
+        self.a, self.b = [1], {"c": 2}
+
+
 class Asking(Plain):
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"asked for {name}")
@@ -67,7 +90,7 @@ class Asking(Plain):
 @pytest.mark.parametrize("is_asked", [False, True], ids=["as it was made", "after its dictionary was asked for"])
 @pytest.mark.parametrize(
     "kind",
-    [Plain, OneDict, Empty, Slotted, SlottedWithDict, TwoBases, ManyItems, Asking],
+    [Plain, OneDict, Empty, Slotted, SlottedWithDict, TwoBases, ManyItems, OwnDict, BaseInC, OfUnhashable, Asking],
     ids=lambda kind: kind.__name__,
 )
 def test_what_is_held_is_what_attributes_name(kind: type, is_asked: bool) -> None:

@@ -2,8 +2,8 @@
 
 The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a batch that is
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
-sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
-w6_stragglers shows.)
+sample does not idle the others: up to `RUN_AHEAD` windows, as many as a window of short tasks (below) has anyway. (With
+a fixed window one slow sample in a hundred halves the rate, as the benchmark w6_stragglers shows.)
 
 If nobody asked for another depth, the window is up to `DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps

@@ -94,7 +94,7 @@ def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
     whole = (*kinds, threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
     found: list[tuple[str, Library, str]] = []
     guarded: list[str] = []
-    if not holds(dataset, tuple(kinds)):
+    if not holds(dataset, tuple(kinds), whole):
         return found
     for path, value in objects_in(dataset, "dataset", whole):
         if type(value) in _LOCKS:
@@ -154,9 +154,15 @@ def item_of(path: str, key: Any, place: int) -> str:
 
 
 # Any: whatever the user has made.
-def holds(root: Any, kinds: tuple[type, ...]) -> bool:
-    """True if an object is of some classes, or holds one that is, directly or indirectly."""
-    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", kinds, _unnamed))
+def holds(root: Any, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
+    """True if an object is of some classes, or holds one that is, directly or indirectly.
+
+    Args:
+        root: the object.
+        kinds: the classes; what is of one of them is not looked into.
+        whole: classes of other objects that are not looked into.
+    """
+    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), _unnamed))
 
 
 def _unnamed(value: Any) -> Iterator[tuple[str, Any]]:

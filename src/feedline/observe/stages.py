@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.failures import TRANSFORMS
 from feedline.randomness.scope import Scope, current_scope
-from feedline.system.attributes import attribute_of
+from feedline.system.attributes import attribute_of, of_class
 
 TRANSFORM = "transform"
 
@@ -103,12 +103,15 @@ def timed_transforms(dataset: Any) -> Callable[[], None]:
     swapped: list[tuple[Any, str, Any, Any]] = []
     for layer in _layers_of(dataset):
         for name in TRANSFORMS:
-            if hasattr(type(getattr(type(layer), name, None)), "__set__"):
+            if hasattr(type(of_class(type(layer), name)), "__set__"):
                 continue  # a property: setting it would be the user's code
             transform = attribute_of(layer, name)
             if type(transform) is not Timed and _is_plainly_called(transform):
                 timed = Timed(transform)
-                object.__setattr__(layer, name, timed)
+                try:
+                    object.__setattr__(layer, name, timed)
+                except (AttributeError, TypeError):  # an object that is like no other: it is not timed
+                    continue
                 swapped.append((layer, name, timed, transform))
     return functools.partial(_put_back, swapped)
 
@@ -122,7 +125,7 @@ def _put_back(swapped: list[tuple[Any, str, Any, Any]]) -> None:
 def _layers_of(dataset: Any) -> Iterator[Any]:
     """Yield a dataset and those that it wraps."""
     for _ in range(8):  # wrapped in one another; a bound in case of a cycle
-        if dataset is None:
+        if dataset is None or isinstance(dataset, type):
             return
         yield dataset
         dataset = attribute_of(dataset, "dataset")

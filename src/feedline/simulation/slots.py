@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.core.counters import Counters
+from feedline.core.prefetch import DEEP
 from feedline.driver.slots import Slots
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.scenario import LawBroken
@@ -63,7 +64,7 @@ class CountedSlots(Slots):
             self.release(slot)
 
     def fit_messages(self) -> int:
-        return 24 if not self.count else 0
+        return 0 if self.count else 3 * DEEP
 
     def unpack(self, parcel: Parcel) -> tuple[Any, int]:
         """Return a batch, and the slot in which it stays until it is dropped; -1 if it came in a message."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
@@ -22,7 +21,8 @@ MOST = 2000
 _IN_AN_ARRAY = 1 << 4
 """Of a class: Python looks after the dictionaries of its objects (Py_TPFLAGS_MANAGED_DICT)."""
 
-_CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+_IN_PYTHON = 1 << 9
+"""Of a class: it was made by a `class` statement, or by C code in the same way (Py_TPFLAGS_HEAPTYPE)."""
 
 
 # Any: whatever the user has made.
@@ -58,10 +58,9 @@ def held_by(value: Any) -> Iterator[Any]:
         [1, 2]
     """
     kind = type(value)
-    has_slots = any(name != "__dict__" for name, _ in _descriptors(kind))
-    if kind.__flags__ & _IN_AN_ARRAY and not has_slots and not issubclass(kind, _CONTAINERS):
+    if _is_plain(kind):
         held = [part for part in gc.get_referents(value) if part is not kind]
-        if len(held) != 1 or type(held[0]) is not dict:  # which may be the dictionary itself: then it is there already
+        if len(held) != 1 or not issubclass(type(held[0]), dict):  # which may be the dictionary itself: it is there
             yield from itertools.islice(held, MOST)
             return
     for _, part in attributes_of(value):
@@ -81,7 +80,7 @@ def attribute_of(value: Any, name: str) -> Any:
         >>> attribute_of(Point(), "x"), attribute_of(Point(), "y")
         (1, None)
     """
-    if any(name in vars(base) for base in type(value).__mro__):
+    if of_class(type(value), name) is not None:
         return next((held for found, held in attributes_of(value) if found == name), None)
     try:
         return object.__getattribute__(value, name)
@@ -89,16 +88,40 @@ def attribute_of(value: Any, name: str) -> Any:
         return None
 
 
+def of_class(kind: type, name: str) -> Any:
+    """Return what a class or one of its bases has under a name, as it stands there; None if there is nothing."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+
+
+def _is_plain(kind: type) -> bool:
+    """True if all that objects of a class hold are attributes in an array, or in a dictionary that was asked for."""
+    if not kind.__flags__ & _IN_AN_ARRAY or any(name != "__dict__" for name, _ in _descriptors(kind)):
+        return False
+    if not all(base.__flags__ & _IN_PYTHON for base in kind.__mro__[:-1]):
+        return False
+    return kind.__basicsize__ == _Plain.__basicsize__  # those of classes in C have parts besides
+
+
+class _Plain:
+    pass
+
+
 _places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
 
 
 def _descriptors(kind: type) -> list[tuple[str, Any]]:
     """Return where objects of a class keep what they hold: its slots and its dictionary."""
+    if type(kind) is not type:  # whose own class may compare and hash as it likes
+        return _find_descriptors(kind)
     if kind not in _places:
-        members = [member for base in kind.__mro__ for member in list(vars(base).items())]
-        _places[kind] = [
-            (name, place)
-            for name, place in members
-            if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
-        ]
+        _places[kind] = _find_descriptors(kind)
     return _places[kind]
+
+
+def _find_descriptors(kind: type) -> list[tuple[str, Any]]:
+    members = [member for base in kind.__mro__ for member in list(vars(base).items())]
+    return [
+        (name, place)
+        for name, place in members
+        if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
+    ]

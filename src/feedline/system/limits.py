@@ -63,13 +63,13 @@ def limits_of(name: str) -> tuple[int | None, int | None]:
 def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
     try:
-        return _groups_in(listing.read_text(), root)
+        return list(_groups_in(listing.read_text(), root))
     except OSError:
         return []
 
 
 @functools.lru_cache(1)  # this is asked for every epoch, and nearly never changes
-def _groups_in(listing: str, root: Path) -> list[Path]:
+def _groups_in(listing: str, root: Path) -> tuple[Path, ...]:
     folders: dict[Path, None] = {}
     for line in listing.splitlines():
         _, controllers, group = line.split(":", 2)
@@ -79,7 +79,7 @@ def _groups_in(listing: str, root: Path) -> list[Path]:
         ):
             own = top / group.lstrip("/")
             folders.update(dict.fromkeys(folder for folder in (own, *own.parents) if folder.is_relative_to(top)))
-    return list(folders)
+    return tuple(folders)
 
 
 def cpu_quota(groups: list[Path]) -> float | None:

@@ -93,3 +93,13 @@ def test_batches_are_copied_while_the_program_keeps_too_much() -> None:
 
 def test_a_batch_without_arrays_needs_no_memory() -> None:
     assert type(Store(0).open(None)) is Copies
+
+
+def test_memory_of_others_beside_a_piece_is_not_taken_for_a_part_of_it() -> None:
+    pieces = [mmap.mmap(-1, SIZE) for _ in range(8)]  # which the system puts side by side
+    known: list[tuple[int, int]] = []
+    for piece in pieces:
+        array = np.frombuffer(piece, np.uint8)
+        array.flags.writeable = False
+        assert writable(array, known) is not None
+    assert [end - first for first, end in known] == [SIZE] * 8

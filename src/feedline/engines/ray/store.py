@@ -113,22 +113,22 @@ def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
 def _mapped() -> Iterator[tuple[Area, str]]:
     """Yield the memory of this process, and what may be done with it; nothing where the system does not tell.
 
-    Pieces that follow one another are one: a piece of the heap may have been given huge pages, or another name.
+    Pieces of one file, or of none, that follow one another are one: a part of the heap may have huge pages, for one.
     """
     try:
         with open("/proc/self/maps") as file:
             lines = file.readlines()
     except OSError:  # not Linux
         return
-    start, reach, before = 0, 0, ""
+    start, reach, before = 0, 0, ["", ""]
     for line in lines:
-        span, kind, _ = line.split(None, 2)
+        span, kind, _, *origin = line.split(None, 5)[:5]
         first, end = (int(address, 16) for address in span.split("-"))
-        if first != reach or kind != before:
-            yield (start, reach), before
-            start, before = first, kind
+        if first != reach or [kind, *origin] != before:
+            yield (start, reach), before[0]
+            start, before = first, [kind, *origin]
         reach = end
-    yield (start, reach), before
+    yield (start, reach), before[0]
 
 
 class SpecReader(Views):
