@@ -743,6 +743,6 @@ def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> 
                 for member in range(300):
                     zipped.writestr(str(member), b"")
             zips.append(opened.enter_context(zipfile.ZipFile(path)))
-        dataset = Deep(Deep(Deep(opened.enter_context(open(path, "rb")))))
+        dataset = Deep(Deep(Deep(Deep(opened.enter_context(open(path, "rb"))))))
         dataset.other = zips
-        assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner"]
+        assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner.inner"]
