@@ -732,8 +732,8 @@ class Unguarded:
 def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> None:
     class Deep:
         def __init__(self, inner: Any) -> None:
+            self.other: Any = 1  # before the other: what it holds is looked at first
             self.inner: Any = inner
-            self.other: Any = 1
 
     with contextlib.ExitStack() as opened:
         zips = []
