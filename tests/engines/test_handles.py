@@ -737,12 +737,12 @@ def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> 
 
     with contextlib.ExitStack() as opened:
         zips = []
-        for number in range(20):
-            path = tmp_path / f"{number}.zip"
-            with zipfile.ZipFile(path, "w") as zipped:
-                for member in range(300):
-                    zipped.writestr(str(member), b"")
-            zips.append(opened.enter_context(zipfile.ZipFile(path)))
+        for _ in range(20):
+            zips.append(opened.enter_context(zipfile.ZipFile(io.BytesIO(), "w")))  # in memory: no handles themselves
+            for member in range(300):
+                zips[-1].writestr(str(member), b"")
+        path = tmp_path / "file"
+        path.touch()
         dataset = Deep(Deep(Deep(Deep(opened.enter_context(open(path, "rb"))))))
         dataset.other = zips
         assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner.inner"]
