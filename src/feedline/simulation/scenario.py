@@ -256,7 +256,7 @@ def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     ragged = kind == MAP and dice.random() < 0.2
     ranks = 1 if kind == OWN else dice.choice((1, 1, 1, 2, 3))
     exact = ranks > 1 and not ragged and dice.random() < 0.4
-    drawn = {
+    data: dict[str, Any] = {
         "samples": dice.choice((7, 23, 40, 64, 150)),
         "batch_size": dice.choice((2, 3, 4, 8)) if exact or ragged else dice.choice((1, 2, 3, 4, 8, None)),
         "shuffled": dice.random() < 0.5,
@@ -268,8 +268,8 @@ def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     }
     # The end of a stream may make the step before the last a short one. A state from right after it does not always
     # know, and the loader refuses to go on from there.
-    left = drawn["samples"] % ((drawn["batch_size"] or 1) * ranks)
-    return {**drawn, "tail": "pad"} if exact and kind != MAP and 0 < left < ranks else drawn
+    left = data["samples"] % ((data["batch_size"] or 1) * ranks)
+    return {**data, "tail": "pad"} if exact and kind != MAP and 0 < left < ranks else data
 
 
 def _draw_loader(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:

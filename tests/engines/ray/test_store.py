@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from feedline.engines.ray.store import Store, writable
 from feedline.transport.reading import Copies, SegmentReader
@@ -14,26 +16,22 @@ from feedline.transport.reading import Copies, SegmentReader
 SIZE = 1 << 20
 
 
-def sealed() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def sealed(memory: mmap.mmap | None = None) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """An array that cannot be written, over memory that can, as Ray has it."""
-    array = np.zeros(SIZE, np.uint8)
+    array = np.zeros(SIZE, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
     array.flags.writeable = False
     return array
 
 
-def test_memory_that_is_mapped_for_writing_can_be_written() -> None:
-    array = sealed()
-    view = writable(array)
-    assert view is not None
-    view[:] = 7
-    assert (array == 7).all()
-
-
-def test_memory_in_two_pieces_can_be_written() -> None:
+def in_two_pieces() -> mmap.mmap:
     memory = mmap.mmap(-1, SIZE)
     memory.madvise(mmap.MADV_DONTDUMP, SIZE // 2, SIZE // 2)  # from here on it is another piece
-    array = np.frombuffer(memory, np.uint8)
-    array.flags.writeable = False
+    return memory
+
+
+@pytest.mark.parametrize("memory", [lambda: None, in_two_pieces], ids=["a piece", "two pieces"])
+def test_memory_that_is_mapped_for_writing_can_be_written(memory: Callable[[], mmap.mmap | None]) -> None:
+    array = sealed(memory())
     view = writable(array)
     assert view is not None
     view[:] = 7
@@ -41,9 +39,7 @@ def test_memory_in_two_pieces_can_be_written() -> None:
 
 
 def test_memory_that_can_be_written_in_part_is_copied() -> None:
-    memory = mmap.mmap(-1, SIZE)
-    array = np.frombuffer(memory, np.uint8)
-    array.flags.writeable = False
+    array = sealed(mmap.mmap(-1, SIZE))
     address = array.__array_interface__["data"][0]
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + SIZE // 2), SIZE // 2, mmap.PROT_READ)
     assert writable(array) is None
@@ -99,7 +95,5 @@ def test_memory_of_others_beside_a_piece_is_not_taken_for_a_part_of_it() -> None
     pieces = [mmap.mmap(-1, SIZE) for _ in range(8)]  # which the system puts side by side
     known: list[tuple[int, int]] = []
     for piece in pieces:
-        array = np.frombuffer(piece, np.uint8)
-        array.flags.writeable = False
-        assert writable(array, known) is not None
+        assert writable(sealed(piece), known) is not None
     assert [end - first for first, end in known] == [SIZE] * 8
