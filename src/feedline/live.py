@@ -27,6 +27,7 @@ from feedline.faults.log import FaultLog
 from feedline.observe.batch_rows import Totals
 from feedline.ranks import share_if_known
 from feedline.values.shown import printable
+from feedline.values.terminal import plain_console
 
 VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines on a terminal, too."""
@@ -247,14 +248,13 @@ class LiveView:
             self._shown.clear()
 
     def _draw_in_place(self, figures: list[Figures]) -> None:
-        from rich.console import Console
         from rich.live import Live
         from rich.text import Text
 
         if self._display is None:
             # What the program prints goes above the view, unless it goes elsewhere.
             self._display = Live(
-                console=Console(file=self._stream),
+                console=plain_console(file=self._stream),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),

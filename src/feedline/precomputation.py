@@ -21,6 +21,7 @@ from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
 from feedline.types import EngineName
+from feedline.values.terminal import plain_console, plain_progress
 
 _BATCH = 16
 """Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
@@ -194,17 +195,16 @@ def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterato
         return
     require("rich", extra="pack", purpose="A progress bar")
     from rich import progress as bars
-    from rich.console import Console
 
     begun_s = time.monotonic()
     columns = (
-        "[progress.description]{task.description}",
+        "{task.description}",
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         "{task.fields[rate]}",
         bars.TimeRemainingColumn(),
     )
-    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+    with plain_progress(*columns, console=plain_console(stderr=True)) as bar:
         task = bar.add_task(f"precompute {path.name}", total=count, completed=count - missing, rate="")
         done = [0, 0]
 

@@ -187,7 +187,7 @@ def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.Cap
         ("no_module_of_mine:x", "no module 'no_module_of_mine'"),
         ("{module}:nothing", "has no 'nothing'"),
         ("{module}:number", "is 3, of type int, which is no dataset"),
-        ("{module}.py", "of no kind that is known"),
+        ("{module}.py", "looks like lines of text"),
         ("empty", "no files"),
     ],
 )

@@ -189,7 +189,7 @@ def test_what_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_bytes(b"hello")
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
-        ("a.xyz", "of no kind that is known"),
+        ("a.xyz", "looks like lines of text"),
         ("none", "nothing at"),
         ("pipe", "a device or a pipe"),
     ):

@@ -256,7 +256,7 @@ def test_a_file_that_is_gone_has_no_fingerprint(tmp_path: Path) -> None:
 
 def test_what_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(SourceError, match="of no kind that is known"):
+    with pytest.raises(SourceError, match="looks like an empty file"):
         open_source(str(tmp_path / "a.txt"))
     with pytest.raises(SourceError, match="There is nothing at"):
         open_source(str(tmp_path / "none"))

@@ -35,6 +35,8 @@ from feedline.bench.harness import (
     worker_arguments,
 )
 from feedline.bench.steady import Span, Steady, touch
+from feedline.values.shown import printable
+from feedline.values.terminal import plain_console, plain_progress
 
 
 def span(arguments: argparse.Namespace) -> Span:
@@ -118,12 +120,11 @@ def progress(total: int | None) -> Iterator[Callable[[str], None]]:
 
     It is drawn only between measurements, never by a thread beside them.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(
+    console = plain_console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), "{task.description}")
+    with plain_progress(
         *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("", total=total)
@@ -249,7 +250,6 @@ def _show(
     details: bool,
 ) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     compared = [column.figure for column in columns if column.better]
@@ -257,7 +257,7 @@ def _show(
     has_peak = details and any(outcome.peak_pss_mb is not None for outcome in outcomes)
     has_note = any(outcome.disturbed_count for outcome in outcomes)
     rounds = max(len(outcome.rounds) for outcome in outcomes)
-    title = f"{name}: median of {rounds} interleaved rounds \\[lowest..highest]"
+    title = f"{printable(name)}: median of {rounds} interleaved rounds [lowest..highest]"
     table = Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
     )
@@ -288,9 +288,9 @@ def _show(
             *cells,
             end_section=[other for other in outcomes if other.case == outcome.case][-1] is outcome,
         )
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
-        console = Console(width=240)  # for all columns
+        console = plain_console(width=240)  # for all columns
     console.print(table)
     if has_note:
         console.print("Disturbed: other programs used the cores meanwhile. Run it again on a quiet machine.")
@@ -301,7 +301,7 @@ def _cell(found: Spread | None, column: Column) -> str:
     if found is None:
         return ""
     median, low, high = (f"{v * column.scale:,.{column.digits}f}" for v in (found.median, found.low, found.high))
-    return f"{median} \\[{low}..{high}]" if column.with_range and found.low < found.high else median
+    return f"{median} [{low}..{high}]" if column.with_range and found.low < found.high else median
 
 
 def _times(found: Spread | None, *, with_range: bool = False) -> str:

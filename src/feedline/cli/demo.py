@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Subset
@@ -22,6 +23,7 @@ from torch.utils.data import Subset
 from feedline import DataLoader
 from feedline.cli.bench import WORKER_COUNT, compare
 from feedline.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_pictures
+from feedline.values.terminal import plain_console, plain_progress
 
 BATCH_SIZE = 32
 
@@ -119,7 +121,7 @@ BAR_WIDTH = 24
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    console, images = Console(), arguments.images
+    console, images = plain_console(), arguments.images
     place: AbstractContextManager[str | Path] = (
         nullcontext(arguments.folder) if arguments.folder is not None else TemporaryDirectory(prefix="feedline-demo-")
     )
@@ -154,14 +156,18 @@ def train_on_pictures(folder: Path, images: int, epochs: int, console: Console) 
             progress.console.print(_describe(epoch))
 
 
-def _describe(epoch: Epoch) -> str:
+def _describe(epoch: Epoch) -> Text:
     filled = round(epoch.accuracy * BAR_WIDTH)
-    return (
-        f"epoch {epoch.number:2}  loss {epoch.loss:.3f}  accuracy [bold]{epoch.accuracy:4.0%}[/] "
-        f"[green]{'━' * filled}[/][dim]{'─' * (BAR_WIDTH - filled)}[/]  {epoch.images_per_s:,.0f} images/s"
+    return Text.assemble(
+        f"epoch {epoch.number:2}  loss {epoch.loss:.3f}  accuracy ",
+        (f"{epoch.accuracy:4.0%}", "bold"),
+        " ",
+        ("━" * filled, "green"),
+        ("─" * (BAR_WIDTH - filled), "dim"),
+        f"  {epoch.images_per_s:,.0f} images/s",
     )
 
 
 def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return plain_progress(*columns, console=console, transient=True)

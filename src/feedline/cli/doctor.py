@@ -22,6 +22,7 @@ from feedline.tune.diagnosis import as_dict, diagnose, diagnose_recording, summa
 from feedline.tune.finding import NOTHING, SHOWN_GAIN, Finding
 from feedline.tune.measured import STAGES
 from feedline.values.shown import printable
+from feedline.values.terminal import plain_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,9 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
         sys.stdout.write(json.dumps(told) + "\n")
     else:
-        from rich.console import Console
-
-        show(looked.title, looked.findings, Console(), before=looked.before, after=looked.after)
+        show(looked.title, looked.findings, plain_console(), before=looked.before, after=looked.after)
     return SERIOUS if any(finding.is_serious for finding in looked.findings) else 0
 
 

@@ -13,6 +13,7 @@ from feedline.packing.inspection import inspect, look_into, take
 from feedline.packing.line import reading_lines
 from feedline.values.shown import printable
 from feedline.values.sizes import bytes_text
+from feedline.values.terminal import plain_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,9 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
     require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
-    from rich.console import Console
-
-    show(_printable(facts), Console())
+    show(_printable(facts), plain_console())
     if sheet is not None:
         sys.stdout.write(printable(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
 from feedline.packing import Packed, Stage, pack
@@ -19,6 +19,7 @@ from feedline.packing.options import as_fields, check_apart
 from feedline.packing.output import WorkFolder
 from feedline.values.shown import printable
 from feedline.values.sizes import bytes_text
+from feedline.values.terminal import plain_console, plain_progress
 
 _REASONS_SHOWN = 10
 
@@ -105,10 +106,9 @@ class Bar:
     """A bar per stage, on standard error; a context manager."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        self._progress = Progress(
-            *columns, console=console or Console(stderr=True), refresh_per_second=4, transient=True, disable=quiet
-        )
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        console = console or plain_console(stderr=True)
+        self._progress = plain_progress(*columns, console=console, refresh_per_second=4, transient=True, disable=quiet)
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Bar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import sqlite3
+import tarfile
 import zipfile
 import zlib
 from collections import Counter
@@ -32,9 +33,10 @@ from feedline.datasets.sql import SQLDataset
 from feedline.datasets.tar import TarDataset
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.datasets.tar.packed import packing_of
+from feedline.datasets.unread import beginning_of, described, look_at
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
-from feedline.values.shown import shown_address
+from feedline.values.shown import counted, shown_address
 from feedline.values.sizes import check_size, most_bytes
 
 # Any: a class, or a function that is called like one.
@@ -195,11 +197,36 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
     if found is not None and (os.path.isfile(text) or is_pattern):
         return Recognised(text, found)
     known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
-    if not os.path.exists(text):
-        raise SourceError(f"There is nothing at {shown_address(text)}. Known are folders, and files of {known}.")
-    if not os.path.isfile(text):
+    known = f"feedline reads folders, and files of {known}."
+    if os.path.isfile(text):
+        look = look_at(text)
+        raise SourceError(f"feedline cannot read {text}: it looks like {look.kind}. {look.advice or known}")
+    if os.path.exists(text):
         raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
-    raise SourceError(f"{text} is of no kind that is known. Known are folders, and files of {known}.")
+    if "://" in text:
+        raise SourceError(f"The name {shown_address(text)} does not show which source reads it. {known}")
+    if matched := sorted(filter(os.path.isfile, glob.glob(text, recursive=True))):
+        raise _unread(text, matched, known)
+    nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
+    raise SourceError(f"{nothing} {shown_address(text)}. {known}")
+
+
+def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
+    """Return the error for files that match a pattern whose ending stands for no format."""
+    (first, *others) = {_by_content(path) for path in paths}
+    if first is not None and not others:
+        return SourceError(
+            f"The name {pattern} does not show which source reads its {counted(len(paths), 'file')}. By content, "
+            f"{SOURCES[first].__name__} does: open them with it, or give them the suffix {_usual(first)}."
+        )
+    looks, advice = described(paths)
+    return SourceError(
+        f"feedline cannot read the {counted(len(paths), 'file')} of {pattern}: {looks}. {advice or known}"
+    )
+
+
+def _usual(format_: str) -> str:
+    return SUFFIXES[format_][0] if format_ in SUFFIXES else f".{format_}"
 
 
 def _by_content(path: str) -> str | None:
@@ -207,9 +234,18 @@ def _by_content(path: str) -> str | None:
         start = file.read(512)
     if start[16:20] == b"\xde\xc0\xef\xbe":
         return "lmdb"
-    if start[257:262] == b"ustar" or (packing_of(start) is not None and not path.lower().endswith(CSV_ENDINGS)):
+    if _is_tar(start) or (packing_of(start) is not None and _is_tar(beginning_of(path)[0][:512])):
         return "tar"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
+
+
+def _is_tar(start: bytes) -> bool:
+    """True if these bytes are the header of a tar archive, also of one older than POSIX's, which has no magic."""
+    try:
+        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return start[257:262] == b"ustar"
+    return True
 
 
 def _folder(path: str) -> Recognised:

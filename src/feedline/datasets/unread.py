@@ -1,0 +1,143 @@
+"""What a file that no source reads looks like, and how to load it all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from feedline.datasets.tar.packed import packing_of, unpacked_file
+from feedline.errors import CorruptSource, MissingExtra
+
+_LOOKED_AT = 1 << 16
+"""Bytes at the beginning of a file, after unpacking."""
+_UNPACKED_BY = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
+"""The module of Python's library whose `open` unpacks a file."""
+_PACKED = {
+    "zstd": 'Unpack it to see, or run `pip install "feedline[tar]"`: without zstandard nothing in it can be read.'
+}
+
+
+class Look(NamedTuple):
+    """What a file looks like."""
+
+    kind: str
+    """In words, such as "JSON lines compressed with gzip"."""
+    advice: str = ""
+    """How to load it, in a sentence or two."""
+
+
+def beginning_of(path: str) -> tuple[bytes, str | None]:
+    """Return the first bytes of a file, unpacked if it is compressed, and how it is compressed.
+
+    The bytes are empty if they cannot be unpacked, because the file is damaged or a package is missing.
+    """
+    with open(path, "rb") as file:
+        start = file.read(_LOOKED_AT)
+    packing = packing_of(start)
+    if packing is None:
+        return start, None
+    try:
+        return unpacked_file(path, packing).take(_LOOKED_AT), packing
+    except (CorruptSource, MissingExtra):
+        return b"", packing
+
+
+def look_at(path: str) -> Look:
+    """Say what a file looks like by how it begins, and by its name where that is not enough."""
+    start, packing = beginning_of(path)
+    if not os.path.getsize(path):
+        return Look("an empty file")
+    if packing is not None and not start:
+        return Look(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
+    name = os.path.basename(path).lower()
+    kind, advice = _binary(start, name) or _text(start, name)
+    opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
+    return Look(f"{kind} compressed with {packing}" if packing else kind, advice.format(open=opened))
+
+
+_BINARY = (
+    (rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....WEBP|II\*\0|MM\0\*", "a picture"),
+    (rb"RIFF....WAVE|fLaC|OggS|ID3", "a sound"),
+    (rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI ", "a video"),
+    (rb"Obj\x01", "Avro"),
+    (rb"ORC", "ORC"),
+    (rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]", "an IDX array, as MNIST's"),
+    (rb"%PDF-", "PDF"),
+)
+_ONE_SAMPLE = "A file of this kind is one sample: name the folder that holds all of them."
+_MADE_ONCE = (
+    "Write a dataset class of your own that reads it (`__len__` and `__getitem__`, or `__iter__`). `feedline pack "
+    "module:dataset out.parquet` then writes its samples into a format that reads fast."
+)
+
+
+def _binary(start: bytes, name: str) -> Look | None:
+    for pattern, kind in _BINARY:
+        if re.match(pattern, start, re.DOTALL):
+            return Look(kind, _ONE_SAMPLE if kind in ("a picture", "a sound", "a video") else _MADE_ONCE)
+    if re.search(r"\.tfrecords?(\b|$)", name):
+        return Look("TFRecord", _MADE_ONCE)
+    if start.startswith(b"PK\x03\x04"):
+        if b"/data.pkl" in start[:4096]:
+            return Look("a file of torch.save", "`torch.load(path)` reads it. A list of samples is a dataset already.")
+        return Look("a zip archive", "Unpack it, and name the folder.")
+    if re.match(rb"\x80[\x02-\x05]", start):
+        return Look(
+            "a pickle", "`pickle.load(open(path, 'rb'))` reads it, and runs code that the file may hold. " + _MADE_ONCE
+        )
+    try:
+        text = start.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        if exc.start < len(start) - 4:  # not just a letter cut in two
+            return Look("binary data of an unknown kind", _MADE_ONCE)
+        text = start[: exc.start].decode("utf-8-sig")
+    return Look("binary data of an unknown kind", _MADE_ONCE) if re.search(r"[\0-\x08\x0e-\x1a]", text) else None
+
+
+_LINES = (
+    "There is no reader for JSON lines yet. If they fit into memory, a list of them is a dataset: "
+    "DataLoader([json.loads(line) for line in {open}]). Otherwise convert them once with "
+    "pyarrow.parquet.write_table(pyarrow.json.read_json(path), 'train.parquet') and open that, or pass "
+    "datasets.load_dataset('json', data_files=path, split='train') of Hugging Face to DataLoader."
+)
+_JSON = (
+    "There is no reader for JSON. If it holds a list of samples, that list is a dataset: DataLoader(json.load({open}))."
+)
+_PLAIN = (
+    "If each line is a sample, the list of lines is a dataset: DataLoader({open}.read().splitlines()). If it is a "
+    "table, CSVDataset(path, delimiter=...) reads it."
+)
+
+
+def _text(start: bytes, name: str) -> Look:
+    text = start.decode("utf-8-sig", errors="replace").lstrip()
+    if not text.startswith(("{", "[")):
+        return Look("lines of text", _PLAIN)
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+        rest = text[end:].lstrip()
+    except (ValueError, RecursionError):
+        # A value that is longer than what was looked at is no error.
+        rest = "" if len(start) == _LOOKED_AT else "broken"
+    is_one_value = not rest and re.search(r"\.(jsonl|ndjson|jsonlines)\b", name) is None
+    if is_one_value:
+        return Look("JSON", _JSON)
+    return Look("JSON lines", _LINES) if rest[:1] in ("{", "[", "") else Look("lines of text", _PLAIN)
+
+
+def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
+    """Say how many of several files look like what, and how to load the most frequent kind.
+
+    Only the first `most` files are opened.
+    """
+    looks = [look_at(path) for path in paths[:most]]
+    kinds: dict[str, list[Look]] = {}
+    for look in looks:
+        kinds.setdefault(look.kind, []).append(look)
+    ranked = sorted(kinds.values(), key=len, reverse=True)
+    counts = ", ".join(f"{len(found)} look{'s' * (len(found) == 1)} like {found[0].kind}" for found in ranked)
+    seen = f"of the first {most}, {counts}" if len(paths) > most else counts
+    return seen, ranked[0][0].advice

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.json
+import pyarrow.parquet as pq
+import pytest
+import torch
+import zstandard
+
+from feedline import DataLoader
+from feedline.datasets import CSVDataset, open_dataset
+from feedline.datasets.opening import recognise
+from feedline.datasets.unread import look_at
+from feedline.errors import SourceError
+
+ROWS = [{"text": "lorem ipsum " * 60, "number": number} for number in range(300)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+}
+
+
+def said(path: str | Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        open_dataset(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"train.jsonl.{ending}"
+    path.write_bytes(PACK[ending](LINES))
+    message = said(path)
+    assert "looks like JSON lines compressed with" in message
+    assert "no reader for JSON lines yet" in message
+    assert "tar" not in message.replace(str(path), "")
+
+
+def test_a_pattern_counts_the_files_and_names_their_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        Path(f"{number}.jsonl.gz").write_bytes(gzip.compress(LINES))
+    assert "the 3 files of *.jsonl.gz: 3 look like JSON lines compressed with gzip. There is" in said("*.jsonl.gz")
+    Path("notes.gz").write_bytes(gzip.compress(b"hello\n"))
+    assert "3 look like JSON lines compressed with gzip, 1 looks like lines of text compressed" in said("*.gz")
+    assert said("*.jsonl").startswith("No file matches *.jsonl")
+
+
+def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: Path) -> None:
+    for number in range(2):
+        np.save(tmp_path / "a.npy", np.arange(3))
+        (tmp_path / "a.npy").rename(tmp_path / f"{number}.dat")
+    assert "2 files. By content, ArrayDataset does" in said(str(tmp_path / "*.dat"))
+
+
+def test_an_address_is_not_said_to_hold_nothing() -> None:
+    assert said("s3://bucket/a.jsonl.gz").startswith("The name s3://bucket/a.jsonl.gz does not show")
+
+
+def torch_file() -> bytes:
+    out = io.BytesIO()
+    torch.save([1, 2], out)
+    return out.getvalue()
+
+
+def zip_file() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.txt", "a")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.json", b'[{"a": 1},\n {"a": 2}]', "JSON"),
+        ("a.json", json.dumps(ROWS).encode(), "JSON"),
+        ("a.json", LINES, "JSON lines"),
+        ("a.jsonl", b'{"a": 1}\n', "JSON lines"),
+        ("a.jsonl", json.dumps({"a": "b" * 100_000}).encode(), "JSON lines"),
+        ("a", b'{"a": 1}\n{"a": 2}\n', "JSON lines"),
+        ("a.log", b"[2024-01-01] began\n[2024-01-02] ended\n", "lines of text"),
+        ("a.txt", "ä".encode() * 70_000, "lines of text"),
+        ("a.txt", b"x" + "ä".encode() * 70_000, "lines of text"),
+        ("a.txt.gz", gzip.compress(b"hello\n"), "lines of text compressed with gzip"),
+        ("a.json.zst", zstandard.compress(b"[1, 2]"), "JSON compressed with zstd"),
+        ("a.gz", gzip.compress(LINES)[:20], "a damaged or empty file compressed with gzip"),
+        ("a.pkl", pickle.dumps([1]), "a pickle"),
+        ("a.pt", torch_file(), "a file of torch.save"),
+        ("a.zip", zip_file(), "a zip archive"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "a picture"),
+        ("a.mp4", b"\0\0\0\x20ftypisom", "a video"),
+        ("a.wav", b"RIFF\0\0\0\0WAVE", "a sound"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as MNIST's"),
+        ("a.tfrecord", b"\x05\0\0\0\0\0\0\0abcd", "TFRecord"),
+        ("a.bin", bytes(range(256)), "binary data of an unknown kind"),
+        ("a.xyz", b"", "an empty file"),
+    ],
+)
+def test_kinds(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert look_at(str(path)).kind == kind
+    assert f"looks like {kind}" in said(path)
+
+
+def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
+    for form in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=form) as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
+        old = bytearray(out.getvalue())
+        for ending, pack in PACK.items():
+            (tmp_path / f"a.{ending}").write_bytes(pack(bytes(old)))
+            assert recognise(tmp_path / f"a.{ending}").format == "tar"
+    header = tarfile.TarInfo("a.txt").tobuf(tarfile.USTAR_FORMAT)
+    before_posix = bytearray(header[:257] + bytes(255))
+    before_posix[148:156] = b" " * 8
+    before_posix[148:156] = b"%06o\0 " % sum(before_posix)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(before_posix) + bytes(1024)))
+    assert recognise(tmp_path / "a.gz").format == "tar"
+
+
+# -- what is advised works ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.bz2", "a.jsonl.xz", "a.jsonl.zst"])
+def test_the_line_for_json_lines_runs(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(PACK.get(path.suffix[1:], bytes)(LINES))
+    advice = look_at(str(path)).advice
+    expression = advice.partition("is a dataset: ")[2].partition(". Otherwise")[0]
+    names = {"json": json, "gzip": gzip, "bz2": bz2, "lzma": lzma, "zstandard": zstandard, "path": path}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of a file that the line leaves to be closed
+        (batch,) = list(eval(expression.replace("])", "], batch_size=300)"), {**names, "DataLoader": DataLoader}))
+    assert batch["number"].tolist() == list(range(300))
+
+
+def test_json_lines_become_parquet_as_advised(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(LINES))
+    assert "pyarrow.parquet.write_table(pyarrow.json.read_json(path), 'train.parquet')" in look_at(str(path)).advice
+    pq.write_table(pyarrow.json.read_json(path), tmp_path / "train.parquet")
+    assert open_dataset(tmp_path / "train.parquet")[7] == ROWS[7]
+
+
+def test_the_lines_for_text_and_json_run(tmp_path: Path) -> None:
+    text, table, values = tmp_path / "a.txt.gz", tmp_path / "a.dat", tmp_path / "a.json"
+    text.write_bytes(gzip.compress(b"hello\nyou\n"))
+    assert "DataLoader(gzip.open(path, 'rt').read().splitlines())" in look_at(str(text)).advice
+    with gzip.open(text, "rt") as file:
+        assert list(DataLoader(file.read().splitlines())) == [["hello"], ["you"]]
+    table.write_text("a|b\n1|2\n")
+    assert CSVDataset(table, delimiter="|")[0] == {"a": 1, "b": 2}
+    values.write_text('[{"a": 1}, {"a": 2}]')
+    assert "DataLoader(json.load(open(path)))" in look_at(str(values)).advice
+    assert [int(batch["a"]) for batch in DataLoader(json.loads(values.read_text()))] == [1, 2]
