@@ -263,6 +263,14 @@ def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
+def test_columns(tmp_path: Path) -> None:
+    flags = ["--samples", "1100", "--batch-size", "4", "--data", str(tmp_path), "--sample", "text"]
+    for form in ("map", "stream"):
+        asked = [*STEADY, *flags, "--form", form, "--row-group", "300"]
+        found = summaries(rows_of("w8_columns", asked, tmp_path))
+        assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
 @pytest.mark.slow
 def test_start(tmp_path: Path) -> None:
     flags = ["--start-method", "fork", "--workers", "1", "--dataset-mb", "1", "--batches", "4", "--batch-size", "2"]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from examples.growing_file import GrowingFile
 from feedline import DataLoader, DataLoader2, Loader
@@ -200,31 +199,6 @@ class Squares(torch.utils.data.Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return index**2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
-        ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
-        ({"sampler": SequentialSampler}, "Give an object of it: sampler=SequentialSampler(...)"),
-        ({"sampler": RandomSampler}, "Give an object of it: sampler=RandomSampler(...)"),
-        ({"batch_sampler": BatchSampler}, "Give an object of it: batch_sampler=BatchSampler(...)"),
-        ({"dataset": Squares}, "Give an object of it: Squares(...)"),
-        ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
-        ({"dataset": Path("/data/train"), "shuffle": True}, "is a path, not a dataset"),
-    ],
-    ids=str,
-)
-def test_what_torch_refuses_is_explained(arguments: dict[str, Any], told: str) -> None:
-    failures = []
-    for kind in (DataLoader, torch.utils.data.DataLoader):
-        with pytest.raises(TypeError) as caught:
-            list(kind(**{"dataset": range(10), **arguments}))
-        failures.append(caught.value)
-    ours, torchs = failures
-    assert str(ours) == str(torchs)
-    assert told in "".join(ours.__notes__)
 
 
 @pytest.mark.parametrize(

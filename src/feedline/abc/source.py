@@ -39,6 +39,9 @@ class StreamSource(ABC):
     how many there were, the batches of other workers are not read.
     """
 
+    draws_nothing: bool = False
+    """True if making a sample draws from no generator of the process, so that loaders need not seed these for it."""
+
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of an epoch."""

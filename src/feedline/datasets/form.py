@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ from feedline.errors import BadOption, CorruptSource
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
 """Which fields a sample has, in the form that it has: see `Form.of`."""
+
+VectorFields = Fields | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
+"""The same for sources that make one vector of several columns: a list of columns in the place of one."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,12 @@ class Form:
     """As the dict calls them that a sample is; None if it is none."""
     is_one: bool = False
     """True if a sample is the value of its only field."""
+    vectors: tuple[int | None, ...] = ()
+    """For each value of a sample: None if it is one field, or of how many fields it is a vector. Empty if all are one
+    field each."""
 
     @classmethod
-    def of(cls, fields: Fields, available: Iterable[str], store: str) -> Form:
+    def of(cls, fields: VectorFields, available: Iterable[str], store: str, *, has_vectors: bool = False) -> Form:
         """Return the form that `fields=` describes.
 
         Args:
@@ -33,6 +39,7 @@ class Form:
                 dict from names of one's own to the store's, for dicts with those; None for a dict of all fields.
             available: the names that the store has, in its order.
             store: what it is called in an error.
+            has_vectors: True if the store makes a vector of a list of fields in a tuple or dict.
 
         Example:
             >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
@@ -44,8 +51,11 @@ class Form:
         known = tuple(available)
         names = names_in(fields)
         is_one = isinstance(fields, str)
-        keys = None if fields is None or is_one or isinstance(fields, tuple) else tuple(fields)
-        form = cls(known, known) if names is None else cls(tuple(names), keys, is_one)
+        vectors = _vectors_in(fields)
+        if vectors and not (has_vectors and isinstance(fields, (tuple, Mapping))):
+            raise BadOption(_no_vectors(fields, store, has_vectors=has_vectors))
+        keys: Any = None if fields is None or is_one or isinstance(fields, tuple) else tuple(fields)  # Any: of strings
+        form = cls(known, known) if names is None else cls(tuple(names), keys, is_one, vectors)
         missing = [name for name in form.names if name not in known]
         if missing:
             raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {listed(known)}.")
@@ -55,9 +65,27 @@ class Form:
             raise BadOption(f"fields={fields!r} names a field twice. Give a dict with another name for one of them.")
         return form
 
+    # Any: fields of any kind.
+    def values_of(self, fields: Sequence[Any], vector: Callable[[Sequence[str], Sequence[Any]], Any]) -> list[Any]:
+        """Return something for each value of a sample, given something for each of `names`.
+
+        `vector` makes one of several. It is called with their names and with what was given for these.
+
+        Example:
+            >>> form = Form.of((["x", "y"], "z"), ["x", "y", "z"], "a.parquet", has_vectors=True)
+            >>> form.values_of([1, 2, 3], lambda names, numbers: dict(zip(names, numbers)))
+            [{'x': 1, 'y': 2}, 3]
+        """
+        values, place = [], 0
+        for count in self.vectors or [None] * len(self.names):
+            stop = place + (count or 1)
+            values.append(fields[place] if count is None else vector(self.names[place:stop], fields[place:stop]))
+            place = stop
+        return values
+
     # Any: values and containers of any kind.
     def build(self, values: Sequence[Any]) -> Any:
-        """Put values in the order of `names` together: those of a sample, or whole columns."""
+        """Put values together in the order in which the user named them: those of a sample, or whole columns."""
         if self.keys is not None:
             return dict(zip(self.keys, values, strict=True))
         return values[0] if self.is_one else tuple(values)
@@ -71,11 +99,41 @@ class Form:
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
-def names_in(fields: Fields) -> Sequence[str] | None:
+def names_in(fields: VectorFields) -> Sequence[str] | None:
     """Return the names, as the store has them, that `fields=` asks for; None for all."""
     if fields is None or isinstance(fields, str):
         return None if fields is None else (fields,)
-    return tuple(fields.values() if isinstance(fields, Mapping) else fields)
+    return tuple(name for part in _parts_of(fields) for name in (part if _is_vector(part) else (part,)))
+
+
+# Any, here and below: whatever the user gave.
+def _parts_of(fields: Any) -> Collection[Any]:
+    return fields.values() if isinstance(fields, Mapping) else fields
+
+
+def _is_vector(part: Any) -> bool:
+    return isinstance(part, Sequence) and not isinstance(part, (str, bytes))
+
+
+def _vectors_in(fields: Any) -> tuple[int | None, ...]:
+    if fields is None or isinstance(fields, str):
+        return ()
+    vectors = tuple(len(part) if _is_vector(part) else None for part in _parts_of(fields))
+    if 0 in vectors:
+        raise BadOption(f"fields={fields!r} has a vector of no columns. Name at least one.")
+    return vectors if any(vectors) else ()
+
+
+def _no_vectors(fields: Any, store: str, *, has_vectors: bool) -> str:
+    if has_vectors:
+        return (
+            f"fields={fields!r} is a list, which gives dicts, and a vector has no name in it. Give a dict: "
+            "fields={'features': ['x', 'y'], 'label': 'label'}."
+        )
+    return (
+        f"fields={fields!r} asks for a vector of several fields, which {store} cannot give. Parquet, Arrow and CSV "
+        "datasets can. Elsewhere put them together in a transform."
+    )
 
 
 # Any: whatever the user gave.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,13 +161,14 @@ class TableSource(Source, ColumnSource):
     _shape: Form
     """Which fields a sample has, and in what they stand."""
 
-    def _build(self, values: list[Any]) -> Any:
+    def _build(self, values: Sequence[Any]) -> Any:
         """Put the values of a sample, or columns, together."""
         return self._shape.build(values)
 
     def _read(self, indices: Indices) -> list[Any]:
         columns = self._read_columns(indices, np.empty)
-        return [self._build([column[row] for column in columns]) for row in range(len(indices))]
+        build = self._build
+        return [build(values) for values in zip(*columns, strict=True)]
 
     def read_columns(self, indices: Indices) -> Any:
         if self.transform is not None or has_own_samples(type(self)):

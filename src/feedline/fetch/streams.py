@@ -46,7 +46,8 @@ class Stream:
             """What samples draw from the generators of the process, they draw inside of this."""
         self.is_plain = type(self._iterator) in _PLAIN
         """True if reading a sample runs no code that could draw random numbers."""
-        self.seeds_each = scope.seeds_globals and not self.is_plain and self.generators is UNCHANGED
+        draws = not (self.is_plain or (isinstance(dataset, StreamSource) and dataset.draws_nothing))
+        self.seeds_each = scope.seeds_globals and draws and self.generators is UNCHANGED
         """True if the generators of the process are seeded for every sample."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None

@@ -168,6 +168,18 @@ def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> tor
     return tensor_of(target)
 
 
+def _collate_scalars(batch: Sequence[Any]) -> torch.Tensor:
+    """Do what torch does with NumPy's scalars of one type, at a tenth of its price."""
+    kind = type(batch[0])
+    if _mode_count() or any(type(scalar) is not kind for scalar in batch):  # torch promotes them
+        result: torch.Tensor = torch_collate.default_collate(batch)
+        return result
+    dtype = np.dtype(kind)
+    column = memory.empty((len(batch),), dtype)
+    column[:] = np.fromiter(batch, dtype, len(batch))
+    return tensor_of(column)
+
+
 _OWN_WAYS: dict[type, Callable[[Any], Any]] = {
     torch.Tensor: collate_tensors,
     int: _collate_ints,
@@ -176,5 +188,6 @@ _OWN_WAYS: dict[type, Callable[[Any], Any]] = {
     list: _collate_sequences,
     dict: _collate_dicts,
     np.ndarray: _collate_arrays,
+    **{dtype.type: _collate_scalars for dtype in AS_NUMPY.values()},
 }
 """What is collated here, by the exact type of the first sample; all else is torch's."""

@@ -9,7 +9,7 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar, cast
@@ -24,8 +24,8 @@ from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.driver.settings import Settings
 from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption, DoubtfulArgument, tell
-from feedline.failures import add_note
 from feedline.faults.actions import Replace, Retry
+from feedline.loader.notes import explain
 from feedline.types import DatasetKind
 from feedline.values.sizes import byte_count
 
@@ -54,34 +54,11 @@ def named(init: Init) -> Init:
                 raise TypeError(f"{kind}() got an unexpected keyword argument {name!r}. {_meant(name, known)}")
         try:
             init(*arguments, **options)
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             explain(exc, {**dict(zip(known, arguments[1:], strict=False)), **options})
             raise
 
     return cast("Init", checked)
-
-
-def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
-    """Add notes to an exception of torch's, or of Python's, about an argument that is to blame for it.
-
-    Args:
-        exc: what was raised when the loader was made or iterated over.
-        arguments: the loader's, by torch's names for them.
-    """
-    count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
-    if isinstance(count, (str, float)):
-        kind = type(count).__name__
-        add_note(exc, f"num_workers={count!r} is a {kind}. Give an integer, such as num_workers=4, or 'auto'.")
-    if isinstance(arguments.get("prefetch_factor"), str):
-        add_note(exc, f"prefetch_factor={arguments['prefetch_factor']!r} is a text. Give an integer, or 'auto'.")
-    for name in ("sampler", "batch_sampler"):
-        given = arguments.get(name)
-        if isinstance(given, type):
-            add_note(exc, f"{name}={given.__name__} is a class. Give an object of it: {name}={given.__name__}(...).")
-    if isinstance(dataset, type):
-        add_note(exc, f"dataset={dataset.__name__} is a class. Give an object of it: {dataset.__name__}(...).")
-    if isinstance(dataset, os.PathLike):
-        add_note(exc, f"dataset={dataset!r} is a path, not a dataset. {INSTEAD_OF_PATH}")
 
 
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:

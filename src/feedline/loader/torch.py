@@ -37,10 +37,10 @@ from feedline.loader.arguments import (
     check_not_batches,
     check_unordered,
     doubt,
-    explain,
     name_options,
     named,
 )
+from feedline.loader.notes import explain
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.order.order import Order
@@ -250,12 +250,16 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         )
 
     def __len__(self) -> int:
-        order = self._order()
-        if self._is_map:
-            length = order.length()
-        else:
-            length = None if self._stream_split is None else steps_of(self.dataset, self._stream_split)
-        return super().__len__() if length is None else length
+        try:
+            order = self._order()
+            if self._is_map:
+                length = order.length()
+            else:
+                length = None if self._stream_split is None else steps_of(self.dataset, self._stream_split)
+            return super().__len__() if length is None else length
+        except TypeError as exc:
+            explain(exc, vars(self))
+            raise
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
             return self._running.add(TorchBatches(self, self._next_order()))
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from feedline.datasets import ParquetDataset
+from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.block import Block
 from feedline.datasets.parquet.values import prepared
 from feedline.testing.source import assert_same
@@ -23,11 +25,11 @@ def columns() -> list[pa.Array]:
     ]
 
 
-def test_single_numbers_are_packed_and_nothing_is_lost() -> None:
+def test_numbers_are_packed_and_nothing_is_lost() -> None:
     made = [prepared(column) for column in columns()]
     block = Block(list(made), lambda address: False)
     assert block.kind is not None
-    assert block.kind.names == ("0", "2", "4")
+    assert block.kind.names == ("0", "2", "4", "5")
     rows = np.array([2, 0, 2])
     for packed, column in zip(block.columns, made, strict=True):
         assert_same(list(packed.take(rows)), list(column.take(rows)))
@@ -54,3 +56,44 @@ def test_row_groups_that_are_packed_differently(tmp_path: Path) -> None:
     assert_same(
         dataset.read_columns(np.array([1, 9])), (np.array([1, 9]), np.array([1, 9], np.int32), np.array([0.5, 4.5]))
     )
+
+
+@pytest.mark.parametrize("row_group", [200_000, 20_000])
+def test_a_batch_copies_its_rows_and_no_whole_columns(tmp_path: Path, row_group: int) -> None:
+    table = pa.table({f"x{number}": np.arange(200_000, dtype=np.float32) + number for number in range(4)})
+    dataset = ParquetDataset(write(tmp_path / "a.parquet", table, row_group))
+    order = np.random.default_rng(0).permutation(200_000)
+    dataset.read_columns(order)  # all row groups are decoded
+    wanted = order[:64]
+    tracemalloc.start()
+    try:
+        found = dataset.read_columns(wanted)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert_same(found, {f"x{number}": wanted.astype(np.float32) + number for number in range(4)})
+    assert peak < 100_000, "a column of a row group has at least 80,000 bytes, and there are four"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()])
+def test_texts_of_any_row_groups(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = [None if number % 5 == 3 else "" if number % 4 == 1 else f"Füße {number}" * number for number in range(20)]
+    is_text = "string" in str(kind)
+    expected = [text if text is None or is_text else text.encode() for text in texts]
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_file(path, pa.schema([("text", kind)])) as file:
+        for start in (0, 3, 11):
+            stop = {0: 3, 3: 11, 11: 20}[start]
+            column = pa.array(expected, pa.string() if is_text else pa.binary()).cast(kind)
+            file.write_batch(pa.record_batch([column.slice(start, stop - start)], ["text"]))
+    dataset = ArrowDataset(path, "text")
+    order = [19, 0, 3, 12, 12, 7, 2]
+    assert dataset.__getitems__(order) == [expected[index] for index in order]
+    assert [dataset[index] for index in range(20)] == expected
+
+
+def test_texts_of_a_slice_and_of_nothing() -> None:
+    whole = pa.array(["a", "bc", None, "", "def"])
+    assert prepared(whole.slice(1, 4)).take(np.array([3, 0, 1])) == ["def", "bc", None]
+    assert prepared(pa.array([], pa.string())).take(np.array([], np.int64)) == []
+    assert prepared(pa.array(["", ""])).take(np.array([1])) == [""]

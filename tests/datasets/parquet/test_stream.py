@@ -17,6 +17,7 @@ import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
 from feedline.errors import BadOption, BadState, CorruptSource
+from feedline.fetch import streams as fetched
 from feedline.types import EngineName
 from tests.datasets.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
@@ -283,3 +284,14 @@ def test_a_state_is_restored_in_the_middle_of_another_epoch(dataset: Any) -> Non
     next(other)
     other.load_state_dict(state)
     assert [int(x) for x in other] == rest
+
+
+@pytest.mark.parametrize("transform", [None, int])
+def test_generators_are_seeded_for_transforms_only(
+    dataset: Any, transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(fetched, "seed_globals", seeded.append)
+    source = ParquetDataset(dataset.paths, "x", transform=transform)
+    assert sum(len(batch) for batch in feedline.Loader(source.stream(), 10, seed=1)) == COUNT
+    assert len(seeded) >= COUNT if transform is not None else not seeded

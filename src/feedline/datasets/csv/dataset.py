@@ -23,7 +23,7 @@ from feedline.datasets.csv.rows import (
     parts,
     wider,
 )
-from feedline.datasets.form import Fields, names_in
+from feedline.datasets.form import VectorFields, names_in
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Unpacked
@@ -114,7 +114,7 @@ class CSVDataset(RowGroupSource):
     def __init__(
         self,
         paths: Paths,
-        fields: Fields = None,
+        fields: VectorFields = None,
         *,
         types: Mapping[str, Any] | None = None,
         columns: Iterable[str] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -227,7 +227,7 @@ class LMDBDataset(TableSource):
 
         return self._with_values(indices, columns)
 
-    def _build(self, values: list[Any]) -> Any:
+    def _build(self, values: Sequence[Any]) -> Any:
         assert self._decoder is not None  # values have been read
         return self._decoder.build(values)
 

@@ -1,22 +1,26 @@
 """Row groups in memory, and rows of them as columns of a batch: taken, put in order, written where it is wanted.
 
-Columns of single numbers are packed row by row: a batch in random order then takes a row of each row group it needs in
-one step, not in one step for each column. Measured with 17 columns and a string, batches of 64 and 40 row groups: half
-of the time that it took.
+Columns of numbers are packed row by row. A batch in random order copies one piece of memory for each sample, and then
+one array for each column, instead of one piece for each sample and column. `benchmarks/w8_columns.py` measures it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.parquet.values import Numbers, Prepared
+from feedline.datasets.parquet.values import Numbers, Prepared, Texts
 from feedline.datasets.source import Empty, stacked
 
 Indices = NDArray[np.int64]
+
+_LARGE_BYTES = 1024
+"""Columns whose rows are larger are not packed: copying them twice would cost more than it saves. Measured with 64 rows
+of 40 row groups, from 64 bytes to 12 KB."""
 
 # Any, throughout: values are of any kind.
 
@@ -28,22 +32,27 @@ class Block:
         numbers = {
             place: column.array
             for place, column in enumerate(columns)
-            if isinstance(column, Numbers) and column.is_whole and column.array.ndim == 1
+            if isinstance(column, Numbers)
+            and column.is_whole
+            and column.array.nbytes < len(column.array) * _LARGE_BYTES
             if not is_mapped(column.array.__array_interface__["data"][0])
         }
         self.columns = columns
+        self.kind: np.dtype[Any] | None = None
+        """What is in a packed row: a field for each packed column, named by its place among all."""
         self.rows: NDArray[np.uint8] | None = None
         """The packed columns, a row of bytes for each row."""
-        self.kind: np.dtype[Any] | None = None
-        """What is in such a row: a field for each packed column, named by its place among all."""
+        self.bytes = memoryview(b"")
+        """The same, as one piece."""
         if len(numbers) > 1:
-            kind = np.dtype([(str(place), array.dtype) for place, array in numbers.items()], align=True)
+            kind = _kind(tuple((str(place), array.dtype, array.shape[1:]) for place, array in numbers.items()))
             packed = np.zeros(len(next(iter(numbers.values()))), kind)
             self.columns = list(columns)
             for place, array in numbers.items():
                 packed[str(place)] = array
                 self.columns[place] = Numbers(packed[str(place)], None)
-            self.rows, self.kind = packed.view(np.uint8).reshape(len(packed), kind.itemsize), kind
+            self.kind, self.rows = kind, packed.view(np.uint8).reshape(len(packed), kind.itemsize)
+            self.bytes = self.rows.reshape(-1).data
         self.held_bytes = sum(
             size
             for address, size in {part for column in self.columns for part in column.parts()}
@@ -51,37 +60,84 @@ class Block:
         )
 
 
-def taken(column: Prepared, rows: Indices, empty: Empty) -> Any:
+@functools.lru_cache(256)
+def _kind(fields: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> np.dtype[Any]:
+    """Return the type of a packed row: the same object for the same fields, since comparing types takes long."""
+    return np.dtype(list(fields), align=True)
+
+
+def columns_of(blocks: list[Block], owners: Indices, rows: Indices, empty: Empty) -> list[Any]:
+    """Take rows as the columns of a batch.
+
+    Args:
+        blocks: the row groups.
+        owners: for each row of the batch, the place of its row group among them.
+        rows: for each row of the batch, its row in the row group.
+        empty: makes the arrays of the batch.
+    """
+    columns = _unpacked(_records(blocks, owners, rows), empty)
+    width = len(blocks[0].columns)
+    if len(blocks) == 1:
+        return [columns[n] if n in columns else _taken(blocks[0].columns[n], rows, empty) for n in range(width)]
+    for n in range(width):
+        if n in columns:
+            continue
+        own = [block.columns[n] for block in blocks]
+        texts = [column for column in own if isinstance(column, Texts)]
+        if len(texts) == len(own):
+            columns[n] = [texts[owner].one(row) for owner, row in zip(owners.tolist(), rows.tolist(), strict=True)]
+        else:
+            columns[n] = _joined(own, *_by_owner(owners, rows), empty)
+    return [columns[n] for n in range(width)]
+
+
+def _by_owner(owners: Indices, rows: Indices) -> tuple[list[Indices], list[Indices]]:
+    """Return for each row group the rows that are wanted of it, and their places in the batch."""
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners)).tolist()
+    places = [order[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+    return [rows[own] for own in places], places
+
+
+def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[Any] | None:
+    """Return the packed rows; None if there are none, or row groups are packed differently."""
+    first = blocks[0]
+    if first.rows is None or first.kind is None or any(block.kind is not first.kind for block in blocks):
+        return None
+    if len(blocks) == 1:  # in one step; not from a column of them, which NumPy would copy as a whole first
+        return first.rows.take(rows, 0).view(first.kind)[:, 0]
+    size, pieces = first.rows.shape[1], [block.bytes for block in blocks]
+    starts = (rows * size).tolist()
+    copied = b"".join([pieces[n][at : at + size] for n, at in zip(owners.tolist(), starts, strict=True)])
+    return np.frombuffer(copied, first.kind)
+
+
+def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
+    """Return the columns of packed rows by their places among all."""
+    columns: dict[int, Any] = {}
+    if records is None:
+        return columns
+    for name in records.dtype.names or ():
+        own = records[name]
+        columns[int(name)] = column = empty(own.shape, own.dtype)
+        column[:] = own
+    return columns
+
+
+def _taken(column: Prepared, rows: Indices, empty: Empty) -> Any:
     """Take rows of one row group, straight to where the batch is wanted if they are numbers."""
-    if isinstance(column, Numbers) and column.is_whole:
+    if isinstance(column, Numbers) and column.is_whole and column.array.flags.c_contiguous:
         out = empty((len(rows), *column.array.shape[1:]), column.array.dtype)
         return column.array.take(rows, 0, out=out, mode="clip")  # checked before; "raise" would go through a copy
     values = column.take(rows)
     return values if isinstance(values, np.ndarray) else stacked(values, empty)
 
 
-_LARGE_BYTES = 1024
 _FEW = 2
-"""Rows of at least so many bytes, or at most so many of a row group, are quicker copied one by one: once instead of
-twice. Measured with 64 rows of 40 row groups, from 64 bytes to 12 KB: by a quarter to a half."""
+"""Large rows, or at most so many of a row group, are quicker copied one by one: once instead of twice."""
 
 
-def joined_rows(blocks: list[Block], rows: list[Indices], places: list[Indices], empty: Empty) -> dict[int, Any]:
-    """Take the packed columns of several row groups; return them by their places among all, none if these differ."""
-    kind = blocks[0].kind
-    packed = [Numbers(block.rows, None) for block in blocks if block.rows is not None and block.kind == kind]
-    if kind is None or kind.names is None or len(packed) < len(blocks):
-        return {}
-    records = np.ascontiguousarray(joined(list(packed), rows, places, np.empty)).view(kind)[:, 0]
-    columns: dict[int, Any] = {}
-    for name in kind.names:
-        column = empty((len(records),), records.dtype[name])
-        column[:] = records[name]
-        columns[int(name)] = column
-    return columns
-
-
-def joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], empty: Empty) -> Any:
+def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], empty: Empty) -> Any:
     """Take rows of several row groups, and put them in the order of the batch."""
     count = sum(map(len, places))
     arrays = [column.array for column in columns if isinstance(column, Numbers) and column.is_whole]
@@ -93,7 +149,7 @@ def joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], 
                 for place, row in zip(own.tolist(), own_rows.tolist(), strict=True):
                     out[place] = array[row]
             else:
-                out[own] = array.take(own_rows, 0)
+                out[own] = array[own_rows]
         return out
     parts: list[Any] = [column.take(own_rows) for column, own_rows in zip(columns, rows, strict=True)]
     if all(isinstance(part, np.ndarray) for part in parts):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.form import Fields, check_count, check_shapes
+from feedline.datasets.form import VectorFields, check_count, check_shapes
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
@@ -49,7 +49,8 @@ class ParquetDataset(RowGroupSource):
             these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same in a store:
             `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and files of web servers: `https://...`.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or tuple,
+            a list of columns is one vector: `{"x": ["f0", "f1", "f2"], "y": "label"}`.
         filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
             of a list of lists, one of the lists). Rows for which it does not hold, or is null, are not in the dataset.
             Row groups that cannot have any, by their statistics, are not read.
@@ -95,7 +96,7 @@ class ParquetDataset(RowGroupSource):
     def __init__(
         self,
         paths: Paths,
-        fields: Fields = None,
+        fields: VectorFields = None,
         *,
         filters: Any = None,
         transform: Transform | None = None,
@@ -252,7 +253,7 @@ class ArrowDataset(RowGroupSource):
     def __init__(
         self,
         paths: Paths,
-        fields: Fields = None,
+        fields: VectorFields = None,
         *,
         filters: Any = None,
         transform: Transform | None = None,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.form import Fields, Form
-from feedline.datasets.parquet.values import pyarrow, whole
+from feedline.datasets.form import Form, VectorFields
+from feedline.datasets.parquet.values import is_vector_number, pyarrow, whole
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
@@ -49,17 +49,18 @@ class Layout:
     the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
     """
 
-    def __init__(self, footers: Sequence[Footer], fields: Fields = None) -> None:
+    def __init__(self, footers: Sequence[Footer], fields: VectorFields = None) -> None:
         self.files = [footer.file for footer in footers]
         first = footers[0]
         self.types = dict(first.types)
-        self.form = Form.of(fields, first.types, repr(first.file.path))
+        self.form = Form.of(fields, first.types, repr(first.file.path), has_vectors=True)
         for name in self.form.names:
             # A column in which all is missing may have been written without a type.
             known = next((footer for footer in footers if str(footer.types.get(name)) != "null"), first)
             for footer in footers:
                 _compare(name, known, footer)
             self.types[name] = known.types[name]
+        self.form.values_of(self.form.names, lambda names, _: self._check_vector(names))
         groups = [group for footer in footers for group in footer.groups]
         self.group_files = np.array([group.file for group in groups], np.int32)
         self.group_numbers = np.array([group.number for group in groups], np.int32)
@@ -68,6 +69,22 @@ class Layout:
         chosen = [group.rows for group in groups if group.rows is not None]
         self.rows = np.concatenate(chosen) if chosen else None
         """The row of each sample in its row group, if a filter left some out."""
+
+    def _check_vector(self, names: Sequence[str]) -> None:
+        """Raise BadOption: columns of these types make no vector."""
+        for name in names:
+            if not is_vector_number(self.types[name]):
+                raise BadOption(
+                    f"Column {name!r} is {self.types[name]}, which cannot be part of a vector: only integers, floats "
+                    "and booleans can. Name it as a field of its own in fields=."
+                )
+        first = names[0]
+        other = next((name for name in names if self.types[name] != self.types[first]), None)
+        if other is not None:
+            raise BadOption(
+                f"A vector has one type, but column {first!r} is {self.types[first]} and {other!r} is "
+                f"{self.types[other]}. Make one vector for each type, or write the columns with one type."
+            )
 
     def __len__(self) -> int:
         return int(self.starts[-1])

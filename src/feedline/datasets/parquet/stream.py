@@ -48,6 +48,10 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         hands_on: bool = self.source.hands_on_images
         return hands_on
 
+    @property
+    def draws_nothing(self) -> bool:  # type: ignore[override]  # a transform can be anything
+        return self.source.transform is None
+
     def __iter__(self) -> RowGroupPass:
         return RowGroupPass(self, self._part())
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, cache_home, checked_cache
-from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
+from feedline.datasets.form import Form, VectorFields, check_fields
+from feedline.datasets.parquet.block import Block, columns_of
 from feedline.datasets.parquet.layout import (
     Footer,
     Group,
@@ -30,7 +30,7 @@ from feedline.datasets.parquet.layout import (
 )
 from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.stream import RowGroupStream
-from feedline.datasets.parquet.values import prepared, pyarrow, text_of, whole
+from feedline.datasets.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
@@ -115,7 +115,7 @@ class RowGroupSource(TableSource):
     def __init__(
         self,
         paths: Paths,
-        fields: Fields = None,
+        fields: VectorFields = None,
         *,
         filters: Any = None,
         transform: Transform | None = None,
@@ -249,44 +249,37 @@ class RowGroupSource(TableSource):
         self._waste = Waste()
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
-        layout, width = self._layout, len(self._shape.names)
+        layout = self._layout
         if not len(indices):
-            return [[] for _ in range(width)]
+            return [[] for _ in self._shape.vectors or self._shape.names]
         self._waste.used += len(indices)
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
-        self._touch({int(layout.group_files[group]) for group in present})
-        if len(present) == 1:
-            block = self._block(int(present[0]))
-            return [taken(column, rows, empty) for column in block.columns]
-        order = np.argsort(owners, kind="stable")
-        ends = np.cumsum(np.bincount(owners))[:-1]
-        places = np.split(order, ends)
-        own_rows = np.split(rows[order], ends)
-        blocks = [self._block(int(group)) for group in present]
-        packed = joined_rows(blocks, own_rows, places, empty)
-        for column in range(width):
-            if column not in packed:
-                packed[column] = joined([block.columns[column] for block in blocks], own_rows, places, empty)
-        return [packed[column] for column in range(width)]
+        self._touch({*layout.group_files[present].tolist()})
+        blocks = [self._block(group) for group in present.tolist()]
+        return columns_of(blocks, owners, rows, empty)
 
     def _block(self, group: int) -> Block:
-        return self._blocks.load(group, functools.partial(self._read_block, group))
+        block = self._blocks.get(group)
+        return block if block is not None else self._blocks.load(group, functools.partial(self._read_block, group))
 
     def _read_block(self, group: int) -> tuple[Block, int]:
         layout, began = self._layout, time.perf_counter()
         file, number = layout.files[layout.group_files[group]], int(layout.group_numbers[group])
-        with reading(file, f"reading row group {number} of {file.path!r}"):
+        where = f"row group {number} of {file.path!r}"
+        with reading(file, f"reading {where}"):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
             columns = [whole(array) for array in arrays]
             least, found = layout.least_rows(group), min(map(len, columns), default=0)
             if columns and found < least:  # samples are taken without looking again
                 raise CorruptSource(
-                    f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file "
-                    "says of itself. It is damaged: make it anew, or leave it out."
+                    f"R{where[1:]} has {found} rows, but {least} are expected by what the file says of itself. It is "
+                    "damaged: make it anew, or leave it out."
                 )
-            block = Block([prepared(column) for column in columns], lambda address: low <= address < high)
+            fields = [prepared(column) for column in columns]
+            values = self._shape.values_of(fields, lambda names, some: vectors(some, names, where))
+            block = Block(values, lambda address: low <= address < high)
         rows = int(layout.starts[group + 1] - layout.starts[group])
         count, seconds = len(layout.group_numbers), time.perf_counter() - began
         self._waste.note_decoded(group, count, rows, seconds, advice=self._advice())
@@ -302,7 +295,8 @@ class RowGroupSource(TableSource):
 
     def _form(self) -> str:
         form = self._shape
-        return form.describe([text_of(self._layout.types[name]) for name in form.names])
+        texts = [text_of(self._layout.types[name]) for name in form.names]
+        return form.describe(form.values_of(texts, lambda names, some: some[0].replace("[]", f"[{len(names)}]")))
 
     def __repr__(self) -> str:
         filters = "" if self.filters is None else f", filters={self.filters}"

@@ -20,7 +20,7 @@ Extension types that are not named here become what they are stored as.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
+from feedline.errors import SourceError
 
 Rows = NDArray[np.int64]
 
@@ -35,6 +36,11 @@ _FEW = 3
 """Objects up to which single values are quicker than a take. Measured once."""
 
 # Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
+
+
+def rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
+    """Return rows of an array. `take` is quicker, but copies an array that has gaps between its numbers as a whole."""
+    return array.take(rows, 0) if array.flags.c_contiguous else array[rows]
 
 
 class Prepared(ABC):
@@ -61,7 +67,7 @@ class Numbers(Prepared):
     """Which numbers inside of values are there, in the shape of the array; None if all are."""
 
     def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
-        taken = self.array.take(rows, 0)
+        taken = rows_of(self.array, rows)
         valid = None if self.valid is None else self.valid.take(rows)
         present = None if self.present is None else self.present.take(rows, 0)
         if (valid is None or valid.all()) and (present is None or present.all()):
@@ -80,6 +86,37 @@ class Numbers(Prepared):
         for array in (self.array, self.valid, self.present):
             if array is not None:
                 yield _memory(array)
+
+
+@dataclass(eq=False)
+class Vectors(Numbers):
+    """Columns of numbers side by side."""
+
+    missing: tuple[tuple[str, NDArray[np.bool_]], ...] = ()
+    """The columns that have nulls, and which of their values are there."""
+    place: str = ""
+    """Where they are, for an error."""
+
+    def take(self, rows: Rows) -> NDArray[Any]:
+        for name, valid in self.missing:
+            there = valid.take(rows)
+            if not there.all():
+                raise SourceError(
+                    f"Column {name!r} is null in row {int(rows[np.argmin(there)])} of {self.place}, and a vector "
+                    f"cannot hold that. Leave such rows out, filters=~pyarrow.compute.field({name!r}).is_null(), or "
+                    "write the file with a number in their place."
+                )
+        return rows_of(self.array, rows)
+
+
+def vectors(columns: Sequence[Prepared], names: Sequence[str], place: str) -> Vectors:
+    """Put columns of numbers of one type side by side."""
+    numbers = [column for column in columns if isinstance(column, Numbers)]
+    missing = tuple((name, one.valid) for name, one in zip(names, numbers, strict=True) if one.valid is not None)
+    valid = None
+    for _, own in missing:
+        valid = own if valid is None else valid & own
+    return Vectors(np.stack([one.array for one in numbers], 1), valid, None, missing, place)
 
 
 @dataclass(eq=False)
@@ -171,8 +208,41 @@ class Dicts(Prepared):
 
 
 @dataclass(eq=False)
+class Texts(Prepared):
+    """Strings or bytes, cut out of Arrow's memory: a batch needs few of each row group, for which pyarrow is slow."""
+
+    _array: Any
+    _valid: NDArray[np.bool_] | None
+
+    def __post_init__(self) -> None:
+        types, kind = pyarrow().types, self._array.type
+        _, offsets, data = self._array.buffers()
+        is_large = types.is_large_string(kind) or types.is_large_binary(kind)
+        size = 8 if is_large else 4
+        first, stop = self._array.offset * size, (self._array.offset + len(self._array) + 1) * size
+        # Of an empty array both may be missing.
+        self._offsets = memoryview(bytes(size) if offsets is None or not offsets.size else offsets)
+        self._offsets = self._offsets[first:stop].cast("q" if is_large else "i")
+        self._data = memoryview(b"" if data is None else data)
+        self._is_text = bool(types.is_string(kind) or types.is_large_string(kind))
+
+    def one(self, row: int) -> str | bytes | None:
+        """Return the value of one row."""
+        if self._valid is not None and not self._valid[row]:
+            return None
+        data = self._data[self._offsets[row] : self._offsets[row + 1]]
+        return str(data, "utf-8") if self._is_text else bytes(data)
+
+    def take(self, rows: Rows) -> list[Any]:
+        return [self.one(row) for row in rows.tolist()]
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        yield from _buffers(self._array)
+
+
+@dataclass(eq=False)
 class Objects(Prepared):
-    """What pyarrow turns into Python objects: strings, bytes, decimals and the like."""
+    """What pyarrow turns into Python objects: decimals and the like."""
 
     _array: Any
 
@@ -183,9 +253,13 @@ class Objects(Prepared):
         return taken
 
     def parts(self) -> Iterator[tuple[int, int]]:
-        for buffer in self._array.buffers():
-            if buffer is not None:
-                yield buffer.address, buffer.size
+        yield from _buffers(self._array)
+
+
+def _buffers(array: Any) -> Iterator[tuple[int, int]]:
+    for buffer in array.buffers():
+        if buffer is not None:
+            yield buffer.address, buffer.size
 
 
 def _memory(array: NDArray[Any]) -> tuple[int, int]:
@@ -231,7 +305,9 @@ def prepared(array: Any) -> Prepared:
             return Arrays(Numbers(_numbers(values), _valid(values)), offsets, valid)
         return Lists(prepared(values), offsets, valid)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # from which nothing can be taken at once
-        return Objects(array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()))
+        array = array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    if array.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return Texts(array, _valid(array))
     return Objects(array)
 
 
@@ -246,6 +322,12 @@ def is_number(kind: Any) -> bool:
         or types.is_date(kind)
         or types.is_duration(kind)
     )
+
+
+def is_vector_number(kind: Any) -> bool:
+    """True for types of which several columns can be one vector."""
+    types = pyarrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def shape_of(kind: Any) -> tuple[int, ...] | None:

@@ -1,0 +1,108 @@
+"""Question: what does a Parquet file of many columns cost, compared with a dict of arrays in memory by hand?
+
+Knob: what a sample is (`numbers`: 18 columns of numbers; `text`: the same and one column of strings), how feedline gets
+it (`arrays`: the hand-written dataset of the peer, a dict of arrays of which `__getitem__` takes one value each; `map`:
+`ParquetDataset`; `vector`: the same with 16 columns as one vector; `stream`: `ParquetDataset.stream`), and how many
+rows a row group has.
+
+Held still: 200,000 rows, no workers, batches of 64 in random order; the consumer touches every page.
+
+How to read it: torch's loader has the hand-written dict of arrays in every case, so `x torch` is what changing to
+feedline gives. With `arrays` both loaders have the same dataset.
+
+    python -m benchmarks.w8_columns
+    python -m benchmarks.w8_columns --sample text --form map --row-group 1000000
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
+from feedline.datasets import ParquetDataset
+
+FORMS = ("arrays", "map", "vector", "stream")
+FEATURES = [f"x{number}" for number in range(16)]
+
+
+def write(kind: str, count: int, row_group: int, path: Path) -> None:
+    """Write the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    generator = np.random.default_rng(0)
+    columns: dict[str, Any] = {name: generator.random(count, np.float32) for name in FEATURES}
+    columns |= {"label": np.arange(count) % 1000, "number": np.arange(count)}
+    if kind == "text":
+        columns["name"] = [f"row number {number}" for number in range(count)]
+    pq.write_table(pa.table(columns), path, row_group_size=row_group)
+
+
+class DictOfArrays:
+    """What people write: all columns in memory, and one value of each for a sample."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        self.columns = {name: table.column(name).to_numpy() for name in table.column_names}
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0], samples=200_000, batch_size=64)
+    flags.choose(parser, "--sample", ("numbers", "text"))
+    flags.choose(parser, "--form", FORMS)
+    parser.add_argument("--row-group", type=int, nargs="+", default=[2000, 1_000_000], help="rows of a row group")
+    flags.add_data(parser)
+    arguments = parser.parse_args(argv)
+    count = arguments.samples
+    entries: list[harness.Entry] = []
+    for kind in arguments.sample:
+        for row_group in arguments.row_group:
+            name = f"columns/{kind}-{count}-{row_group}.parquet"
+            path = workloads.stored(arguments.data, name, partial(write, kind, count, row_group))
+            by_hand = DictOfArrays(path)
+            for form in arguments.form:
+                case: harness.Case = {"sample": kind, "row group": row_group, "form": form}
+                made = partial(dataset, path, kind, form, by_hand)
+                if form != "stream":
+                    entries += rows.loaders(arguments, case, made, shuffle=True, drop_last=True)
+                    continue
+                for side in harness.sides(0, ()):
+                    options = {"batch_size": arguments.batch_size, "shuffle": side.library == harness.TORCH or None}
+                    opened = partial(opened_by, side, made, options)
+                    entries.append(rows.steady(case, side, opened, arguments, batch_size=arguments.batch_size))
+    rows.publish("w8_columns", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
+    return 0
+
+
+# Any: a loader and its options.
+def opened_by(side: harness.Side, made: Any, options: dict[str, Any]) -> Any:
+    return side.open(made(side), **options)
+
+
+def dataset(path: Path, kind: str, form: str, by_hand: DictOfArrays, side: harness.Side) -> object:
+    if side.library == harness.TORCH or form == "arrays":
+        return by_hand
+    if form == "vector":
+        texts = {"name": "name"} if kind == "text" else {}
+        return ParquetDataset(path, {"features": FEATURES, "label": "label", "number": "number", **texts})
+    parquet = ParquetDataset(path)
+    return parquet.stream(shuffle=True) if form == "stream" else parquet
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from feedline import DataLoader
+
+
+class Squares(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index**2
+
+
+class Endless:
+    """A map-style dataset without a length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+BATCHES = BatchSampler(range(10), 2, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
+        ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
+        ({"sampler": SequentialSampler}, "Give an object of it: sampler=SequentialSampler(...)"),
+        ({"sampler": RandomSampler}, "Give an object of it: sampler=RandomSampler(...)"),
+        ({"batch_sampler": BatchSampler}, "Give an object of it: batch_sampler=BatchSampler(...)"),
+        ({"dataset": Squares}, "Give an object of it: Squares(...)"),
+        ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
+        ({"dataset": Path("/data/train"), "shuffle": True}, "is a path, not a dataset"),
+        ({"dataset": Endless()}, "of the class Endless, has no __len__"),
+        ({"dataset": Endless(), "shuffle": True}, "Add `def __len__(self)`"),
+        (
+            {"batch_size": 0},
+            "batch_size=0 would make batches without samples. Give an integer from 1 up, or batch_size=",
+        ),
+        ({"batch_size": -4}, "batch_size=-4 would make batches without samples"),
+        ({"batch_size": "8"}, "batch_size='8' is a text, not a number. Write batch_size=8;"),
+        ({"batch_size": "all"}, "batch_size='all' is of the type str"),
+        ({"batch_size": 8.0}, "batch_size=8.0 is of the type float"),
+        ({"batch_size": True}, "batch_size=True is of the type bool"),
+        ({"sampler": SequentialSampler(range(10)), "shuffle": True}, "RandomSampler(dataset)"),
+        (
+            {"sampler": DistributedSampler(Squares(), 2, 0), "shuffle": True},
+            "DistributedSampler(..., shuffle=True)",
+        ),
+        ({"num_workers": -1}, "num_workers=-1 is negative. Give 0"),
+        ({"timeout": -1}, "timeout=-1 is negative. Give seconds"),
+        ({"prefetch_factor": 2}, "prefetch_factor=2 is about worker processes, and num_workers is 0"),
+        ({"prefetch_factor": -2, "num_workers": 1}, "prefetch_factor=-2 is negative"),
+        ({"persistent_workers": True}, "persistent_workers=True is about worker processes"),
+        ({"multiprocessing_context": "spawn"}, "multiprocessing_context='spawn' is about worker processes"),
+        ({"batch_sampler": BATCHES, "batch_size": 4, "shuffle": True}, "so batch_size=, shuffle= cannot be given"),
+        ({"batch_sampler": BATCHES, "drop_last": True}, "so drop_last= cannot be given"),
+        ({"batch_size": None, "drop_last": True}, "drop drop_last=True, or give a batch_size"),
+        ({"dataset": Counting(), "shuffle": True}, "Counting is an iterable dataset"),
+        ({"dataset": Counting(), "sampler": range(3)}, "itself: drop sampler=."),
+        ({"dataset": Counting(), "batch_sampler": BATCHES}, "itself: drop batch_sampler=."),
+        ({"dataset": [], "shuffle": True}, "(list) has no samples"),
+    ],
+    ids=str,
+)
+def test_what_torch_refuses_is_explained(arguments: dict[str, Any], note: str) -> None:
+    failures = []
+    for kind in (DataLoader, torch.utils.data.DataLoader):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            list(kind(**{"dataset": range(10), **arguments}))
+        failures.append(caught.value)
+    ours, torchs = failures
+    assert (type(ours), str(ours)) == (type(torchs), str(torchs))
+    assert note in "".join(ours.__notes__)
+
+
+def test_the_length_of_a_loader_without_one() -> None:
+    with pytest.raises(TypeError, match=r"object of type 'Endless' has no len\(\)") as caught:
+        len(DataLoader(Endless()))  # type: ignore[arg-type]
+    assert "has no __len__" in "".join(caught.value.__notes__)
+
+
+def test_errors_of_the_dataset_are_left_alone() -> None:
+    class Failing(Squares):
+        def __len__(self) -> int:
+            raise ValueError("of the user's own")
+
+    with pytest.raises(ValueError, match="of the user's own") as caught:
+        DataLoader(Failing(), shuffle=True)
+    assert not getattr(caught.value, "__notes__", [])
