@@ -84,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for side in harness.sides(0, ()):
                     options = {"batch_size": arguments.batch_size, "shuffle": side.library == harness.TORCH or None}
                     opened = partial(opened_by, side, made, options)
-                    entries.append(rows.steady(case, side, opened, arguments, batch_size=arguments.batch_size))
+                    entries.append(
+                        rows.steady({**case, "workers": 0}, side, opened, arguments, batch_size=arguments.batch_size)
+                    )
     rows.publish("w8_columns", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 

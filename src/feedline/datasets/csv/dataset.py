@@ -75,7 +75,8 @@ class CSVDataset(RowGroupSource):
             of these. Files compressed with gzip, bzip2, xz or zstd are read from the beginning to the place that is
             wanted: take them for streams in order, or with `cache`.
         fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
-            dicts, a dict from names of one's own to columns; None for dicts of all columns.
+            dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or tuple, a list
+            of columns is one vector.
         types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
             NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells, in all
             files: int64, float64, bool, dates, else string.

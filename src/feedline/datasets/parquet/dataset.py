@@ -49,8 +49,8 @@ class ParquetDataset(RowGroupSource):
             these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same in a store:
             `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and files of web servers: `https://...`.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or tuple,
-            a list of columns is one vector: `{"x": ["f0", "f1", "f2"], "y": "label"}`.
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or
+            tuple, a list of columns is one vector: `{"x": ["f0", "f1", "f2"], "y": "label"}`.
         filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
             of a list of lists, one of the lists). Rows for which it does not hold, or is null, are not in the dataset.
             Row groups that cannot have any, by their statistics, are not read.
