@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pytest
@@ -80,6 +80,48 @@ def test_datasets_of_torch() -> None:
     assert_type(DataLoader2(Counting(), batch_size=3, shard="exact"), DataLoader2[int])
     torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = loader  # where a framework asks for torch's
     assert len(torchs) == 3
+
+
+def lengths(batch: list[torch.Tensor]) -> list[int]:
+    return [len(tensor) for tensor in batch]
+
+
+def test_batches_are_what_is_made_of_them() -> None:
+    squares = Squares()
+    collated = DataLoader(squares, 4, collate_fn=first)
+    assert_type(collated, DataLoader[tuple[torch.Tensor, int], torch.Tensor])
+    for tensor in collated:
+        assert_type(tensor, torch.Tensor)
+        assert tensor.shape == (1,)
+    named: DataLoader[tuple[torch.Tensor, int]] = collated  # the second parameter may be left out
+    torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = collated
+    assert len(named) == len(torchs) == 3
+    for number in DataLoader([1, 2, 3], batch_size=None):
+        assert_type(number, int)
+        assert number in (1, 2, 3)
+    for text in DataLoader(Words(), None, shuffle=True):
+        assert_type(text, str)
+        assert len(text) == 1
+    for batch in DataLoader(squares, 4):  # what the default collate function makes is not known
+        assert_type(batch, Any)
+    for pair in DataLoader(squares, None):  # of a tuple torch makes a list
+        assert_type(pair, Any)
+    for sizes in DataLoader(squares, 4, device_transform=lengths, collate_fn=None, device="cpu"):
+        assert_type(sizes, list[int])
+    for either in DataLoader2(squares, 4, collate_fn=first):
+        assert_type(either, torch.Tensor)
+    wrong: DataLoader[tuple[torch.Tensor, int], str] = collated  # type: ignore[assignment]
+    assert len(wrong) == 3
+
+
+def test_brackets_at_run_time() -> None:
+    assert DataLoader[int] == DataLoader[int, Any]
+    assert get_args(DataLoader2[int, str]) == (int, str)
+
+    class Own(DataLoader[int]):
+        pass
+
+    assert [batch.tolist() for batch in Own([1, 2, 3], 2)] == [[1, 2], [3]]
 
 
 def test_any_other_dataset() -> None:
@@ -172,13 +214,13 @@ def test_errors_and_states() -> None:
 def test_what_type_checkers_refuse() -> None:
     squares, labels = Squares(), [0, 1] * 6
     with pytest.raises(BadOption):
-        DataLoader(squares, engine="threads")  # type: ignore[arg-type]
+        DataLoader(squares, engine="threads")  # type: ignore[call-overload]
     with pytest.raises(BadOption):
         Loader([1], engine="processes")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
-        DataLoader(squares, on_error="ignore")  # type: ignore[arg-type]
+        DataLoader(squares, on_error="ignore")  # type: ignore[call-overload]
     with pytest.raises(BadOption):
-        DataLoader(Counting(), shard="all")  # type: ignore[arg-type]
+        DataLoader(Counting(), shard="all")  # type: ignore[call-overload]
     with pytest.raises(BadOption):
         StratifiedBatchSampler(labels, 4, mode="every")  # type: ignore[arg-type]
     with pytest.raises(BadOption):

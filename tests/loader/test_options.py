@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -22,6 +23,27 @@ from feedline.schedulers import InOrder  # noqa: E402
 DATA = TensorDataset(torch.arange(20))
 PARAMETERS = list(inspect.signature(DataLoader.__init__).parameters)[1:]
 OWN = [name for name in PARAMETERS if name not in inspect.signature(torch.utils.data.DataLoader.__init__).parameters]
+
+
+def described(kind: type) -> list[str]:
+    """The names of the arguments that a docstring describes, in its order."""
+    text = inspect.getdoc(kind) or ""
+    section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    return re.findall(r"^    (\w+): ", section, re.MULTILINE)
+
+
+def test_every_argument_is_described_in_order() -> None:
+    assert described(DataLoader) == PARAMETERS
+
+
+def test_described_defaults_are_those_of_the_signature() -> None:
+    text = " ".join((inspect.getdoc(DataLoader) or "").split())
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    for name, following in zip(PARAMETERS[1:], [*PARAMETERS[2:], "Raises"], strict=True):
+        own = text.partition(f" {name}: ")[2].partition(f" {following}: ")[0]
+        default = parameters[name].default
+        shown = f'"{default}"' if isinstance(default, str) else str(default)
+        assert re.search(rf"Default: {re.escape(shown)}(\.|,)", own), (name, own)
 
 
 def collate(samples: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch.utils.data
 
 from feedline.frameworks.substitution import substitute
-from feedline.loader.torch import DataLoader
+from feedline.loader.torch import B_co, DataLoader
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -36,11 +36,11 @@ class _StandIn(ABCMeta):  # ABCMeta, so that a class may derive from a loader an
         return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
 
 
-class InstalledDataLoader(DataLoader[T_co], metaclass=_StandIn):
+class InstalledDataLoader(DataLoader[T_co, B_co], metaclass=_StandIn):
     """What `torch.utils.data.DataLoader` is after `install()`."""
 
 
-class InstalledStatefulDataLoader(DataLoader[T_co], metaclass=_StandIn):
+class InstalledStatefulDataLoader(DataLoader[T_co, B_co], metaclass=_StandIn):
     """What `torchdata.stateful_dataloader.StatefulDataLoader` is after `install()`."""
 
 

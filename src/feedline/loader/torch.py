@@ -7,12 +7,13 @@ attributes are torch's own. What happens on iteration is feedline's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
+from typing_extensions import TypeVar  # which torch needs as well
 
 from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
@@ -50,44 +51,87 @@ from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
 from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
 
+B_co = TypeVar("B_co", covariant=True, default=Any)
+"""What a batch is. Any: nothing says what the default collate function makes of a sample."""
+P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
+"""Samples that are delivered as they are without batches. Torch makes tensors of arrays, and lists of tuples."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
+class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co], Generic[T_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
-    All of torch's arguments mean what they mean there. The differences that a script may notice: exceptions of a worker
-    arrive as themselves, with notes that name the sample; a worker that dies is replaced, unless `restarts=0`; a batch
-    that is late idles no other worker, so that samplers may be read further ahead; and what a sampler yields is copied.
+    It takes all arguments of torch's, in the same order and with the same defaults. What a script may notice:
+    exceptions of a worker arrive as themselves, with notes that name the sample; a worker that dies is replaced, unless
+    `restarts=0`; a late batch keeps no other worker waiting, so samplers may be read further ahead; and what a sampler
+    yields is copied.
+
+    For type checkers it is `DataLoader[Sample, Batch]`. `Sample` comes from the dataset, as with torch's. `Batch` is
+    what `for batch in loader` gives: the return type of `collate_fn`, or with `batch_size=None` the type of the
+    samples, if these are tensors, numbers or texts. Otherwise it is `Any`, since nothing says what the default collate
+    function makes of a sample.
 
     Args:
-        dataset: a map-style or iterable dataset.
-        seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers.
+        dataset: a map-style dataset (`__getitem__` and `__len__`; a list will do) or an iterable one, such as a
+            subclass of `torch.utils.data.IterableDataset`.
+        batch_size: samples in a batch, an integer from 1 up. None for samples as they are, without a batch dimension.
+            Default: 1.
+        shuffle: True to draw another order in every epoch. Map-style datasets only, and not beside `sampler`. Default:
+            None, which is False.
+        sampler: an iterable of indices, in the order in which samples are to come. Default: None, all in order.
+        batch_sampler: an iterable of lists of indices, one for each batch. It takes the place of `batch_size`,
+            `shuffle`, `sampler` and `drop_last`. Default: None.
+        num_workers: how many workers make batches ahead; 0 to make them in the training loop. Here also "auto": as many
+            as it takes so that training does not wait, found while it runs; see `tuning`. Default: 0.
+        collate_fn: a function that makes a batch of a list of samples; without batches it gets each sample. Default:
+            None, which stacks tensors, arrays and numbers, as torch's `default_collate` does.
+        pin_memory: True to put batches into pinned memory, from which they are copied to a GPU faster. Needless with
+            `device`. Default: False.
+        drop_last: True to leave out a last batch that is smaller than the others. Default: False.
+        timeout: seconds to wait for a batch from a worker before an error; 0 waits without limit. With `restarts` a
+            worker that takes longer is replaced instead. Default: 0.
+        worker_init_fn: called in each worker with its number before it loads anything. Default: None.
+        multiprocessing_context: how worker processes are started: "fork", "spawn", "forkserver" or a context of
+            `multiprocessing`. Default: None, the default of Python.
+        generator: a `torch.Generator` from which orders and the seeds of workers are drawn. Not beside `seed`. Default:
+            None, torch's own.
+        prefetch_factor: batches that each worker makes ahead. Here also "auto". Default: None, which is 2 with workers.
+        persistent_workers: True to keep workers from epoch to epoch, with the state that their datasets have. Default:
+            False.
+        pin_memory_device: the device to pin memory for. Recent versions of torch ignore it. Default: "".
+        in_order: False to deliver batches as they are ready instead of in order. It works with every version of torch.
+            Default: True.
+        snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, in batches, as in
+            torchdata. Default: 1.
+        seed: an integer that makes batches, augmentation included, follow from it and the epoch alone, whatever the
+            number of workers. Default: None, for torch's rules.
         shard: True to have the loader split an iterable dataset over workers and ranks, each sample once; "pad", "drop"
             or "exact" say what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own copy,
             as torch has it, unless the dataset is one of feedline's own sources. Of one that splits itself, such as a
-            stream of shards: with "pad" or "drop" ranks end together.
-        snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
-        num_workers: a number, or "auto" to have as many as it takes that the training loop does not wait; they are
-            found while it runs, see `tuning`. `prefetch_factor="auto"` does so for the batches that workers are ahead.
+            stream of shards: with "pad" or "drop" ranks end together. Default: None.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
-            with them.
-        scheduler: a `feedline.abc.Scheduler` that decides who works on what.
-        memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
-            given.
+            with them. Default: None, which is "auto".
+        scheduler: a `feedline.abc.Scheduler` that decides who works on what. Default: None, the first worker that is
+            free.
+        memory_budget: bytes that batches under way may take, or a text such as "4GB". Default: None, a quarter of the
+            memory.
+        split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
+            takes too long, or a window of them too much memory. Default: 1.
         on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
             batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
-            for what happened.
-        restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
-            that takes longer than `timeout` is replaced as well, instead of an error.
+            for what happened. Default: "raise".
+        restarts: how many workers that died may be replaced in an epoch. If it is given, a worker that takes longer
+            than `timeout` is replaced as well, instead of an error. Default: None, which is 32.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
-            takes its place.
-        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a device of torch; None to leave them.
-            On a GPU they are copied ahead of time, beside the training, and pinned memory is used in any case.
-        device_transform: called with each batch on the device, ahead of time, too.
-        split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
-            takes too long, or a window of them too much memory.
+            takes its place. Default: None, no limit.
+        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a device of torch. On a GPU they are copied ahead of
+            time, beside the training, and pinned memory is used in any case. Default: None, which leaves them.
+        device_transform: called with each batch on the device, ahead of time, too. Default: None.
+
+    Raises:
+        ValueError, TypeError: what torch raises for the same arguments, with a note that says what to write instead.
+        BadOption: an argument of feedline's own cannot work.
 
     Example:
         >>> import torch
@@ -112,10 +156,80 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
     _iterated_order: Order | None = None
     """What `_get_iterator` goes through, while `_iterate` calls it."""
 
-    @named
+    @overload
+    def __init__(
+        self: DataLoader[P, P],
+        dataset: Dataset[P] | MapStyle[P] | Iterable[P],
+        batch_size: None,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | Literal["auto"] | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        seed: int | None = None,
+        shard: bool | Tail | None = None,
+        engine: EngineName | RayOptions | None = None,
+        scheduler: Scheduler | None = None,
+        memory_budget: int | str | None = None,
+        split: int = 1,
+        on_error: OnError = "raise",
+        restarts: int | None = None,
+        max_memory_per_worker: int | str | None = None,
+        device: Any = None,
+        device_transform: None = None,
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         dataset: Dataset[T_co] | MapStyle[T_co] | Iterable[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: Callable[[list[Any]], B_co] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | Literal["auto"] | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        seed: int | None = None,
+        shard: bool | Tail | None = None,
+        engine: EngineName | RayOptions | None = None,
+        scheduler: Scheduler | None = None,
+        memory_budget: int | str | None = None,
+        split: int = 1,
+        on_error: OnError = "raise",
+        restarts: int | None = None,
+        max_memory_per_worker: int | str | None = None,
+        device: Any = None,
+        device_transform: Callable[[Any], B_co] | None = None,
+    ) -> None: ...
+
+    @named
+    def __init__(
+        self,
+        dataset: Dataset[Any] | MapStyle[Any] | Iterable[Any],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -212,6 +326,17 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
         self._set_up(given, on_error, TorchFramework(), tuning)
         self._adopt_samplers()
 
+    # Any: whatever stands between the brackets.
+    def __class_getitem__(cls, types: Any) -> Any:
+        """Allow `DataLoader[Sample]`, which is `DataLoader[Sample, Any]`, with any version of Python."""
+        given = types if isinstance(types, tuple) else (types,)
+        missing = len(getattr(cls, "__parameters__", ())) - len(given)
+        return super().__class_getitem__((*given, *[Any] * missing))  # type: ignore[misc]  # of Generic
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[B_co]: ...  # type: ignore[override]  # torch names a class of its own
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
@@ -229,7 +354,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
                 sampler.follow(self._given.seed)
         warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
-    def __copy__(self) -> DataLoader[T_co]:
+    def __copy__(self) -> DataLoader[T_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
         return twin
@@ -391,7 +516,7 @@ def _is_map(dataset: Any) -> bool:
     return not isinstance(dataset, torch.utils.data.IterableDataset)
 
 
-class DataLoader2(DataLoader[T_co]):
+class DataLoader2(DataLoader[T_co, B_co]):
     """The same loader with threads as workers unless told otherwise.
 
     Example:
