@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from feedline.bench import rows
-from feedline.bench.harness import Outcome, Side, Spread
+from feedline.bench.harness import Entry, Outcome, Side, Spread
 
 pytest.importorskip("rich")
 
@@ -69,3 +69,20 @@ def test_table(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     assert "2/2 disturbed" in text
     assert "quiet machine" in text
+
+
+def test_rounds_that_do_not_end_in_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def measured() -> dict[str, float | None]:
+        nonlocal now_s
+        now_s += 1.0
+        return {"samples_per_s": now_s}
+
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    entries = [Entry({"data": name, "workers": 0}, Side("torch"), measured) for name in "abc"]
+    asked = Namespace(rounds=5, repeats=0, max_other_cores=1.0)
+    for until_s, rounds in ((0.5, 1), (8.5, 2), (100.0, 5)):
+        now_s = 0.0
+        outcomes = rows.measure(entries, asked, until_s=until_s)
+        assert [len(outcome.rounds) for outcome in outcomes] == [rounds] * 3

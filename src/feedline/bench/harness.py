@@ -191,10 +191,12 @@ def run_rounds(
     step: Callable[[str], None] = lambda _: None,
     keep: Callable[[list[Outcome]], None] = lambda _: None,
     until_s: float = math.inf,
+    least: int = 0,
 ) -> list[Outcome]:
     """Measure all entries, interleaved; `step` is told what is about to be measured, `keep` gets what there is so far.
 
-    What would take longer than `time.monotonic()` being `until_s` is not begun.
+    After the first `least` rounds, a measurement that would end after `until_s`, on the clock of `time.monotonic`, is
+    not begun.
     """
     outcomes = [Outcome(entry.case, entry.side) for entry in entries]
     pairs = list(zip(entries, outcomes, strict=True))
@@ -207,7 +209,7 @@ def run_rounds(
             # Every other round backwards: whoever comes after a slow one finds another machine than the first of all.
             for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
                 began_s = time.monotonic()
-                if began_s + longest_s > until_s:
+                if number >= least and began_s + longest_s > until_s:
                     return outcomes
                 step(f"round {number + 1} of {settings.rounds}: {entry.title}")
                 outcome.rounds.append(undisturbed(entry.measure, settings))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -107,11 +108,15 @@ def steady(
     return Entry(case, side, measured.measure, measured.peak_pss_mb)
 
 
-def measure(entries: Sequence[Entry], arguments: argparse.Namespace) -> list[Outcome]:
-    """Run all rounds under a progress bar."""
+def measure(entries: Sequence[Entry], arguments: argparse.Namespace, *, until_s: float = math.inf) -> list[Outcome]:
+    """Run rounds under a progress bar: all of them, or those that end before `until_s`, and at least one."""
     settings = Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
     with progress(len(entries) * (settings.rounds + 1)) as step:
-        return run_rounds(entries, settings, step=step)
+        outcomes = run_rounds(entries, settings, step=step, until_s=until_s, least=1)
+    complete = min((len(outcome.rounds) for outcome in outcomes), default=0)
+    for outcome in outcomes:
+        del outcome.rounds[complete:]
+    return outcomes
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -164,9 +165,9 @@ def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
     return tuple((name, value) for name, value in outcome.case.items() if name != "workers")
 
 
-def compare(pictures: PictureDataset, arguments: argparse.Namespace) -> None:
-    """Measure both loaders on the quick set and publish it."""
-    outcomes = rows.measure(quick_set(pictures, arguments), arguments)
+def compare(pictures: PictureDataset, arguments: argparse.Namespace, *, until_s: float = math.inf) -> None:
+    """Measure both loaders on the quick set and publish it; rounds that would end after `until_s` are left out."""
+    outcomes = rows.measure(quick_set(pictures, arguments), arguments, until_s=until_s)
     rows.publish("feedline bench", outcomes, arguments, columns=COLUMNS, details=False)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,12 @@ from feedline.cli.pictures import PATTERNS, PictureDataset, picture_folder, writ
 from feedline.values.terminal import plain_console, plain_progress
 
 BATCH_SIZE = 32
+BUDGET_S = 55.0
+"""What the demo takes, on a slow machine too, unless the user asks for epochs or rounds. Imports come on top."""
+TRAINING_S = 24.0
+"""When training is to end, seconds after the beginning: the comparison needs the rest."""
+MOST_EPOCHS = 8
+MOST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ def train(
     epochs: int,
     worker_count: int,
     report: Callable[[], object],
-) -> Iterator[Epoch]:
+) -> Generator[Epoch, None, None]:
     """Train for `epochs`, calling `report` after each batch and yielding after each epoch."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,30 +86,24 @@ def train(
     steps = count_batches(pictures) * epochs
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
-    loader = DataLoader(
-        pictures,
-        batch_size=BATCH_SIZE,
-        shuffle=True,
-        num_workers=worker_count,
-        persistent_workers=worker_count > 0,
-        device=device,
-    )
-    checks = DataLoader(held_out, batch_size=64, num_workers=worker_count, device=device)
-    for number in range(1, epochs + 1):
-        network.train()
-        begin = time.perf_counter()
-        total_loss = 0.0
-        for images, labels in loader:
-            loss = functional.cross_entropy(network(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total_loss += loss.item() * len(labels)
-            report()
-        elapsed_s = time.perf_counter() - begin
-        yield Epoch(number, total_loss / len(pictures), measure_accuracy(network, checks), len(pictures) / elapsed_s)
-    loader.close()
+    options: dict[str, Any] = {"num_workers": worker_count, "persistent_workers": worker_count > 0, "device": device}
+    loader = DataLoader(pictures, batch_size=BATCH_SIZE, shuffle=True, **options)
+    checks = DataLoader(held_out, batch_size=64, **options)
+    with contextlib.closing(loader), contextlib.closing(checks):
+        for number in range(1, epochs + 1):
+            network.train()
+            begin = time.perf_counter()
+            total_loss = 0.0
+            for images, labels in loader:
+                loss = functional.cross_entropy(network(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                total_loss += loss.item() * len(labels)
+                report()
+            images_per_s = len(pictures) / (time.perf_counter() - begin)
+            yield Epoch(number, total_loss / len(pictures), measure_accuracy(network, checks), images_per_s)
 
 
 @torch.no_grad()
@@ -121,16 +123,19 @@ BAR_WIDTH = 24
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    console, images = plain_console(), arguments.images
+    console, images, began_s = plain_console(), arguments.images, time.monotonic()
+    compared_until_s = math.inf if arguments.rounds else began_s + BUDGET_S
+    trained_until_s = math.inf if arguments.epochs else began_s + TRAINING_S
+    arguments.rounds = arguments.rounds or MOST_ROUNDS
     place: AbstractContextManager[str | Path] = (
         nullcontext(arguments.folder) if arguments.folder is not None else TemporaryDirectory(prefix="feedline-demo-")
     )
     with place as name:
         home = Path(name)
         make_pictures(home, images, console)
-        train_on_pictures(home, images, arguments.epochs, console)
+        train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, console, until_s=trained_until_s)
         console.print("\nThe same dataset objects through both loaders, in turns:")
-        compare(PictureDataset(home, range(images)), arguments)
+        compare(PictureDataset(home, range(images)), arguments, until_s=compared_until_s)
 
 
 def make_pictures(folder: Path, images: int, console: Console) -> None:
@@ -141,8 +146,8 @@ def make_pictures(folder: Path, images: int, console: Console) -> None:
     console.print(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
 
 
-def train_on_pictures(folder: Path, images: int, epochs: int, console: Console) -> None:
-    """Train, showing every batch in the bar and every epoch as a line."""
+def train_on_pictures(folder: Path, images: int, epochs: int, console: Console, *, until_s: float = math.inf) -> None:
+    """Train, showing every batch in the bar and every epoch as a line, until `until_s`; see `within`."""
     numbers = range(images)
     pictures: Any = picture_folder(folder)
     # Patterns take turns over the numbers, so whole groups are held out to keep them balanced.
@@ -152,8 +157,27 @@ def train_on_pictures(folder: Path, images: int, epochs: int, console: Console) 
     with _progress(console) as progress:
         bar = progress.add_task("training", total=epochs * count_batches(trained))
         advance = partial(progress.advance, bar)
-        for epoch in train(trained, held_out, epochs=epochs, worker_count=WORKER_COUNT, report=advance):
+        training = train(trained, held_out, epochs=epochs, worker_count=WORKER_COUNT, report=advance)
+        for epoch in within(until_s, training):
             progress.console.print(_describe(epoch))
+    if epoch.number < epochs:
+        console.print(
+            f"Stopped after {epoch.number} of {epochs} epochs: time is short. --epochs {epochs} trains them all."
+        )
+
+
+def within(
+    until_s: float, epochs: Generator[Epoch, None, None], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Epoch]:
+    """Yield epochs, at least one, until the next would end after `until_s` if it took as long as the longest so far."""
+    longest_s, began_s = 0.0, clock()
+    with contextlib.closing(epochs):
+        for epoch in epochs:
+            yield epoch
+            ended_s = clock()
+            longest_s, began_s = max(longest_s, ended_s - began_s), ended_s
+            if ended_s + longest_s > until_s:
+                return
 
 
 def _describe(epoch: Epoch) -> Text:
