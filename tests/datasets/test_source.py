@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Table(TableSource):
         numbers[:, 0], numbers[:, 1] = indices, -indices
         return [numbers, indices.astype(np.int32), [str(index) for index in indices.tolist()]]
 
-    def _build(self, values: list[Any]) -> Any:
+    def _build(self, values: Sequence[Any]) -> Any:
         return dict(zip(("x", "y", "name"), values, strict=True))
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ def test_a_batch_is_one_read() -> None:
 
 def test_parts_that_are_not_alike_are_joined_as_samples() -> None:
     class Longer(Table):
-        def _build(self, values: list[Any]) -> Any:
+        def _build(self, values: Sequence[Any]) -> Any:
             return {**super()._build(values), "more": values[1]}
 
     longer: Any = Longer

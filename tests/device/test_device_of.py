@@ -36,7 +36,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_transform_that_cannot_be_called() -> None:
     with pytest.raises(BadOption, match="device_transform=7"):
-        DataLoader([1], device_transform=7)  # type: ignore[arg-type]
+        DataLoader([1], device_transform=7)  # type: ignore[call-overload]
 
 
 def test_a_transform_runs_without_a_device_too() -> None:

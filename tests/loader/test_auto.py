@@ -245,12 +245,12 @@ def test_a_state_taken_while_the_number_changes(monkeypatch: pytest.MonkeyPatch)
 
 def test_other_texts_are_refused() -> None:
     with pytest.raises(TypeError) as caught:
-        DataLoader([1, 2], num_workers="many")  # type: ignore[arg-type]
+        DataLoader([1, 2], num_workers="many")  # type: ignore[call-overload]
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers="many")  # type: ignore[arg-type]
     with pytest.raises(TypeError) as caught:
-        DataLoader([1, 2], num_workers=1, prefetch_factor="much")  # type: ignore[arg-type]
+        DataLoader([1, 2], num_workers=1, prefetch_factor="much")  # type: ignore[call-overload]
     assert any("'auto'" in note for note in caught.value.__notes__)
     with pytest.raises(BadOption, match="or 'auto'"):
         Loader([1, 2], workers=1, prefetch="much")  # type: ignore[arg-type]

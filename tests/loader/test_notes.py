@@ -91,7 +91,7 @@ def test_what_torch_refuses_is_explained(arguments: dict[str, Any], note: str) -
 
 def test_the_length_of_a_loader_without_one() -> None:
     with pytest.raises(TypeError, match=r"object of type 'Endless' has no len\(\)") as caught:
-        len(DataLoader(Endless()))  # type: ignore[arg-type]
+        len(DataLoader(Endless()))  # type: ignore[call-overload]
     assert "has no __len__" in "".join(caught.value.__notes__)
 
 

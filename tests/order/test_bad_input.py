@@ -259,7 +259,7 @@ def test_a_dataset_without_a_length_cannot_be_shuffled() -> None:
 
     for seed in (None, 1):
         with pytest.raises(TypeError, match="len"):
-            DataLoader(Endless(), shuffle=True, seed=seed)  # type: ignore[arg-type]
+            DataLoader(Endless(), shuffle=True, seed=seed)  # type: ignore[call-overload]
 
 
 def test_a_sampler_beyond_the_dataset_is_the_datasets_error() -> None:

@@ -66,7 +66,7 @@ class Side:
             return torch_loader
         from feedline import DataLoader
 
-        loader: LoaderLike = DataLoader(dataset, **arguments, engine=self.engine)  # type: ignore[arg-type]
+        loader: LoaderLike = DataLoader(dataset, **arguments, engine=self.engine)  # type: ignore[call-overload]
         return loader
 
 

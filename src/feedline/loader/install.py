@@ -6,14 +6,13 @@ import contextlib
 import importlib
 import sys
 from abc import ABCMeta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.utils.data
 
 from feedline.frameworks.substitution import substitute
-from feedline.loader.torch import B_co, DataLoader
-
-T_co = TypeVar("T_co", covariant=True)
+from feedline.loader.torch import DataLoader
+from feedline.loader.torch_batches import B_co, S_co
 
 _TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may be ours
 
@@ -36,11 +35,11 @@ class _StandIn(ABCMeta):  # ABCMeta, so that a class may derive from a loader an
         return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
 
 
-class InstalledDataLoader(DataLoader[T_co, B_co], metaclass=_StandIn):
+class InstalledDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
     """What `torch.utils.data.DataLoader` is after `install()`."""
 
 
-class InstalledStatefulDataLoader(DataLoader[T_co, B_co], metaclass=_StandIn):
+class InstalledStatefulDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
     """What `torchdata.stateful_dataloader.StatefulDataLoader` is after `install()`."""
 
 

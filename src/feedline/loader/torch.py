@@ -7,7 +7,7 @@ attributes are torch's own. What happens on iteration is feedline's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
@@ -43,22 +43,20 @@ from feedline.loader.arguments import (
 )
 from feedline.loader.notes import explain
 from feedline.loader.rebuilding import Rebuildable
-from feedline.loader.torch_batches import TorchBatches, fresh_seed
+from feedline.loader.torch_batches import B_co, S_co, TorchBatches, fresh_seed
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import steps_of, warn_of_two_shares
 from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
-from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
+from feedline.types import EngineName, MapStyle, StreamSplit, Tail
 
-B_co = TypeVar("B_co", covariant=True, default=Any)
-"""What a batch is. Any: nothing says what the default collate function makes of a sample."""
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered as they are without batches. Torch makes tensors of arrays, and lists of tuples."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co], Generic[T_co, B_co]):
+class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     It takes all arguments of torch's, in the same order and with the same defaults. What a script may notice:
@@ -194,7 +192,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co], Generic[T_co, B
     @overload
     def __init__(
         self,
-        dataset: Dataset[T_co] | MapStyle[T_co] | Iterable[T_co],
+        dataset: Dataset[S_co] | MapStyle[S_co] | Iterable[S_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -335,7 +333,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co], Generic[T_co, B
 
     if TYPE_CHECKING:
 
-        def __iter__(self) -> Iterator[B_co]: ...  # type: ignore[override]  # torch names a class of its own
+        def __iter__(self) -> TorchBatches[B_co]: ...  # type: ignore[override]  # torch names a class of its own
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -354,7 +352,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co], Generic[T_co, B
                 sampler.follow(self._given.seed)
         warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
-    def __copy__(self) -> DataLoader[T_co, B_co]:
+    def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
         return twin
@@ -516,7 +514,7 @@ def _is_map(dataset: Any) -> bool:
     return not isinstance(dataset, torch.utils.data.IterableDataset)
 
 
-class DataLoader2(DataLoader[T_co, B_co]):
+class DataLoader2(DataLoader[S_co, B_co]):
     """The same loader with threads as workers unless told otherwise.
 
     Example:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 import torch
 import torch.distributed as dist
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
+from typing_extensions import TypeVar  # which torch needs as well
 
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
@@ -24,8 +25,13 @@ from feedline.types import WorkerSpec
 
 _profiler: Any = torch.autograd.profiler
 
+S_co = TypeVar("S_co", covariant=True, default=Any)
+"""What a sample is. Any: a dataset without annotations."""
+B_co = TypeVar("B_co", covariant=True, default=Any)
+"""What a batch is. Any: nothing says what the default collate function makes of a sample."""
 
-class TorchBatches(Iteration):
+
+class TorchBatches(Iteration, Generic[B_co]):
     """Iterates over the batches of one of torch's loaders.
 
     Args:
@@ -130,13 +136,13 @@ class TorchBatches(Iteration):
     def __len__(self) -> int:
         return len(self._index_sampler) if self._length is None else self._length
 
-    def __next__(self) -> Any:
+    def __next__(self) -> B_co:
         if self._listener is not None:
             self._listener.tell()
         if _profiler._is_profiler_enabled:
             scope.ranges = _profiler.record_function
             with _profiler.record_function(self._profile_name):
-                batch = next(self._source)
+                batch: B_co = next(self._source)
         else:
             if scope.ranges is not None:
                 scope.ranges = None

@@ -155,7 +155,7 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Facts:
             torch.cuda.current_stream().synchronize()  # as reading a loss does; else the loop would run far ahead
     torch.cuda.synchronize()
     rate = (_BATCHES - 20) * _BATCH / (time.perf_counter() - rated_s)
-    batches = None
+    del batches
     loader.close()
     return {"samples_per_s": rate, "spans": _spans(loop, device, origin, way)}
 
