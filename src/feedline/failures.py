@@ -14,6 +14,12 @@ from typing import Any
 TRANSFORMS = ("transform", "transforms", "target_transform")
 """Attributes under which datasets keep what they do to a sample after reading it, by custom."""
 
+INSTEAD_OF_PATH = (
+    "Open a path with feedline.datasets.open_dataset(path), or with one of the sources, such as LMDBDataset(path); "
+    "`feedline inspect PATH` shows what is in it, and the line that reads it."
+)
+"""What to say of a path in the place of a dataset."""
+
 
 class WorkerTraceback(Exception):
     """The cause of an exception that was raised elsewhere; its text is the traceback from there."""

@@ -7,13 +7,8 @@ import sys
 from typing import Any
 
 from feedline.errors import BadOption
+from feedline.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind
-
-INSTEAD_OF_PATH = (
-    "Open a path with feedline.datasets.open_dataset(path), or with one of the sources, such as LMDBDataset(path); "
-    "`feedline inspect PATH` shows what is in it, and the line that reads it."
-)
-"""What to say of a path in the place of a dataset."""
 
 
 # Any: a dataset is any object that fits.

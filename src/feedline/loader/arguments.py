@@ -20,12 +20,12 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.driver.settings import Settings
 from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption, DoubtfulArgument, tell
+from feedline.failures import INSTEAD_OF_PATH
 from feedline.faults.actions import Replace, Retry
-from feedline.loader.notes import explain
+from feedline.frameworks.torch_notes import explain
 from feedline.types import DatasetKind
 from feedline.values.sizes import byte_count
 

@@ -31,6 +31,7 @@ from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
+from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.images.placement import Placement
 from feedline.loader.arguments import (
@@ -41,7 +42,6 @@ from feedline.loader.arguments import (
     name_options,
     named,
 )
-from feedline.loader.notes import explain
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.torch_batches import B_co, S_co, TorchBatches, fresh_seed
 from feedline.order.order import Order

@@ -9,9 +9,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.errors import FeedlineError
-from feedline.failures import add_note
+from feedline.failures import INSTEAD_OF_PATH, add_note
 
 # Any, throughout: arguments are what the user gave, of any type.
 
