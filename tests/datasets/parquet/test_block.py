@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from feedline.datasets import ArrowDataset, ParquetDataset
-from feedline.datasets.parquet.block import Block
+from feedline.datasets.parquet.block import Block, columns_of
 from feedline.datasets.parquet.values import prepared
 from feedline.testing.source import assert_same
 from tests.datasets.parquet.tables import write
@@ -97,3 +97,11 @@ def test_texts_of_a_slice_and_of_nothing() -> None:
     assert prepared(whole.slice(1, 4)).take(np.array([3, 0, 1])) == ["def", "bc", None]
     assert prepared(pa.array([], pa.string())).take(np.array([], np.int64)) == []
     assert prepared(pa.array(["", ""])).take(np.array([1])) == [""]
+
+
+def test_arrays_without_numbers() -> None:
+    nothing = prepared(pa.array([[]] * 9, pa.list_(pa.float32(), 0)))
+    blocks = [Block([nothing, nothing], lambda address: False) for _ in range(2)]
+    assert blocks[0].rows is None
+    found = columns_of(blocks, np.array([1, 0]), np.array([8, 1]), np.empty)
+    assert [column.shape for column in found] == [(2, 0), (2, 0)]

@@ -32,9 +32,8 @@ class Block:
         numbers = {
             place: column.array
             for place, column in enumerate(columns)
-            if isinstance(column, Numbers)
-            and column.is_whole
-            and column.array.nbytes < len(column.array) * _LARGE_BYTES
+            if isinstance(column, Numbers) and column.is_whole
+            if 0 < column.array.nbytes < len(column.array) * _LARGE_BYTES
             if not is_mapped(column.array.__array_interface__["data"][0])
         }
         self.columns = columns
