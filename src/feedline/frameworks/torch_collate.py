@@ -171,7 +171,7 @@ def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> tor
 def _collate_scalars(batch: Sequence[Any]) -> torch.Tensor:
     """Do what torch does with NumPy's scalars of one type, at a tenth of its price."""
     kind = type(batch[0])
-    if _mode_count() or any(type(scalar) is not kind for scalar in batch):  # torch promotes them
+    if _mode_count() or {*map(type, batch)} != {kind}:  # torch promotes scalars of several types
         result: torch.Tensor = torch_collate.default_collate(batch)
         return result
     dtype = np.dtype(kind)
