@@ -345,7 +345,7 @@ def test_parquet_files_of_a_server(written: Written) -> None:
 def test_commands(written: Written) -> None:
     url = written.url("host/a.parquet", scheme="https")
     for make in (lambda: feedline.pack(url, written.folder / "a.lmdb"), lambda: inspect(url)):
-        with pytest.raises(SourceError, match=r"nothing at https:.*\*\*\*@host") as caught:
+        with pytest.raises(SourceError, match=r"The name https:.*\*\*\*@host") as caught:
             make()
         written.note(caught.value)
 
