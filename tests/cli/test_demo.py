@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 from argparse import Namespace
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from feedline.cli import demo
 from feedline.cli.demo import Epoch, count_batches, train, within
 from feedline.cli.main import main
 from feedline.cli.pictures import picture_folder, write_pictures
+from feedline.values.terminal import plain_console
 
 
 @pytest.mark.slow
@@ -66,7 +68,18 @@ def test_training_ends_in_time_but_not_before_an_epoch(seconds: tuple[float, ...
     assert epochs.is_closed
 
 
-@pytest.mark.parametrize("flags", [[], ["--epochs", "3"], ["--rounds", "2"], ["--epochs", "3", "--rounds", "2"]])
+def test_drawing_ends_in_time_with_enough_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(demo, "write_picture", lambda folder, number: drawn.append(number))
+    clock: Callable[[], float] = lambda: float(len(drawn))  # noqa: E731  # a second for each
+    for until_s, count in ((10.0, demo.LEAST_IMAGES), (200.5, 201), (1000.0, demo.MOST_IMAGES)):
+        drawn.clear()
+        console = plain_console(file=io.StringIO())
+        found = demo.make_pictures(tmp_path, demo.MOST_IMAGES, console, until_s=until_s, clock=clock)
+        assert drawn == list(range(found)) == list(range(count))
+
+
+@pytest.mark.parametrize("flags", [[], ["--epochs", "3"], ["--rounds", "2"], ["--epochs", "3", "--images", "50"]])
 def test_time_is_bounded_unless_users_say_how_much_is_done(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
@@ -76,12 +89,18 @@ def test_time_is_bounded_unless_users_say_how_much_is_done(flags: list[str], mon
     def compare(pictures: object, arguments: Namespace, *, until_s: float) -> None:
         asked.update(rounds=arguments.rounds, compared_until_s=until_s)
 
-    monkeypatch.setattr(demo, "make_pictures", lambda *_: None)
+    def draw(folder: Path, images: int, console: object, *, until_s: float) -> int:
+        asked.update(images=images, drawn_until_s=until_s)
+        return images
+
+    monkeypatch.setattr(demo, "make_pictures", draw)
     monkeypatch.setattr(demo, "train_on_pictures", train)
     monkeypatch.setattr(demo, "compare", compare)
     monkeypatch.setattr(demo, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     assert main(["demo", *flags]) == 0
     assert asked == {
+        "images": 50 if "--images" in flags else demo.MOST_IMAGES,
+        "drawn_until_s": math.inf if "--images" in flags else 1000.0 + demo.DRAWING_S,
         "epochs": 3 if "--epochs" in flags else demo.MOST_EPOCHS,
         "rounds": 2 if "--rounds" in flags else demo.MOST_ROUNDS,
         "trained_until_s": math.inf if "--epochs" in flags else 1000.0 + demo.TRAINING_S,

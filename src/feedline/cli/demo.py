@@ -24,14 +24,17 @@ from torch.utils.data import Subset
 
 from feedline import DataLoader
 from feedline.cli.bench import WORKER_COUNT, compare
-from feedline.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_pictures
+from feedline.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_picture
 from feedline.values.terminal import plain_console, plain_progress
 
 BATCH_SIZE = 32
 BUDGET_S = 55.0
-"""What the demo takes, on a slow machine too, unless the user asks for epochs or rounds. Imports come on top."""
+"""What the demo takes, on a slow machine too, unless the user says how much is done. Imports come on top."""
+DRAWING_S = 8.0
+"""When drawing is to end, seconds after the beginning, if there are pictures enough to learn from."""
 TRAINING_S = 24.0
 """When training is to end, seconds after the beginning: the comparison needs the rest."""
+LEAST_IMAGES, MOST_IMAGES = 160, 400
 MOST_EPOCHS = 8
 MOST_ROUNDS = 5
 
@@ -123,7 +126,8 @@ BAR_WIDTH = 24
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    console, images, began_s = plain_console(), arguments.images, time.monotonic()
+    console, began_s = plain_console(), time.monotonic()
+    drawn_until_s = math.inf if arguments.images else began_s + DRAWING_S
     compared_until_s = math.inf if arguments.rounds else began_s + BUDGET_S
     trained_until_s = math.inf if arguments.epochs else began_s + TRAINING_S
     arguments.rounds = arguments.rounds or MOST_ROUNDS
@@ -132,18 +136,31 @@ def run(arguments: argparse.Namespace) -> None:
     )
     with place as name:
         home = Path(name)
-        make_pictures(home, images, console)
+        images = make_pictures(home, arguments.images or MOST_IMAGES, console, until_s=drawn_until_s)
         train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, console, until_s=trained_until_s)
         console.print("\nThe same dataset objects through both loaders, in turns:")
         compare(PictureDataset(home, range(images)), arguments, until_s=compared_until_s)
 
 
-def make_pictures(folder: Path, images: int, console: Console) -> None:
-    """Fill `folder`, showing how far it is."""
+def make_pictures(
+    folder: Path,
+    images: int,
+    console: Console,
+    *,
+    until_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Fill `folder`, showing how far it is; return the number of pictures, fewer if it is `until_s` before."""
     with _progress(console) as progress:
         bar = progress.add_task("drawing pictures", total=images)
-        write_pictures(folder, images, report=partial(progress.advance, bar))
+        for count in range(1, images + 1):
+            write_picture(folder, count - 1)
+            progress.advance(bar)
+            if count >= LEAST_IMAGES and clock() > until_s:
+                images = count
+                break
     console.print(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
+    return images
 
 
 def train_on_pictures(folder: Path, images: int, epochs: int, console: Console, *, until_s: float = math.inf) -> None:

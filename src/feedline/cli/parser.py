@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     demo = commands.add_parser("demo", help="train a small network, then compare with torch's loader (about a minute)")
-    demo.add_argument("--images", type=_at_least(40), default=400, help="number of pictures to make (%(default)s)")
+    demo.add_argument("--images", type=_at_least(40), help="number of pictures to make (up to 400, as time allows)")
     demo.add_argument("--epochs", type=_at_least(1), help="epochs to train (up to 8, as time allows)")
     demo.add_argument("--folder", type=Path, help="keep the pictures here instead of in a temporary folder")
     _add_round_options(demo, rounds=None)

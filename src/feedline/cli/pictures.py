@@ -6,7 +6,7 @@ angle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +26,18 @@ NOISE = 40.0  # in grey levels; also what makes the files as large as a camera's
 Floats = NDArray[np.float32]
 
 
-def write_pictures(folder: Path, count: int, *, seed: int = 0, report: Callable[[], object] | None = None) -> None:
-    """Write `count` pictures, the patterns in turn, and call `report` after each.
-
-    Files that are already there are kept, so a second run costs nothing.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+def write_pictures(folder: Path, count: int, *, seed: int = 0) -> None:
+    """Write `count` pictures, the patterns in turn."""
     for number in range(count):
-        path = picture_path(folder, number)
-        if not path.exists():
-            draw_picture(number % len(PATTERNS), np.random.default_rng((seed, number))).save(path, quality=90)
-        if report is not None:
-            report()
+        write_picture(folder, number, seed=seed)
+
+
+def write_picture(folder: Path, number: int, *, seed: int = 0) -> None:
+    """Write one picture. A file that is already there is kept, so a second run costs nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = picture_path(folder, number)
+    if not path.exists():
+        draw_picture(number % len(PATTERNS), np.random.default_rng((seed, number))).save(path, quality=90)
 
 
 def picture_path(folder: Path, number: int) -> Path:
