@@ -17,6 +17,8 @@ from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Squares:
     def __init__(self, count: int = 50, power: int = 2) -> None:

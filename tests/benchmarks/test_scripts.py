@@ -23,6 +23,8 @@ pytest.importorskip("rich")
 from feedline.bench.harness import Side
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(6)
+
 BRIEF = ["--rounds", "1", "--repeats", "0"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.packing.stores import taken
 
+pytestmark = pytest.mark.sample(4)
+
 POINTS = """
 import os, threading
 class Points:

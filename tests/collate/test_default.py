@@ -267,6 +267,7 @@ LATE = [{"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2}]
 """A field that only later samples have."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("dataset", [LATE, Rows()])
 def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: EngineName) -> None:

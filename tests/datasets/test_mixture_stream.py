@@ -28,6 +28,9 @@ from feedline.datasets.passes import PartedStream
 from feedline.errors import BadOption, BadState
 from feedline.faults import Retry
 from feedline.types import EngineName
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 
 class Stream:
@@ -152,7 +155,7 @@ def test_a_dataset_that_yields_nothing_cannot_be_repeated() -> None:
         next(iter(stream_mixture(Stream("a", 0), repeat=True)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     kinds=st.lists(st.sampled_from(STREAMS), min_size=1, max_size=3),
     with_map=st.booleans(),

@@ -18,6 +18,8 @@ import pytest
 
 from feedline.engines import abilities
 
+pytestmark = pytest.mark.sample(2)
+
 PROGRAM = """
 import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
 import multiprocessing.connection, multiprocessing.shared_memory

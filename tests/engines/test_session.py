@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sample(4)
+
 SESSION = """
 import dataclasses, sys
 import numpy as np

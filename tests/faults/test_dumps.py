@@ -15,6 +15,8 @@ from feedline.datasets.cache.shared_bytes import SharedMemory
 from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
+pytestmark = pytest.mark.sample(4)
+
 
 class Told:
     """Sample i is the process that makes it, and what this process has mapped then."""

@@ -23,6 +23,8 @@ import pytest
 from tests.faults.loaders import LOADERS, make
 from tests.faults.programs import Program, running
 
+pytestmark = pytest.mark.sample(8)
+
 # -- in the same process ---
 
 

@@ -14,6 +14,8 @@ import pytest
 from tests import program_server
 from tests.faults.programs import running_afresh
 
+pytestmark = pytest.mark.sample(7)
+
 START = """
 import threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence

@@ -12,6 +12,8 @@ import pytest
 from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
 from tests.faults.programs import running_afresh
 
+pytestmark = pytest.mark.sample(4)
+
 # -- /dev/shm ---
 
 LARGE_BATCHES = """

@@ -16,6 +16,8 @@ from feedline.errors import ReentrantCall
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
+pytestmark = pytest.mark.sample(5)
+
 SOON_S = 20.0
 """How long anything may take that has to happen. Far more than it takes."""
 

@@ -35,6 +35,8 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
+pytestmark = pytest.mark.sample(4)
+
 TIMEOUT_S = 0.3
 
 

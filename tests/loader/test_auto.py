@@ -19,6 +19,8 @@ from feedline.driver import tuning as tuning_module
 from feedline.driver.driver import Driver
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Slow(Dataset[Any]):
     """Samples that take some time, and draw random numbers."""

@@ -20,6 +20,8 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, as_bytes, rows, values
 
+pytestmark = pytest.mark.sample(4)
+
 N = 37
 SEED = 7
 

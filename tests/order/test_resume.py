@@ -25,9 +25,13 @@ from feedline import DataLoader, Loader, samplers
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
+from tests.sampling import examples
 
 # An order that repeats itself is what some of these tests compare.
-pytestmark = pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.RepeatedSamples")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.RepeatedSamples"),
+    pytest.mark.sample(8),
+]
 
 ENDLESS_CUT = 9
 """Batches after which an order without end is left."""
@@ -265,7 +269,7 @@ def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) 
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(shape=shapes)
 def test_every_order_goes_on_from_every_step(name: str, shape: Shape) -> None:
     kind = KINDS[name]
@@ -318,7 +322,7 @@ def test_every_order_goes_on_with_workers(name: str) -> None:
     check(make, run, kind, *run.states[number % len(run.states)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     name=st.sampled_from([name for name, kind in KINDS.items() if kind.goes_on and not kind.endless]),
     shape=shapes,
@@ -738,7 +742,7 @@ def test_a_stateful_map_style_dataset_goes_on_counting(workers: int) -> None:
 # The other loader
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     n=st.sampled_from(SIZES),
     batch_size=st.sampled_from([1, 3, 30, None]),

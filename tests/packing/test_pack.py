@@ -32,6 +32,8 @@ from tests.packing.stores import (
     stored_in,
 )
 
+pytestmark = pytest.mark.sample(3)
+
 pack = partial(feedline.pack, workers=0)
 
 

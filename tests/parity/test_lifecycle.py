@@ -22,6 +22,8 @@ from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(4)
+
 
 def as_lists(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]

@@ -19,6 +19,8 @@ import torch.utils.data as torch_data
 from feedline import DataLoader
 from tests.rank_processes import run_ranks
 
+pytestmark = pytest.mark.sample(2)
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrun_training.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

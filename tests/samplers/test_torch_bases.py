@@ -61,6 +61,7 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     return json.loads(done.stdout)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "imports",
     [pytest.param(IMPORTS[name], id=name, marks=[pytest.mark.slow] * (name == "through a loader")) for name in IMPORTS],

@@ -28,6 +28,7 @@ from feedline.transport.reading import LARGE_BYTES, Bytes
 from feedline.transport.residency import Residency
 from feedline.transport.slot import Device
 from tests.faults.limits import descriptors_left
+from tests.sampling import examples
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -811,4 +812,4 @@ class OneOwner(RuleBasedStateMachine):
 
 
 TestOneOwner = OneOwner.TestCase
-TestOneOwner.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOneOwner.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -26,6 +26,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 from feedline.transport.codec import ALIGNMENT, Codec, MessageWriter, PartWriter, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes, Views
+from tests.sampling import examples
 
 # -- how to compare ---
 
@@ -175,7 +176,7 @@ def batches(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")

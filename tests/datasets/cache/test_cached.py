@@ -25,6 +25,8 @@ from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.values.records import NotARecord
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Count:
     """A number that all workers add to. Without torch, which workers that are not forked would have to import."""

@@ -28,6 +28,8 @@ from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 def double(value: int) -> int:
     return value * 2

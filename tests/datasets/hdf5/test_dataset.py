@@ -25,6 +25,8 @@ from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
 from feedline.types import EngineName
 
+pytestmark = pytest.mark.sample(2)
+
 COUNT = 31
 
 

@@ -22,6 +22,7 @@ from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
+from tests.sampling import examples
 
 
 class TestParquetDataset(SourceContract):
@@ -212,7 +213,7 @@ def test_an_expression_about_no_column(path: Path) -> None:
         len(ParquetDataset(path, filters=pc.field("colour") == 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
     group=st.integers(1, 12),

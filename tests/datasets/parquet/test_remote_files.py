@@ -41,7 +41,7 @@ from tests.datasets.remote.servers import (
     web_server,
 )
 
-pytestmark = needs_s3
+pytestmark = [needs_s3, pytest.mark.sample(2)]
 
 GROUP = 7
 """Rows of a row group."""

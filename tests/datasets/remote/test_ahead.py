@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import SourceError
+from tests.sampling import examples
 
 
 class Fake(Blob):
@@ -66,7 +67,7 @@ def end(ahead: Ahead) -> None:
         ahead._threads.shutdown(wait=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.none() | st.binary(max_size=50), max_size=6),
     st.integers(0, 5),

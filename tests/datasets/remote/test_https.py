@@ -18,6 +18,8 @@ from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.remote.servers import Proxy, WebServer, proxy_for, web_server
 
+pytestmark = pytest.mark.sample(2)
+
 pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))

@@ -22,6 +22,8 @@ from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
 
+pytestmark = pytest.mark.sample(2)
+
 QUERY = "SELECT * FROM people"
 
 

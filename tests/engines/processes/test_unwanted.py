@@ -11,6 +11,8 @@ from torch.utils.data import Dataset
 
 from feedline import DataLoader
 
+pytestmark = pytest.mark.sample(2)
+
 
 class TurnsSlow(Dataset[int]):
     """Samples that take no time, up to one of them; from there on each takes long, and leaves a mark in a file."""

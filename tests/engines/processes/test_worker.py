@@ -30,6 +30,8 @@ from feedline.testing import Gate
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Task, WorkerSpec
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Cached(Dataset[torch.Tensor]):
     """Collates on its own, and keeps what came out."""

@@ -21,6 +21,8 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
+pytestmark = pytest.mark.sample(14)
+
 
 class Unpicklable(Exception):
     """Holds what cannot be sent."""

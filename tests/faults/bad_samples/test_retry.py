@@ -27,6 +27,8 @@ from tests.faults.loaders import (
     plain,
 )
 
+pytestmark = pytest.mark.sample(9)
+
 
 @everywhere
 def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
