@@ -53,6 +53,7 @@ def group_is_empty(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "everybody", "stop_at"),
     [

@@ -291,6 +291,7 @@ def test_it_is_one_object_wherever_it_goes() -> None:
         assert pickle.loads(pickle.dumps(framework.bind_collate(default))) is framework.bind_collate(default)
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported_for_numpy() -> None:
     code = (
         "import sys, numpy, feedline; c = feedline.collate; a = numpy.zeros(2);"

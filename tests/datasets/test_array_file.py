@@ -19,8 +19,8 @@ import feedline
 from feedline.datasets import ArrayDataset, FileDataset
 from feedline.datasets.array_file import find_mapped
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.sampling import examples
 
 COUNT = 30

@@ -294,6 +294,7 @@ def test_in_our_loader(engine: EngineName) -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_without_torch() -> None:
     script = """
 import sys

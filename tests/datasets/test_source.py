@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import feedline
 from feedline import collate
 from feedline.datasets.source import Empty, Indices, Source, TableSource, is_column, stacked
-from feedline.testing import SourceContract
+from tests.datasets.contract import SourceContract
 
 
 class Letters(Source):

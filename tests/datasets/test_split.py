@@ -180,6 +180,7 @@ def test_parts_in_loaders(engine: EngineName) -> None:
     assert torch.cat(batches).tolist() == test.indices.tolist()
 
 
+@pytest.mark.slow
 def test_without_torch() -> None:
     script = """
 import sys, feedline

@@ -170,6 +170,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     assert done.stderr == "", "nothing was leaked, nothing complained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "methods"),
     [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],

@@ -384,6 +384,7 @@ def test_an_endless_structure(connection: sqlite3.Connection) -> None:
     assert "others" not in message
 
 
+@pytest.mark.slow
 def test_no_package_is_imported_for_this() -> None:
     source = Path(handles.__file__).parents[2]
     code = (

@@ -303,6 +303,7 @@ say("given back")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_worker_is_not_misled_by_what_the_training_process_has_freed() -> None:
     """It is seen with no more memory than before when it fills what its parent had freed: it takes copies of that."""
     glibc()

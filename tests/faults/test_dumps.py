@@ -91,6 +91,7 @@ except feedline.errors.WorkerDied:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "who"), [("process", "worker"), ("process", "trainer"), ("thread", "trainer")])
 def test_a_core_file_has_what_is_in_use(engine: str, who: str, tmp_path: Path) -> None:
     if Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":

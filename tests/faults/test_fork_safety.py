@@ -189,6 +189,7 @@ def check(text: str, starts: int) -> None:
         assert program.errors() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loaders_start_while_other_threads_go_on(name: str) -> None:
     check(*PROGRAMS[name])
@@ -251,6 +252,7 @@ importing.join()
 """
 
 
+@pytest.mark.slow
 def test_a_module_that_another_thread_is_importing_can_be_imported_in_a_worker(tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text(TAKES_LONG)
     with running_afresh(IMPORTING, tmp_path) as program:

@@ -523,6 +523,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_torch_is_imported_neither_here_nor_in_the_workers(tmp_path: Path) -> None:
     script = tmp_path / "no_torch.py"
     script.write_text(NO_TORCH)

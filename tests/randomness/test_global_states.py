@@ -274,6 +274,7 @@ def test_restoring_waits_for_a_thread_that_draws() -> None:
     assert not states.have_moved()
 
 
+@pytest.mark.slow
 def test_it_needs_no_torch_and_notices_one_that_comes() -> None:
     program = """
 import sys

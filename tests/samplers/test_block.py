@@ -44,6 +44,7 @@ def test_samples_of_a_window_are_mixed() -> None:
     assert neighbours < 20
 
 
+@pytest.mark.slow
 def test_all_blocks_in_one_window_is_a_plain_shuffle() -> None:
     sampler = BlockSampler([10] * 10, window=10)
     firsts = [int(sampler.at(np.zeros(1, np.int64), Key(seed, 0))[0]) for seed in range(2000)]

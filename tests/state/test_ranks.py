@@ -210,6 +210,7 @@ def test_virtual_epochs_keep_their_place(sources: dict[str, Make], monkeypatch: 
     assert not set(rest) & set(came)
 
 
+@pytest.mark.slow
 def test_a_state_stays_small_with_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shard,) = write_shards(tmp_path, [3])
     shards = [str(tmp_path / f"{number}.tar") for number in range(10_000)]

@@ -562,6 +562,7 @@ def test_a_batch_like_the_one_before_is_not_described_anew(monkeypatch: pytest.M
     assert rebuild.call_count == 2, "as itself, and as what the others are copied from"
 
 
+@pytest.mark.slow
 def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
     codec = Codec(TorchFramework())
     message = packed(codec, [torch.ones(3)])

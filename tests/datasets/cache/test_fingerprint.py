@@ -436,6 +436,7 @@ print(fingerprint(Dataset(), "v1").hex())
 """
 
 
+@pytest.mark.slow
 def test_another_run_of_the_program_finds_the_same() -> None:
     """Whatever the hashes of strings are, on which the order of sets depends."""
     found = {

@@ -92,6 +92,7 @@ def _write(shared: SharedMemory) -> None:
     shared.write(8, b"from afar")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_memory_arrives_in_a_started_process_as_the_same_memory(method: str) -> None:
     shared = SharedMemory(4096)

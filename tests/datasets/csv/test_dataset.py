@@ -27,9 +27,9 @@ from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import unpacked_file
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
-from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
+from tests.datasets.contract import SourceContract
 from tests.sampling import examples
 
 COUNT = 60

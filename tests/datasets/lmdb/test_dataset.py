@@ -28,8 +28,9 @@ from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.datasets.lmdb.environment import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
 from feedline.values import records
+from tests.datasets.contract import SourceContract
 
 lmdb = pytest.importorskip("lmdb")
 
