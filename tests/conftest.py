@@ -40,7 +40,7 @@ ENGINES = ("inline", "thread", "process")
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 # How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
-GRACE_S = 10.0
+GRACE_S = 60.0
 
 # Threads of the test runner.
 RUNNER_THREADS = ("pytest_timeout", "pydevd", "AnyIO worker thread")  # the last: of servers that a file shares
@@ -137,6 +137,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _keep_no_stacks(sys.modules["torch"])
     if not hasattr(session.config, "workerinput"):
         program_server.move_to_huge_pages()
+        if not _forks_files(session.config):
+            parallel.keep_children_quiet()
 
 
 def _keep_no_stacks(torch: ModuleType) -> None:

@@ -9,6 +9,7 @@ process continues with the tests after it.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import random
 import sys
@@ -225,6 +226,11 @@ def _run_file(session: pytest.Session, file: _File, answers: connection.Connecti
         os._exit(code)
 
 
+def keep_children_quiet() -> None:
+    """Let processes that a test forks die without a stack: some do so on purpose, and it looks like a real crash."""
+    os.register_at_fork(after_in_child=faulthandler.disable)
+
+
 def _run_tests(session: pytest.Session, items: Iterable[pytest.Item], answers: connection.Connection) -> None:
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     remaining = deque(items)
@@ -237,6 +243,7 @@ def _run_tests(session: pytest.Session, items: Iterable[pytest.Item], answers: c
 def _become_one_of_many(session: pytest.Session, file: _File, answers: connection.Connection) -> None:
     """Send reports away, and write nothing to the terminal and the files that the processes have in common."""
     config = session.config
+    keep_children_quiet()
     random.seed()
     np.random.seed()
     folders = config._tmp_path_factory  # type: ignore[attr-defined]

@@ -81,3 +81,21 @@ def test_a_file_that_cannot_be_imported_is_an_error_and_the_others_run(tmp_path:
     assert code == 1
     assert re.search(r"^ERROR \S*test_d.py", text, re.M)
     assert "3 passed, 9 deselected, 1 error" in text
+
+
+ABORTING = """
+import os
+
+def test_that_forks():
+    pid = os.fork()
+    if pid == 0:
+        os.abort()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -6
+"""
+
+
+def test_a_process_that_a_test_lets_die_prints_no_stack(tmp_path: Path) -> None:
+    (tmp_path / "test_d.py").write_text(ABORTING)
+    code, text = run_pytest(tmp_path, "-k", "forks")
+    assert code == 0
+    assert "Fatal Python error" not in text

@@ -307,7 +307,7 @@ assert len(list(mix([Numbers(), [1, 2, 3]], size=6))) == 6
 assert len(list(mix([[1], [1, 2, 3]]))) == 4
 assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -187,5 +187,5 @@ import sys, feedline
 train, test = feedline.split(list(range(10)), [0.8, 0.2], stratify=[0, 1] * 5)
 assert sorted([*train, *test]) == list(range(10)) and "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -576,7 +576,7 @@ class Meeting:
     def __getitem__(self, index: int) -> str:
         self.file.seek(index * 11)
         self.arrived[index].release()
-        assert self.arrived[1 - index].acquire(timeout=30)
+        assert self.arrived[1 - index].acquire(timeout=100)
         return str(self.file.read(10))
 
 

@@ -202,7 +202,7 @@ except feedline.errors.WorkerStartError as exc:
     say("refused", exc)
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
-        thread.join(10)
+        thread.join(100)
 say("left", threading.active_count() - before)
 resource.setrlimit(resource.RLIMIT_NPROC, limits)
 assert len(list(loader)) == 16

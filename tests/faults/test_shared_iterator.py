@@ -18,7 +18,7 @@ from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
 pytestmark = pytest.mark.sample(5)
 
-SOON_S = 20.0
+SOON_S = 100.0
 """How long anything may take that has to happen. Far more than it takes."""
 
 

@@ -71,7 +71,7 @@ def make():
 def left():
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
-            thread.join(10)
+            thread.join(100)
     gc.collect()
     children = [pid for pid in worker_pids() if pid != str(storm.pid)]
     return len(children), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files

@@ -297,7 +297,7 @@ def _settled(log: Path) -> list[str]:
         child.join()
     for thread in threading.enumerate():
         if thread.name.startswith("feedline"):
-            thread.join(10)
+            thread.join(100)
     return [line.split()[0] for line in log.read_text().splitlines()]
 
 

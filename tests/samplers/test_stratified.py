@@ -249,6 +249,7 @@ def test_pickle_description_and_repr() -> None:
     assert repr(others[3]).endswith("shuffle=False)")
 
 
+@pytest.mark.slow
 def test_many_classes_are_quick() -> None:
     labels = np.random.default_rng(0).integers(0, 1000, 100_000)
     sampler = StratifiedBatchSampler(labels, 256, seed=1)

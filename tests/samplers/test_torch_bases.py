@@ -56,7 +56,7 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     if code.startswith("import torch"):
         done = program_server.run(script)  # which has torch already
     else:
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -438,6 +438,7 @@ def test_a_slot_that_a_failed_task_may_have_written_is_given_back_as_a_whole() -
     assert resident(arena) == 0
 
 
+@pytest.mark.slow
 def test_many_arrays_of_one_batch_are_dropped_one_by_one_in_linear_time() -> None:
     arena = make_arena(2)
     kept = filled(arena, *[LARGE_BYTES] * 3000)

@@ -30,7 +30,7 @@ def run_limited(program: str, *words: object) -> str:
         [sys.executable, "-c", UNDER_A_LIMIT + textwrap.dedent(program), *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

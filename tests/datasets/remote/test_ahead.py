@@ -99,7 +99,7 @@ def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
 
 def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
     """Four reads, of two blobs, wait for each other: they can only end if all are under way at once."""
-    barrier = threading.Barrier(4, timeout=20)
+    barrier = threading.Barrier(4, timeout=100)
 
     class Meeting(Fake):
         def read(self, start: int, stop: int) -> bytes:
@@ -136,12 +136,12 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
     class Silent(Fake):
         def read(self, start: int, stop: int) -> bytes:
             asked.set()
-            assert answers.wait(20)
+            assert answers.wait(100)
             return super().read(start, stop)
 
     ahead = Ahead(lambda name: Silent(name, b"x" * 100), [("a", 0)], depth=2, chunk_bytes=10)
     ahead.next_blob()
-    assert asked.wait(20)
+    assert asked.wait(100)
     ahead.close()
     assert Fake.opened  # in use
     answers.set()

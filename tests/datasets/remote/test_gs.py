@@ -118,6 +118,6 @@ def test_a_forked_process_reads_after_its_parent_did(options: dict[str, Any], st
     _read(storage)
     child = multiprocessing.get_context("fork").Process(target=lambda: _read(Storage(QUICK, options)))
     child.start()
-    child.join(20)
+    child.join(100)
     assert child.exitcode == 0
     child.close()

@@ -59,7 +59,7 @@ def test_the_requests_of_a_random_batch_are_under_way_at_once(
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards
-    together = threading.Barrier(len(wanted), timeout=30)
+    together = threading.Barrier(len(wanted), timeout=100)
 
     def fault(request: Request) -> None:
         together.wait()  # breaks, and the server with it, unless all of them arrive
