@@ -109,14 +109,29 @@ def pytest_collection(session: pytest.Session) -> bool | None:
     """Leave the tests alone where each file is collected by a process of its own; import what most of them need."""
     if not _forks_files(session.config):
         return None
+    program_server.launch()
+    _import_what_most_files_need()
+    pytest_collection_finish(session)
+    return True
+
+
+def _import_what_most_files_need() -> None:
+    """Import what would otherwise be imported in each of hundreds of processes; nothing that starts threads."""
     import torch.utils.data  # noqa: F401
 
     import feedline
 
-    _ = feedline.DataLoader, feedline.Loader
-    program_server.launch()
-    pytest_collection_finish(session)
-    return True
+    for name in feedline.__all__:
+        getattr(feedline, name)
+    for name in feedline.datasets.__all__:
+        getattr(feedline.datasets, name)
+
+    @hypothesis.settings(max_examples=20, database=None)
+    @hypothesis.given(hypothesis.strategies.integers())
+    def try_some_examples(_: int) -> None:
+        """Hypothesis looks through the sources of all modules for interesting constants before it draws."""
+
+    try_some_examples()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,9 @@
 """Runs `make test` on a machine that works against it: `make test-hostile`, or `python -m tests.hostile --runs 2`.
 
-Two endless loops compete for the cores. At random moments, all processes of the run are stopped for a second and continued,
-as by a laptop that sleeps or a virtual machine whose host is busy. Every second run has a low priority and ignores
-SIGINT, like a job in the background. The suite has to pass each time: no test may depend on how fast its machine is.
+Two endless loops compete for the cores. At random moments, all processes of the run are stopped for a second and
+continued, as on a laptop that sleeps or a virtual machine whose host is busy. Every second run has a low priority and
+ignores SIGINT, like a job in the background. The suite has to pass each time: no test may depend on how fast its
+machine is.
 """
 
 from __future__ import annotations
