@@ -13,7 +13,7 @@ import httpx
 from feedline.lab.app import app_of
 from feedline.lab.controls import Number, Switch, Values
 from feedline.lab.guard import HEADER
-from feedline.lab.pictures import Event, figures, say
+from feedline.lab.pictures import Event, buttons, doing, figures, say
 from feedline.lab.server import Server
 from feedline.lab.view import Actions, View
 
@@ -34,6 +34,7 @@ def counting() -> View:
         "counting",
         "Counting",
         "It counts.",
+        "Numbers go up.",
         (Number("events", "Events", 0, 100_000, 3), Switch("fails", "Fails", default=False)),
         lambda values: f"count({values['events']})",
         _count,
@@ -48,10 +49,12 @@ class Waiting:
         self.told = 0
 
     def view(self) -> View:
-        return View("waiting", "Waiting", "It waits.", (), lambda values: "wait()", self._run, actions=(("go", "Go"),))
+        return View("waiting", "Waiting", "It waits.", "For a click.", (), lambda values: "wait()", self._run)
 
     def _run(self, values: Values, actions: Actions) -> Iterator[Event]:
         try:
+            yield doing("Waiting for a click.")
+            yield buttons({"go": "Go"})
             while True:
                 self.told += 1
                 yield figures({"told": self.told})

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Values
-from feedline.lab.pictures import Event, cells, figures, say, table
+from feedline.lab.pictures import Event, buttons, cells, doing, figures, say, table
 from feedline.lab.view import Actions, View
 
 _BATCH = 4
@@ -30,17 +30,18 @@ _SAMPLE_S = 0.012
 _TIMEOUT_S = 1.5
 _STEP_S = 0.03
 _ACTIONS = {
-    "kill": "Kill a worker (SIGKILL)",
-    "freeze": "Freeze a worker (SIGSTOP)",
-    "break": "Break a sample that is still to come",
-    "cut": "Cut here, go on in another loader",
+    "kill": "Kill a worker",
+    "freeze": "Freeze a worker",
+    "break": "Break a sample",
+    "cut": "Cut and resume",
 }
+_SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
 _AT = {"kill": 12, "freeze": 26, "break": 40, "cut": 54}
 """After how many batches each happens by itself."""
 
 
 class Fragile(Dataset[torch.Tensor]):
-    """Samples that say their index and who made them; one whose number stands in a file cannot be made."""
+    """Samples that hold their index and who made them. A sample whose index is in the file `broken` raises."""
 
     def __init__(self, broken: Path) -> None:
         self.broken = broken
@@ -51,7 +52,7 @@ class Fragile(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         with self.begun.open("a") as file:
-            file.write(f"{index}\n")
+            file.write(f"{index} {os.getpid()}\n")
         time.sleep(_SAMPLE_S)
         if str(index) in self.broken.read_text().split():
             raise ValueError(f"sample {index} is damaged")
@@ -66,7 +67,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
 
 
 class _Epoch:
-    """An epoch in which things go wrong, and what is told of it."""
+    """An epoch in which things go wrong, and what the page shows of it."""
 
     def __init__(self, values: Values, broken: Path) -> None:
         self._values = values
@@ -78,11 +79,15 @@ class _Epoch:
         self._pids: dict[int, str] = {}
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
-        self._last_pid = 0
+        self._lost: set[int] = set()
+        """Process ids of the workers that were killed or frozen."""
+        self._replaced_before = self._skipped_before = 0
+        """Counts of the loaders before the one that runs now."""
 
     def run(self, actions: Actions) -> Iterator[Event]:
         warnings.simplefilter("ignore")  # what they say is shown on the page
-        yield say("Batches are being delivered. Click on a fault, or let them come by themselves.")
+        yield doing("Batches are being delivered. Click on a fault, or let faults come by themselves.")
+        yield buttons(_ACTIONS)
         batches = iter(self._loader)
         try:
             while True:
@@ -115,7 +120,7 @@ class _Epoch:
         )
 
     def _take(self, batch: torch.Tensor, waited_s: float) -> None:
-        pid = self._last_pid = int(batch[0, 1])
+        pid = int(batch[0, 1])
         indices = batch[:, 0].tolist()
         self._seen.update(indices)
         if pid not in self._pids:
@@ -136,21 +141,24 @@ class _Epoch:
 
     def _do(self, action: str) -> str:
         """Let something go wrong, and say what."""
-        if action in ("kill", "freeze"):
-            number, what = (signal.SIGKILL, "killed") if action == "kill" else (signal.SIGSTOP, "frozen")
+        if action in _SIGNALS:
+            number, what = _SIGNALS[action]
             try:
-                os.kill(self._last_pid, number)
+                pid = self._working()
+                os.kill(pid, number)
             except ProcessLookupError:
-                return f"Process {self._last_pid} has ended already. Wait for the next batch, and try again."
-            text = f"Worker process {self._last_pid} was {what}."
+                return "No worker is making a batch at the moment. Wait for the next batch, and try again."
+            self._lost.add(pid)
+            text = f"Worker process {pid} was {what}."
         elif action == "break":
             victim = next(
                 index for index in reversed(self._order) if str(index) not in self._broken.read_text().split()
             )
             self._broken.write_text(f"{self._broken.read_text()} {victim}")
-            text = f"Sample {victim} cannot be made any more."
+            text = f"Sample {victim} raises from now on."
         else:
             state = json.dumps(self._loader.state_dict())
+            self._replaced_before, self._skipped_before = self._replaced(), self._skipped()
             self._loader.close()
             self._workers = 1 + self._workers % 4
             self._loader = self._new_loader()
@@ -161,34 +169,51 @@ class _Epoch:
         self._note(text)
         return text
 
+    def _working(self) -> int:
+        """Return the worker that began a sample last: it is in the middle of a batch, which others make again.
+
+        Raises ProcessLookupError: there is none.
+        """
+        for line in reversed(self._begun()):
+            pid = int(line.split()[1])
+            if pid not in self._lost and _is_running(pid):
+                return pid
+        raise ProcessLookupError
+
     def _note(self, text: str) -> None:
         self._log.append([str(len(self._drawn)), text])
 
     def _shown(self) -> Iterator[Event]:
         rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
-        yield cells(
-            "delivered", "Batches in the order of delivery, coloured by the process that made them; ! is shorter", rows
-        )
-        stats = self._loader.stats()
+        legend = [(f"process {pid}", shade) for pid, shade in self._pids.items()]
+        yield cells("delivered", "Batches in the order of delivery; ! is shorter", rows, legend)
         yield figures(
             {
                 "batches": len(self._drawn),
                 "samples": sum(self._seen.values()),
                 "repeated": sum(count > 1 for count in self._seen.values()),
-                "workers replaced": stats["restarted_workers"],
+                "workers lost": len(self._lost),
+                "workers replaced": self._replaced(),
                 "samples made again": self._again(),
-                "samples skipped": self._skips(),
+                "samples skipped": self._skipped(),
             }
         )
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
 
+    def _begun(self) -> list[str]:
+        file = self._broken.with_name("begun.txt")
+        return file.read_text().splitlines() if file.exists() else []
+
     def _again(self) -> int:
-        begun = self._broken.with_name("begun.txt").read_text().split()
+        begun = [line.split()[0] for line in self._begun()]
         return len(begun) - len(set(begun))
 
-    def _skips(self) -> int:
-        return sum(fault.action == "skip" for fault in self._loader.faults)
+    def _replaced(self) -> int:
+        return self._replaced_before + int(self._loader.stats()["restarted_workers"])
+
+    def _skipped(self) -> int:
+        return self._skipped_before + sum(fault.action == "skip" for fault in self._loader.faults)
 
     def _verdict(self) -> str:
         missing = sorted(set(range(_BATCH * _BATCHES)) - set(self._seen))
@@ -197,9 +222,15 @@ class _Epoch:
         return f"The epoch is over: {len(self._seen)} samples delivered, {repeated} repeated, {named}."
 
     def _close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._last_pid, signal.SIGCONT)
         self._loader.close()
+
+
+def _is_running(pid: int) -> bool:
+    """False for a process that has ended, also if its parent has not noticed yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _code(values: Values) -> str:
@@ -222,9 +253,10 @@ state = loader.state_dict()  # after any batch; another loader goes on with load
 VIEW = View(
     name="faults",
     title="Faults",
-    notice="Kill a worker, freeze it, break a sample, or cut the run and go on in another loader with another number "
-    "of workers. Each colour is one worker process. What a lost worker had begun is made again by others, in the same "
-    "order with the same random numbers; the count at the end shows that nothing is lost and nothing comes twice.",
+    notice="Kill workers, freeze them or break samples, and see that no other sample is lost.",
+    more="Each colour is one worker process. What a lost worker had begun is made again by others, in the same order "
+    "with the same random numbers. A cut saves the state of the loader, and another loader with another number of "
+    "workers resumes from it. The counts at the end show that nothing was lost and nothing came twice.",
     controls=(
         Number("workers", "Workers", 1, 4, 3),
         Choice("happens", "By itself happens", ("nothing", *_AT, "all of them"), "kill"),
@@ -232,5 +264,4 @@ VIEW = View(
     code=_code,
     run=apart(_run),
     presets=tuple({"happens": name} for name in ("nothing", *_AT, "all of them")),
-    actions=tuple(_ACTIONS.items()),
 )
