@@ -48,10 +48,11 @@ def apart(run: Run) -> Run:
             try:
                 yield from _told(ours, actions, process.is_alive)
             finally:
-                ours.close()
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all its workers
                     os.killpg(process.pid or 0, signal.SIGKILL)
+                process.kill()  # it has no group of its own, and no workers, if it has just been started
                 process.join()
+                ours.close()
                 process.close()
 
     return begin

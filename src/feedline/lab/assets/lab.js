@@ -20,7 +20,7 @@ class Lab {
     const settings = at("settings"), narrow = matchMedia("(max-width: 820px)");
     settings.open = !narrow.matches;
     narrow.addEventListener("change", () => { settings.open = !narrow.matches; });
-    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => redraw(at("pictures")), 100); });
+    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => { redraw(at("pictures")); this.showEntry(); }, 100); });
     addEventListener("hashchange", () => this.open(...fromAddress(told.views)));
     this.open(...fromAddress(told.views));
     document.documentElement.dataset.ready = "yes";
@@ -31,8 +31,7 @@ class Lab {
     for (const button of document.querySelectorAll("[data-view]")) {
       if (button.dataset.view === view.name) button.setAttribute("aria-current", "page"); else button.removeAttribute("aria-current");
     }
-    const chosen = document.querySelector("[aria-current=page]");
-    at("views").scrollLeft = chosen.offsetLeft - (at("views").clientWidth - chosen.offsetWidth) / 2;
+    this.showEntry();
     at("title").textContent = view.title;
     at("notice").textContent = view.notice;
     at("more").textContent = view.more;
@@ -42,6 +41,12 @@ class Lab {
     at("pictures").replaceChildren();
     toAddress(view, this.values);
     this.run();
+  }
+
+  // Where the navigation is too narrow for all entries, it scrolls to the one that is shown.
+  showEntry() {
+    const entry = document.querySelector("[aria-current=page]"), entries = at("views");
+    entries.scrollLeft = entry.offsetLeft - (entries.clientWidth - entry.offsetWidth) / 2;
   }
 
   changed(values) {

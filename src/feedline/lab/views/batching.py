@@ -43,7 +43,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
                 drawn.append((f"batch {number}", [(str(index), _shade(index, samples)) for index in batch.tolist()]))
                 title = f"Epoch {epoch}" + (f", the first {_SHOWN} batches" if count > _SHOWN else "")
                 at_s = (epoch * min(count, _SHOWN) + number + 1) * _SECONDS
-                yield cells(f"epoch {epoch}", title, drawn, _legend(samples), at_s)
+                yield cells(f"epoch {epoch}", title, drawn, [] if epoch else _legend(samples), at_s)
     if count == 0:
         yield say("The dataset is smaller than one batch, and drop_last leaves it out: there is nothing to train on.")
     elif values["shuffle"]:

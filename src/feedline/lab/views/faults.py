@@ -27,7 +27,7 @@ from feedline.lab.view import Actions, View
 _BATCH = 4
 _BATCHES = 72
 _SAMPLE_S = 0.012
-_TIMEOUT_S = 1.5
+_TIMEOUT_S = 0.75
 _STEP_S = 0.03
 _ACTIONS = {
     "kill": "Kill a worker",
@@ -36,8 +36,8 @@ _ACTIONS = {
     "cut": "Cut and resume",
 }
 _SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
-_AT = {"kill": 12, "freeze": 26, "break": 40, "cut": 54}
-"""After how many batches each happens by itself."""
+_AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
+"""After how many batches each happens by itself. A frozen worker is found before the cut."""
 
 
 class Fragile(Dataset[torch.Tensor]):
