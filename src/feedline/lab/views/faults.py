@@ -41,37 +41,55 @@ _AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
 
 
 class Fragile(Dataset[torch.Tensor]):
-    """Samples that hold their index and who made them. A sample whose index is in the file `broken` raises."""
+    """Samples that hold their index and who made them, in a folder whose files say what goes wrong.
 
-    def __init__(self, broken: Path) -> None:
-        self.broken = broken
-        self.begun = broken.with_name("begun.txt")
+    A sample whose index is in `broken.txt` raises. A file in `due` stops the worker that finds it first; so that worker
+    is in the middle of a batch. Workers note in `lost.txt` what happens to them, and in `begun.txt` what they begin.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __len__(self) -> int:
         return _BATCH * _BATCHES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        with self.begun.open("a") as file:
-            file.write(f"{index} {os.getpid()}\n")
+        append(self.folder / "begun.txt", str(index))
+        for fault in (self.folder / "due").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another worker has found it
+                fault.unlink()
+                number, what = _SIGNALS[fault.suffix[1:]]
+                append(self.folder / "lost.txt", f"Worker process {os.getpid()} was {what}.")
+                os.kill(os.getpid(), number)
         time.sleep(_SAMPLE_S)
-        if str(index) in self.broken.read_text().split():
+        if str(index) in lines_of(self.folder / "broken.txt"):
             raise ValueError(f"sample {index} is damaged")
         return torch.tensor([index, os.getpid()])
 
 
+def append(file: Path, line: str) -> None:
+    """Add a line to a file that several processes write to."""
+    with file.open("a") as opened:
+        opened.write(f"{line}\n")
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return the lines of a file; none if it has not been written yet."""
+    return file.read_text().splitlines() if file.exists() else []
+
+
 def _run(values: Values, actions: Actions) -> Iterator[Event]:
     with tempfile.TemporaryDirectory() as folder:
-        broken = Path(folder) / "broken.txt"
-        broken.write_text("")
-        yield from _Epoch(values, broken).run(actions)
+        (Path(folder) / "due").mkdir()
+        yield from _Epoch(values, Path(folder)).run(actions)
 
 
 class _Epoch:
     """An epoch in which things go wrong, and what the page shows of it."""
 
-    def __init__(self, values: Values, broken: Path) -> None:
+    def __init__(self, values: Values, folder: Path) -> None:
         self._values = values
-        self._broken = broken
+        self._folder = folder
         self._workers = values["workers"]
         self._loader = self._new_loader()
         self._order: list[int] = list(self._loader.sampler)
@@ -79,8 +97,8 @@ class _Epoch:
         self._pids: dict[int, str] = {}
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
-        self._lost: set[int] = set()
-        """Process ids of the workers that were killed or frozen."""
+        self._due_count = self._lost = 0
+        """Workers that are to be stopped, and those that were."""
         self._replaced_before = self._skipped_before = 0
         """Counts of the loaders before the one that runs now."""
 
@@ -109,7 +127,7 @@ class _Epoch:
 
     def _new_loader(self) -> Any:
         return feedline.DataLoader(
-            Fragile(self._broken),
+            Fragile(self._folder),
             batch_size=_BATCH,
             shuffle=True,
             seed=0,
@@ -142,19 +160,15 @@ class _Epoch:
     def _do(self, action: str) -> str:
         """Let something go wrong, and say what."""
         if action in _SIGNALS:
-            number, what = _SIGNALS[action]
-            try:
-                pid = self._working()
-                os.kill(pid, number)
-            except ProcessLookupError:
-                return "No worker is making a batch at the moment. Wait for the next batch, and try again."
-            self._lost.add(pid)
-            text = f"Worker process {pid} was {what}."
-        elif action == "break":
-            victim = next(
-                index for index in reversed(self._order) if str(index) not in self._broken.read_text().split()
-            )
-            self._broken.write_text(f"{self._broken.read_text()} {victim}")
+            if len(set(lines_of(self._folder / "begun.txt"))) == _BATCH * _BATCHES:
+                return "All samples have been made already. Run again, and click earlier."
+            self._due_count += 1
+            (self._folder / "due" / f"{self._due_count}.{action}").touch()
+            return f"The next worker that begins a sample is {_SIGNALS[action][1]}."
+        if action == "break":
+            broken = lines_of(self._folder / "broken.txt")
+            victim = next(index for index in reversed(self._order) if str(index) not in broken)
+            append(self._folder / "broken.txt", str(victim))
             text = f"Sample {victim} raises from now on."
         else:
             state = json.dumps(self._loader.state_dict())
@@ -169,21 +183,13 @@ class _Epoch:
         self._note(text)
         return text
 
-    def _working(self) -> int:
-        """Return the worker that began a sample last: it is in the middle of a batch, which others make again.
-
-        Raises ProcessLookupError: there is none.
-        """
-        for line in reversed(self._begun()):
-            pid = int(line.split()[1])
-            if pid not in self._lost and _is_running(pid):
-                return pid
-        raise ProcessLookupError
-
     def _note(self, text: str) -> None:
         self._log.append([str(len(self._drawn)), text])
 
     def _shown(self) -> Iterator[Event]:
+        for lost in lines_of(self._folder / "lost.txt")[self._lost :]:
+            self._lost += 1
+            self._note(lost)
         rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
         legend = [(f"process {pid}", shade) for pid, shade in self._pids.items()]
         yield cells("delivered", "Batches in the order of delivery; ! is shorter", rows, legend)
@@ -192,7 +198,7 @@ class _Epoch:
                 "batches": len(self._drawn),
                 "samples": sum(self._seen.values()),
                 "repeated": sum(count > 1 for count in self._seen.values()),
-                "workers lost": len(self._lost),
+                "workers lost": self._lost,
                 "workers replaced": self._replaced(),
                 "samples made again": self._again(),
                 "samples skipped": self._skipped(),
@@ -201,12 +207,8 @@ class _Epoch:
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
 
-    def _begun(self) -> list[str]:
-        file = self._broken.with_name("begun.txt")
-        return file.read_text().splitlines() if file.exists() else []
-
     def _again(self) -> int:
-        begun = [line.split()[0] for line in self._begun()]
+        begun = lines_of(self._folder / "begun.txt")
         return len(begun) - len(set(begun))
 
     def _replaced(self) -> int:
@@ -223,14 +225,6 @@ class _Epoch:
 
     def _close(self) -> None:
         self._loader.close()
-
-
-def _is_running(pid: int) -> bool:
-    """False for a process that has ended, also if its parent has not noticed yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _code(values: Values) -> str:
