@@ -104,6 +104,9 @@ def serving(*views: View) -> Iterator[tuple[str, Connections]]:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         try:
+            with client(f"http://127.0.0.1:{port}") as asking:
+                asking.get("/")  # which is answered when the server has started
+            connections.wait_until(lambda count: not count)
             yield f"http://127.0.0.1:{port}", connections
         finally:
             server.should_exit = True

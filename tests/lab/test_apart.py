@@ -50,6 +50,7 @@ def test_nothing_of_a_run_stays(dies: bool) -> None:
     _check_nothing_stays(told)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_run_stays_when_the_lab_is_killed() -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -59,6 +60,12 @@ def test_nothing_of_a_run_stays_when_the_lab_is_killed() -> None:
     lab.kill()
     lab.join()
     _check_nothing_stays(told)
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These runs do not use torch, which Python's fork server takes seconds to import."""
+    monkeypatch.setattr("feedline.lab.apart._PRELOADED", ())
 
 
 def _check_nothing_stays(told: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from feedline.loader.loader import Loader
 _SHOWN = 24
 """Batches that are drawn; of larger datasets the first ones."""
 _SECONDS = 0.25
+_NOISED = 256
+"""Batches of each size whose gradients are computed, at most."""
 
 
 def _loader(values: Values) -> Loader:
@@ -78,7 +81,7 @@ def _noise() -> Event:
     for size in sizes:
         apart = [
             float(np.linalg.norm(per_sample[batch].mean(axis=0) - whole) / np.linalg.norm(whole))
-            for batch in Loader(np.arange(len(inputs)), size, shuffle=True, drop_last=True, seed=1)
+            for batch in islice(Loader(np.arange(len(inputs)), size, shuffle=True, drop_last=True, seed=1), _NOISED)
         ]
         measured.append(float(np.mean(apart)))
     law = [measured[0] / math.sqrt(size) for size in sizes]
