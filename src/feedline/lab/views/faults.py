@@ -36,6 +36,8 @@ _ACTIONS = {
     "cut": "Cut and resume",
 }
 _SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
+_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
+"""Of processes. Two that have the same one are far apart."""
 _AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
 """After how many batches each happens by itself. A frozen worker is found before the cut."""
 
@@ -142,7 +144,7 @@ class _Epoch:
         indices = batch[:, 0].tolist()
         self._seen.update(indices)
         if pid not in self._pids:
-            self._pids[pid] = f"class-{len(self._pids) % 8}"
+            self._pids[pid] = _SHADES[len(self._pids) % len(_SHADES)]
         late = waited_s > 5 * _SAMPLE_S * _BATCH
         text = f"{len(self._drawn)}{'!' if len(indices) < _BATCH else ''}"
         self._drawn.append((text, self._pids[pid]))
