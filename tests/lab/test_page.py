@@ -309,12 +309,12 @@ def test_an_arrow_leads_from_each_station_to_the_next(window: Any, width: int) -
 @pytest.mark.slow
 def test_axes_of_whole_numbers_have_whole_ticks(window: Any) -> None:
     def ticks(picture: str, anchor: str) -> list[str]:
-        found: list[str] = page.eval_on_selector_all(
+        found: list[str] = window.eval_on_selector_all(
             f"[data-picture={picture}] text[text-anchor={anchor}]", "(all) => all.map((one) => one.textContent)"
         )
         return found
 
-    with shown_at(window, WIDTH, PICTURES) as page:
+    with shown_at(window, WIDTH, PICTURES):
         assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
         assert ticks("slots", "end") == ["0", "1", "2"]
         assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}

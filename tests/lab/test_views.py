@@ -102,7 +102,7 @@ def test_copied_code_imports_what_it_uses_and_nothing_else(view: View) -> None:
 def test_a_view_that_takes_long_says_at_once_what_it_does(name: str) -> None:
     view, module = BY_NAME[name], importlib.import_module(f"feedline.lab.views.{name}")
     for run in (view.run, module._run):  # in a process that is being started, and there
-        events = run(read(view.controls, {}), queue.SimpleQueue())
+        events: Any = run(read(view.controls, {}), queue.SimpleQueue())  # Any: a generator
         first = next(event for event in events if event["kind"] != "say")
         events.close()
         assert first["kind"] == "doing"

@@ -217,7 +217,8 @@ class _Epoch:
         return self._replaced_before + int(self._loader.stats()["restarted_workers"])
 
     def _skipped(self) -> int:
-        return self._skipped_before + sum(fault.action == "skip" for fault in self._loader.faults)
+        skipped = [fault for fault in self._loader.faults if fault.action == "skip"]
+        return self._skipped_before + len(skipped)
 
     def _verdict(self) -> str:
         missing = sorted(set(range(_BATCH * _BATCHES)) - set(self._seen))
