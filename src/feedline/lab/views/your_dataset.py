@@ -323,7 +323,7 @@ def code_of(source: str, opened: Any, target: Target, usual: Arguments) -> str:
         return _written([_IMPORT, imported], {"dataset": whole, "loader": _call(target.code, usual)})
     kept = {option: f"{option}=given.{option}" for option in target.options}
     if "batch_size" in kept:
-        kept["batch_size"] = f"batch_size={target.batch_size}"
+        kept["batch_size"] = f"batch_size={target.options['batch_size']!r}"
     call = _call(", ".join(["given.dataset", *kept.values()]), usual)
     return _written([_IMPORT, imported], {"given": whole, "loader": call})
 
