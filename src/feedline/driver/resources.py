@@ -120,8 +120,9 @@ class Resources:
             Recovery(care),
             self.counters,
             splitter=splitter,
-            # With a seed everything random follows from keys; threads share their generators in any case.
-            binds=not spec.seeded and settings.engine_name != "thread",
+            # With a seed a sample is a pure function of its place, and threads share one dataset. Otherwise worker i
+            # makes batch i mod n, as in torch's loader: its dataset and generators may depend on what it made before.
+            moves=spec.seeded or settings.engine_name == "thread",
             now_s=time.monotonic(),
             most=settings.most_workers,
         )
