@@ -145,7 +145,7 @@ class SimulatedEngine(Engine):
 
     def _go_on(self, worker: Worker) -> None:
         """Let a worker begin its next task, if it has one."""
-        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead:
+        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead or worker.is_stopped:
             return
         task = worker.queue[0]
         needs, ordinal = self._known.get(task.id, (0, 0))
@@ -170,6 +170,10 @@ class SimulatedEngine(Engine):
                 self._slots.memory[task.slot] = result.payload
             result.payload = Parcel(result.payload, task.slot, 1)
         self._heard.append((worker, result))
+        stop = self._scenario.accidents.stop
+        if stop and self._dice.random() < stop:
+            self._trace.add(self.now_s, "stopped", worker.number)
+            worker.is_stopped = True
         self._go_on(worker)
 
     def _die(self, worker: Worker, death: Exception) -> None:
