@@ -46,9 +46,40 @@ class Plant:
         patches.setattr(self.owner, self.method, grown[self.method])
 
 
+STOPPED: dict[str, Any] = {
+    "kind": MAP,
+    "stateful": False,
+    "order": IN_ORDER,
+    "moves": True,
+    "workers": 3,
+    "timeout_s": 60.0,
+    "kills_stuck": True,
+    "restarts": 1000,
+    "troubles": Troubles(),
+    "accidents": Accidents(stop=0.3),
+    "habits": Habits(),
+}
+"""Worlds in which workers are stopped for good, and their work moves."""
+
 RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
 
 PLANTS = [
+    Plant(
+        "a stopped worker gets the work of another again and again",
+        Machine,
+        "taken_back",
+        "self._unresponsive[worker] = None",
+        "pass",
+        drawn=STOPPED,
+    ),
+    Plant(
+        "work moves although batches depend on their worker",
+        Machine,
+        "_help_idle_workers",
+        "self._moves and ",
+        "",
+        drawn={**STOPPED, "moves": False},
+    ),
     Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
     Plant(
         "the slot of a batch that failed is lost",
@@ -175,7 +206,7 @@ PLANTS = [
     Plant(
         "a call comes after tasks that were given later",
         Machine,
-        "_may_move",
+        "_may_move_from",
         "flight.is_call or",
         "",
         drawn={"kind": MAP, "order": IN_ORDER, "late": 0.1, "depth": 4, "workers": 3, "habits": Habits(call=0.3)},

@@ -3,7 +3,8 @@
 - A slot has one owner: a task in flight, a batch that is ready, or the training loop; and none is lost.
 - A worker has as many tasks as the machine believes, and a task is with one worker.
 - No more is in flight than the window allows, or what running ahead has added to it.
-- If the machine waits, a worker has something that it waits for, and before long a worker answers or dies.
+- If the machine waits, a worker has something that it waits for.
+- If there is a time-out, the machine does not wait for many times as long without an answer, a death or an error.
 - If batches may depend on their worker, worker i is given batch i mod n and no other.
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
@@ -24,8 +25,8 @@ from feedline.simulation.worker import Worker
 _MANY = 16
 """Workers whose books are checked after every event."""
 
-_MOST_SILENT_S = 1000.0
-"""How long nothing may be heard of any worker. Time-outs of the worlds that are drawn are 60 s."""
+_MOST_TIMEOUTS = 3.0
+"""Time-outs for which nothing may be heard of any worker. A worker is replaced after one, and has two seconds to start."""
 
 
 @dataclass
@@ -90,9 +91,11 @@ class Books:
         if not any(one.queue or one.unheard for one in waits_for):
             whom = "anybody" if worker is None else f"worker {worker}"
             raise LawBroken(f"the machine waits for {whom}, and there is nothing that could happen")
-        # A new worker that reads a stream again has as long as the epoch has lasted.
+        epoch = self.machine.epoch
+        timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
         silent_s = self.machine.now_s - self.heard_s
-        if silent_s > _MOST_SILENT_S + 2 * (self.heard_s - self.begun_s):
+        # A new worker that reads a stream again has as long as the epoch has lasted.
+        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.heard_s - self.begun_s):
             raise LawBroken(f"nobody has answered or died for {silent_s:.0f} s, and the machine still waits")
 
 
