@@ -65,6 +65,19 @@ RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resi
 
 PLANTS = [
     Plant(
+        "signals that hit workers as they start end the epoch",
+        Recovery,
+        "end_by",
+        "starts > _MOST_STARTS and not was_killed",
+        "starts > _MOST_STARTS",
+        drawn={
+            "kind": MAP,
+            "stateful": False,
+            "restarts": 1000,
+            "accidents": Accidents(killed_at_start=0.8, death=0.1),
+        },
+    ),
+    Plant(
         "a stopped worker gets the work of another again and again",
         Machine,
         "taken_back",

@@ -134,7 +134,11 @@ class SimulatedEngine(Engine):
     def _get_ready(self, worker: Worker) -> None:
         accidents, dice = self._scenario.accidents, self._dice
         seconds = draw_s(dice, self._scenario.start_s)
-        if accidents.death_at_start and dice.random() < accidents.death_at_start:
+        if accidents.killed_at_start and dice.random() < accidents.killed_at_start:
+            killed = WorkerDied(f"worker {worker.number} was killed before it was ready.")
+            killed.was_ready, killed.was_killed = False, True
+            self._at(seconds, "death", worker, killed)
+        elif accidents.death_at_start and dice.random() < accidents.death_at_start:
             death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
             death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
             if dice.random() < 0.3:

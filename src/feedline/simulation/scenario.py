@@ -70,6 +70,8 @@ class Accidents:
     """That a worker is stopped for good between two tasks (SIGSTOP): it is given tasks, and begins none of them."""
     death_at_start: float = 0.0
     """That a worker dies before it is ready."""
+    killed_at_start: float = 0.0
+    """That somebody kills a worker before it is ready."""
     no_start: float = 0.0
     """That no worker can be started in the place of another."""
     growth: float = 0.0
@@ -240,6 +242,8 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     drawn["moves"] = dice.random() < 0.6
     if drawn["timeout_s"] and drawn["kills_stuck"] and not drawn["stateful"] and dice.random() < 0.4:
         drawn["accidents"] = replace(drawn["accidents"], stop=dice.choice((0.02, 0.2)))
+    if dice.random() < 0.1:
+        drawn["accidents"] = replace(drawn["accidents"], killed_at_start=0.8)
     return Scenario(**{**drawn, **changes})
 
 

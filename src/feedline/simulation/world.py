@@ -107,7 +107,7 @@ class World(Driver):
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
-        is_calm = not (accidents.blames or accidents.death_at_start or accidents.stop)
+        is_calm = not (accidents.blames or accidents.death_at_start or accidents.killed_at_start or accidents.stop)
         most_deaths = _MOST_DEATHS * fatal if is_calm else math.inf
         self.books = Books(machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
         self._keeps_shares = (
