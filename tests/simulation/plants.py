@@ -123,7 +123,7 @@ PLANTS = [
         "write",
         "self._lost += fault",
         "self._lost += 2 * fault",
-        seed=36,
+        seed=54,
     ),
     Plant(
         "samples that were seen count twice",
@@ -164,7 +164,7 @@ PLANTS = [
         "_hand_over",
         "].append(flight)",
         "].copy()",
-        seed=3,
+        seed=2,
     ),
     Plant("a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=2),
     Plant(
@@ -214,7 +214,7 @@ PLANTS = [
         "taken_back",
         "flight.worker = target",
         "flight.worker = target; self.decisions.append((GIVE, worker, flight.task))",
-        seed=13,
+        seed=22,
     ),
     Plant(
         "a call comes after tasks that were given later",
