@@ -5,8 +5,9 @@ that one, the user's policy says, as of any sample that fails.
 
 Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory.
 Such a death betrays itself: the worker was at no task, or the batch is made later, with all its samples. So these
-accidents are counted, and the more there are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is
-to blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
+accidents are counted, and the more there are, the more workers in a row have to die before a batch is searched, and
+then over the sample alone before it is to blame: so many that accidents would do the first once in a hundred times, and
+the second once in ten thousand.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Recovery:
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}
         self._accidents = 0
-        """Deaths of workers that were killed at no task, or over batches that were made later with all their samples."""
+        """Workers that were killed at no task, or died over batches that were made later with all their samples."""
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 

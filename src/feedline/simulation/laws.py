@@ -26,7 +26,8 @@ _MANY = 16
 """Workers whose books are checked after every event."""
 
 _MOST_TIMEOUTS = 3.0
-"""Time-outs for which nothing may be heard of any worker. A worker is replaced after one, and has two seconds to start."""
+"""Time-outs for which nothing may be heard of any worker: one until a worker is replaced, and another for the new one,
+which has two seconds more to start."""
 
 
 @dataclass
