@@ -161,7 +161,7 @@ def test_an_idle_worker_takes_over_work_of_a_late_one(hold: Hold, options: dict[
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_out_of_order_a_late_worker_keeps_only_what_it_was_given(hold: Hold, engine: str) -> None:
+def test_out_of_order_a_late_worker_keeps_only_what_it_was_given(hold: Hold, engine: Any) -> None:
     dataset = Whereabouts(hold.gate, COUNT, held=0)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, engine=engine, in_order=False)
     made: list[int] = []
