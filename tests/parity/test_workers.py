@@ -16,6 +16,8 @@ from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(3)
+
 
 def seeded(seed: int = 7) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
