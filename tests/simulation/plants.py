@@ -52,7 +52,7 @@ STOPPED: dict[str, Any] = {
     "order": IN_ORDER,
     "moves": True,
     "workers": 3,
-    "timeout_s": 60.0,
+    "timeout_s": 5.0,
     "kills_stuck": True,
     "restarts": 1000,
     "troubles": Troubles(),
