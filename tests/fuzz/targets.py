@@ -45,6 +45,7 @@ from feedline.values import records
 from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
+from tests.report.recordings import everything_of, recording_of
 
 VICTIM = "victim"
 """Part of the name of every file that is damaged, and so of every error about it."""
@@ -469,6 +470,22 @@ def _csv_packed(folder: Path) -> bytes:
     return gzip.compress(_csv_file(folder), mtime=0)
 
 
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+
+def _recording_file(ending: str) -> Callable[[Path], bytes]:
+    def make(folder: Path) -> bytes:
+        folder.mkdir()
+        recording_of(30, workers=2).save(folder / f"run{ending}")
+        return (folder / f"run{ending}").read_bytes()
+
+    return make
+
+
+def _recording_target(ending: str, *values: str) -> Target:
+    return Target(f"recording{ending}", _recording_file(ending), at(f"-run{ending}"), lambda path: [everything_of(path)], values)
+
+
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
@@ -556,6 +573,8 @@ _OTHERS = [
     _picture_target("ppm", "PPM"),
     _picture_target("avif", "AVIF"),
     *_DECODED,
+    _recording_target(".json"),
+    _recording_target(".json.gz", *ALL),
     Target(
         "files-npy", _npy_file, at("/a.npy"), lambda path: all_of(FileDataset(path.parent, read="npy", cache=False))
     ),
@@ -571,6 +590,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
+    "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],
 }
 """Formats that one process goes through: to start one takes longer than a hundred cases."""
