@@ -9,9 +9,11 @@ out: it may happen between the check and the read. So files are checked in full 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
+import sys
 import tokenize
 import zipfile
 from collections.abc import Container
@@ -265,6 +267,8 @@ def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.d
         raise ValueError(f"its header is damaged ({type(exc).__name__}: {words(exc)})") from exc
     if min(shape, default=0) < 0:
         raise ValueError(f"an array cannot have shape {shape}")
+    if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # which NumPy refuses, also if one length is 0
+        raise ValueError(f"an array of shape {shape} and {dtype} is larger than any memory")
     if dtype.itemsize == 0:
         raise ValueError(
             f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there"

@@ -49,6 +49,24 @@ class ShardIndex:
         """How many samples there are."""
         return len(self.key_ends)
 
+    # Any: what was kept.
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> ShardIndex:
+        """Return what `vars` was kept of. Raises TypeError, ValueError, LookupError or AttributeError: it is damaged."""
+        found = cls(**kept)
+        ends, places = (found.key_ends, len(found.keys)), (found.first, len(found.fields))
+        for numbers, last in (ends, places):
+            if (np.diff(numbers) < 0).any() or (len(numbers) and (numbers[0] < 0 or numbers[-1] != last)):
+                raise ValueError("its numbers do not follow each other")
+        columns = (found.fields, found.offsets, found.sizes)
+        if len(found.first) != found.count + 1 or len({len(column) for column in columns}) != 1:
+            raise ValueError("its columns have different lengths")
+        if len(found.fields) and not 0 <= found.fields.min() <= found.fields.max() < len(found.names):
+            raise ValueError("a field has no name")
+        if (found.offsets < 0).any() or (found.sizes < 0).any() or (found.offsets > found.size - found.sizes).any():
+            raise ValueError("a field lies outside of its shard")
+        return found
+
 
 class Seeking(Bytes):
     """The bytes of a blob for someone who leaves out most of them."""
@@ -120,9 +138,9 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag nobody could tell whether a kept one is still right
         return scan(blob, unique=unique)
-    kept = file.read()
-    if kept is not None and (kept["size"], kept["tag"]) == (blob.size, blob.tag):
-        return ShardIndex(**kept)
+    kept = file.read_as(ShardIndex.of)
+    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
+        return kept
     made = scan(blob, unique=unique)
     file.write(vars(made))
     return made
