@@ -16,8 +16,9 @@ import struct
 import sys
 import tokenize
 import zipfile
-from collections.abc import Container
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -25,9 +26,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from feedline.datasets.form import check_count, in_packed_order
+from feedline.datasets.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
+from feedline.values.checksums import AGAIN, Checked, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
@@ -37,6 +39,14 @@ _ZIP_END = struct.Struct("<8xHHIIH")
 """The last record of a zip file: members in this file, in all; bytes of their list, where it begins; of a comment."""
 _ZIP_END_BYTES = _ZIP_END.size + 65_535
 """Bytes at the end of a zip file within which that record begins."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Checksums of the numbers in a file, block by block."""
+
+    block_bytes: int
+    sums: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class ArrayFile:
     dtype: np.dtype[Any]
     has_header: bool = True
     """False for a file of bare numbers, of which only a mapped array knew what they are."""
+    sums: Sums | None = None
+    """Checksums of its bytes, if `feedline pack` wrote it."""
 
     @property
     def end(self) -> int:
@@ -77,6 +89,35 @@ class ArrayFile:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
+
+    def row_check(self, array: NDArray[Any]) -> Callable[[NDArray[np.int64]], None] | None:
+        """Return what compares the checksums of rows before they are read; None if there are none.
+
+        `array` is what `mapped` returned. The function takes the numbers of rows, and raises CorruptSource.
+        """
+        if self.sums is None or array.size == 0:
+            return None
+        size, row_bytes, count = self.sums.block_bytes, array.strides[0], len(array)
+        flat = array.reshape(-1).view(np.uint8)
+        most = -(-row_bytes // size) + 1  # blocks that a row lies in
+
+        def name(block: int) -> str:
+            rows = range(block * size // row_bytes, min(count, -(-(block + 1) * size // row_bytes)))
+            return f"{self.path}, in rows {rows.start} to {rows.stop - 1},"
+
+        checked = Checked(self.sums.sums, lambda block: flat[block * size : (block + 1) * size], name)
+
+        def check(rows: NDArray[np.int64]) -> None:
+            known = rows[(rows >= -count) & (rows < count)]  # whoever reads others is told
+            starts = np.where(known < 0, known + count, known) * row_bytes
+            if row_bytes <= size and size % row_bytes == 0:
+                checked.check(starts // size)
+                return
+            last = (starts + row_bytes - 1) // size
+            for step in range(most):
+                checked.check(np.minimum(starts // size + step, last))
+
+        return check
 
     def _looked_at_again(self) -> ArrayFile:
         found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
@@ -152,14 +193,34 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
         stored = (Path(path) / "feedline.json").read_bytes()
     except OSError:
         stored = None
+    else:
+        check_seal(f"{path}/feedline.json", stored)
+    sums = block_sums(stored)
     found = {
-        name: find_npy(str(files[name])) if wanted is None or name in wanted else None
+        name: _with_sums(find_npy(str(files[name])), sums.get(name)) if wanted is None or name in wanted else None
         for name in in_packed_order(files, stored)
     }
     for array in found.values():
         if array is not None:
             check_count(str(array), stored, array.shape[0])
     return found
+
+
+# Any: what JSON holds.
+def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
+    """Return an array with the checksums that `feedline pack` stored. Raises CorruptSource: that of its header differs."""
+    if stored is None:
+        return array
+    try:
+        header, size, sums = int(stored["header"]), int(stored["bytes"]), from_text(stored["blocks"])
+        if size <= 0 or len(sums) != -(-(array.end - array.offset) // size):
+            raise ValueError("there are more or fewer than it needs")
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CorruptSource(f"The checksums of {array} are damaged: {words(exc)}. {AGAIN}") from exc
+    with _opened(array.path) as file:
+        if zlib.crc32(file.read(array.offset)) != header:
+            raise damaged(f"The header of {array}")
+    return replace(array, sums=Sums(size, sums))
 
 
 # Any: whatever an array may be.
