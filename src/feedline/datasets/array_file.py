@@ -195,15 +195,15 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
         stored = None
     else:
         check_seal(f"{path}/feedline.json", stored)
-    sums = block_sums(stored)
     found = {
-        name: _with_sums(find_npy(str(files[name])), sums.get(name)) if wanted is None or name in wanted else None
+        name: find_npy(str(files[name])) if wanted is None or name in wanted else None
         for name in in_packed_order(files, stored)
     }
     for array in found.values():
         if array is not None:
             check_count(str(array), stored, array.shape[0])
-    return found
+    sums = block_sums(stored)
+    return {name: None if array is None else _with_sums(array, sums.get(name)) for name, array in found.items()}
 
 
 # Any: what JSON holds.

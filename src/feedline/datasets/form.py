@@ -116,9 +116,10 @@ def block_sums(stored: str | bytes | None) -> dict[str, Any]:
     return sums if isinstance(sums, dict) else {}
 
 
-def has_sums(stored: str | bytes | None) -> bool:
-    """True if `feedline pack` wrote checksums of all samples."""
-    return _facts(stored).get("checksum") == KIND
+def fields_with_sums(stored: str | bytes | None) -> frozenset[str]:
+    """Return the fields that `feedline pack` wrote with checksums: none of files of earlier versions, or of others."""
+    names = [field.get("name") for field in _fields(stored)]
+    return frozenset(name for name in names if isinstance(name, str) and _facts(stored).get("checksum") == KIND)
 
 
 def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:

@@ -33,20 +33,28 @@ def sealed(facts: dict[str, Any]) -> dict[str, Any]:
     return {**facts, SEAL: zlib.crc32(json.dumps(facts).encode())}
 
 
-def check_seal(name: str, stored: str | bytes) -> None:
+_BEGIN = b'{"feedline"'
+"""How facts of `feedline pack` begin."""
+
+
+def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
     """Compare the checksum of facts, if they have one; those of earlier versions have none.
 
+    What does not begin as such facts do is left alone, as another program may have put it there, unless `is_own`.
     Raises CorruptSource: they are damaged; the message names what they are about.
 
     Example:
         >>> facts = json.dumps(sealed({"feedline": 1, "count": 3}))
         >>> check_seal("a.h5", facts)
-        >>> check_seal("a.h5", facts.replace("3}", "4}", 1).replace('"count": 3', '"count": 8'))
+        >>> check_seal("a.h5", facts.replace('"count": 3', '"count": 8'))
         Traceback (most recent call last):
         feedline.errors.CorruptSource: What a.h5 says of its samples is damaged: ...
     """
+    content = stored.encode("utf-8", "surrogateescape") if isinstance(stored, str) else stored
+    if not (is_own or content.startswith(_BEGIN)):
+        return
     try:
-        facts = json.loads(stored)
+        facts = json.loads(content)
         seal = facts.pop(SEAL, None)
     except (ValueError, RecursionError, AttributeError, TypeError) as exc:
         raise _damaged(name, "it cannot be read") from exc

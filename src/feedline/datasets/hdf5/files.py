@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.form import has_sums
+from feedline.datasets.form import fields_with_sums
 from feedline.datasets.hdf5.checked import checked_rows
 from feedline.datasets.hdf5.layout import rows_of
 from feedline.datasets.hdf5.part import (
@@ -77,7 +77,7 @@ class OpenFile:
         mapped = None if self._swmr else self._mapped()
         serial = next(self._serials)
         in_use = False
-        has_checksums = has_sums(stored_in(self._file, path))
+        with_sums = fields_with_sums(stored_in(self._file, path))
         try:
             for field in fields:
                 dataset = dataset_of(self._file, field.name, path, external=self.part.external)
@@ -85,7 +85,7 @@ class OpenFile:
                 if not own:
                     self._note_linked(dataset, field)
                 rows, uses_file = rows_of(dataset, field, mapped if own else None, cache, (serial, field.name))
-                self.fields.append(checked_rows(rows, field, dataset, has_sums=own and has_checksums))
+                self.fields.append(checked_rows(rows, field, dataset, has_sums=own and field.name in with_sums))
                 in_use |= uses_file
         except FeedlineError:
             raise

@@ -146,7 +146,7 @@ class Meta:
     @classmethod
     def read(cls, content: bytes, path: str) -> Meta:
         """Return what is stored under `META_KEY`. Raises CorruptSource: it is damaged, or of a later version."""
-        check_seal(path, content)
+        check_seal(path, content, is_own=True)
         try:
             stored: dict[str, Any] = json.loads(content)
             if stored["encoding"] != "record" or stored["feedline"] > _META_VERSION:

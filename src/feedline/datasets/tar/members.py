@@ -48,10 +48,6 @@ def sum_field(name: str, data: bytes) -> bytes:
     return b"%s%08x\0" % (_SUM_MARK, sum_of(name, data))
 
 
-_FACTS = '{"feedline"'
-"""How a comment of `feedline pack` begins."""
-
-
 class BadHeader(ValueError):
     """What stands where a header should be is none, or one that nobody wrote in good faith."""
 
@@ -352,8 +348,7 @@ class Members:
             found.setdefault("path", _text(content))
         elif header.kind == _COMMON:
             self._common.update(_pax(content))
-            if self._common.get("comment", "").startswith(_FACTS):
-                check_seal(self._shard, self._common["comment"])
+            check_seal(self._shard, self._common.get("comment", ""))
         # Most pax records hold times, for every file, and say nothing of name, size or holes.
         elif header.kind in b"xX" and (self._common or any(one in content for one in _TELLING)):
             _note(found, {**self._common, **_pax(content)})

@@ -64,7 +64,8 @@ class TarWriter(Writer):
             key = f"{self._next:09d}"
             for column, data in zip(self.schema.columns, contents, strict=True):
                 ending = self._ending(column, data) if column.kind == "bytes" else names[column.name]
-                self._file.write(header_of(f"{key}.{ending}", data))
+                name = f"{key}.{ending}"
+                self._file.write(header_of(name, len(data), sum_field(name, data)))
                 self._file.write(data)
                 self._file.write(bytes(-len(data) % _BLOCK))
             self._next += 1
@@ -158,9 +159,9 @@ def _jsonable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def header_of(name: str, data: bytes) -> bytes:
-    """Return the header of a member: nothing in it depends on who writes, where or when."""
-    raw, size, checksum = name.encode(), len(data), sum_field(name, data)
+def header_of(name: str, size: int, checksum: bytes = b"") -> bytes:
+    """Return the header of a member, with a checksum of its content; nothing depends on who writes, where or when."""
+    raw, checksum = name.encode(), checksum.ljust(_BLOCK - SUM_AT, b"\0")
     if len(raw) > _NAME_BYTES or not raw.isascii() or size >= 1 << 33:
         blocks = _slow_header(name, size)
         header = bytearray(blocks[-_BLOCK:])
