@@ -1,8 +1,8 @@
 """What is damaged: one target for every format that feedline reads.
 
-What `feedline pack` wrote has checksums: any damage is an error, or does no harm. In formats without checksums a changed
-value cannot be noticed. Of those it is asked that what is cut off is noticed, that nothing but errors of feedline's comes
-out, with the name of the file, and no more bytes than there are.
+What `feedline pack` wrote has checksums: any damage is an error, or does no harm. In formats without checksums a
+changed value cannot be noticed. Of those it is asked that what is cut off is noticed, that nothing but errors of
+feedline's comes out, with the name of the file, and no more bytes than there are.
 """
 
 from __future__ import annotations
@@ -141,8 +141,12 @@ def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
 def _tar_file(folder: Path) -> bytes:
     """Return a shard of another program, without checksums."""
     fields = [("image.npy", "image"), ("vector.npy", "vector")]
-    content = [(f"{place}.{ending}", _saved(one[name])) for place, one in enumerate(samples()) for ending, name in fields]
-    labels = [(f"{place}.{ending}", data) for place in range(COUNT) for ending, data in (("cls", b"3"), ("name.txt", b"a"))]
+    content = [
+        (f"{place}.{ending}", _saved(one[name])) for place, one in enumerate(samples()) for ending, name in fields
+    ]
+    labels = [
+        (f"{place}.{ending}", data) for place in range(COUNT) for ending, data in (("cls", b"3"), ("name.txt", b"a"))
+    ]
     return tar_of(sorted(content + labels))
 
 
@@ -525,7 +529,9 @@ def _recording_file(ending: str) -> Callable[[Path], bytes]:
 
 
 def _recording_target(ending: str, *values: str) -> Target:
-    return Target(f"recording{ending}", _recording_file(ending), at(f"-run{ending}"), lambda path: [everything_of(path)], values)
+    return Target(
+        f"recording{ending}", _recording_file(ending), at(f"-run{ending}"), lambda path: [everything_of(path)], values
+    )
 
 
 # -- inspect -----------------------------------------------------------------------------------------------------------

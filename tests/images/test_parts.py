@@ -117,7 +117,9 @@ def test_files_that_programs_write_are_accepted() -> None:
 
 def _in_small_chunks(data: bytes) -> list[bytes]:
     """Write the pixels of a PNG again in chunks of 2 KiB, of which none is usual to be so small."""
-    packed = b"".join(data[place + 8 : place + 8 + length] for name, place, length in png_chunks(data) if name == b"IDAT")
+    packed = b"".join(
+        data[place + 8 : place + 8 + length] for name, place, length in png_chunks(data) if name == b"IDAT"
+    )
     pieces = [chunk(b"IDAT", packed[start : start + 2048]) for start in range(0, len(packed), 2048)]
     return [data[:33], *pieces, chunk(b"IEND")]
 

@@ -111,7 +111,7 @@ def test_loaders_do_not_deliver_damage(tmp_path: Path, format_: str, make: Any) 
     path = packed(tmp_path, name)
     flip(path, samples()[37]["x"].tobytes())
     dataset = opened(path)
-    with pytest.raises(CorruptSource, match="damaged|checksum|CRC"):
+    with pytest.raises(CorruptSource, match=r"damaged|checksum|CRC"):
         list(make(dataset, 8))
     dataset.close()
 

@@ -52,7 +52,7 @@ def test_a_value_that_was_changed(tmp_path: Path) -> None:
     packed = feedline.pack(Mixed(), tmp_path / "out.h5", workers=0)
     with h5py.File(packed.path, "r+") as file:
         file["label"][7] = 77
-    with pytest.raises(CorruptSource, match="'label' in .* is damaged"):
+    with pytest.raises(CorruptSource, match=r"'label' in .* is damaged"):
         verify(packed.path)
     with h5py.File(packed.path, "r+") as file:  # without checksums, as earlier versions wrote it
         facts = json.loads(file.attrs["feedline"])

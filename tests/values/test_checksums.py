@@ -50,8 +50,7 @@ def test_changed_facts_are_noticed_or_mean_the_same(facts: dict[str, object], pl
     content[place % len(content)] ^= 1 << bit
     try:
         check_seal("a", bytes(content), is_own=True)
-    except CorruptSource as exc:
-        assert "What a says of its samples is damaged" in str(exc)
+    except CorruptSource:
         return
     after = json.loads(content)
     for either in (before, after):

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import FeedlineError
 
-
 Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 
 
@@ -33,8 +32,8 @@ class Columnar(ABC):
     def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
         """Return a function that the loader calls with the numbers of the rows that it is about to read.
 
-        It raises an exception if one of them is damaged. None if there is nothing to check. Called once per worker, after
-        `columns`.
+        It raises an exception if one of them is damaged. None if there is nothing to check. Called once per worker,
+        after `columns`.
         """
         return None
 

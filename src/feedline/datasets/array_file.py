@@ -108,6 +108,8 @@ class ArrayFile:
         checked = Checked(self.sums.sums, lambda block: flat[block * size : (block + 1) * size], name)
 
         def check(rows: NDArray[np.int64]) -> None:
+            if checked.is_complete:
+                return
             known = rows[(rows >= -count) & (rows < count)]  # whoever reads others is told
             starts = np.where(known < 0, known + count, known) * row_bytes
             if row_bytes <= size and size % row_bytes == 0:
@@ -208,7 +210,10 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
 
 # Any: what JSON holds.
 def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
-    """Return an array with the checksums that `feedline pack` stored. Raises CorruptSource: that of its header differs."""
+    """Return an array with the checksums that `feedline pack` stored.
+
+    Raises CorruptSource: that of its header differs, or they are damaged.
+    """
     if stored is None:
         return array
     try:

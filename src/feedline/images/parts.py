@@ -15,8 +15,8 @@ from feedline.errors import CorruptSource
 
 MOST_CHUNKS = 1_000
 CHUNK_BYTES = 1_024
-"""A PNG may have `MOST_CHUNKS` chunks, and one more for every `CHUNK_BYTES` bytes of its file. Usual are chunks of 8 KiB
-and more for pixels, and fewer than twenty others."""
+"""A PNG may have `MOST_CHUNKS` chunks, and one more for every `CHUNK_BYTES` bytes of its file. Usual are chunks of
+8 KiB and more for pixels, and fewer than twenty others."""
 MOST_SEGMENTS = 10_000
 """Segments that a JPEG may have before its first scan. Usual are fewer than thirty."""
 MOST_SCANS = 100

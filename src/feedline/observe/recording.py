@@ -278,7 +278,9 @@ def _check_settings(told: dict[str, Any]) -> None:
     for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
         if not isinstance(_shallow(told[name]), kind):
             raise TypeError(f"{name!r} is no {kind.__name__}")
-    if not all(isinstance(fault, dict) for fault in told["faults"]) or not all(isinstance(one, str) for one in told["log"]):
+    if not all(isinstance(fault, dict) for fault in told["faults"]) or not all(
+        isinstance(one, str) for one in told["log"]
+    ):
         raise TypeError("a fault or a line of the log is of another type")
     _number(told["started"])
     for name, most in _SETTINGS.items():
@@ -325,8 +327,8 @@ def _time(value: Any) -> int:
 
 _MOST_TIMES = 32
 _ALWAYS_BYTES = 1 << 24
-"""A compressed file may unpack to so many times its bytes, and to so many bytes in any case. Recordings compress to about
-a third of their size."""
+"""A compressed file may unpack to so many times its bytes, and to so many bytes in any case. Recordings compress to
+about a third of their size."""
 
 
 def _unpacked(data: bytes) -> bytes:

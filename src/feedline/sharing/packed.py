@@ -140,7 +140,7 @@ class Packed(Column):
         starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
         sizes = middle.astype(np.int64)
         begins = np.cumsum(sizes) - sizes
-        heads = sizes[:: _BLOCK].repeat(_BLOCK)[: len(sizes)]
+        heads = sizes[::_BLOCK].repeat(_BLOCK)[: len(sizes)]
         is_whole = (
             begin.shape == end.shape == middle.shape == (len(middle),)
             and np.array_equal(starts, begins[::_BLOCK])

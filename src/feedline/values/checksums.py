@@ -1,7 +1,7 @@
 """Checksums in what `feedline pack` writes: how they are made, and how readers compare them.
 
-All are CRC-32, which Python's zlib computes at one to two gigabytes a second: it notices every change of up to 32 bits
-in a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
+All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
+a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
 first reads from there, not every time. Facts that are stored as JSON have one among them, under `SEAL`.
 """
 
@@ -132,9 +132,13 @@ class Checked:
         self._read = read
         self._name = name
         self._done = np.zeros(len(self._sums), np.bool_)
+        self.is_complete = False
+        """True if all blocks were compared."""
 
     def check(self, blocks: NDArray[np.int64]) -> None:
         """Compare the checksums of some blocks, unless that was done. Raises CorruptSource: one differs."""
+        if self.is_complete:
+            return
         left = blocks[~self._done[blocks]]
         if not len(left):
             return
@@ -142,6 +146,7 @@ class Checked:
             if zlib.crc32(self._read(block)) != self._sums[block]:
                 raise damaged(self._name(block))
             self._done[block] = True
+        self.is_complete = bool(self._done.all())
 
 
 def damaged(name: str) -> CorruptSource:

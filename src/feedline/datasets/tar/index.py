@@ -55,7 +55,10 @@ class ShardIndex:
     # Any: what was kept.
     @classmethod
     def of(cls, kept: dict[str, Any]) -> ShardIndex:
-        """Return what `vars` was kept of. Raises TypeError, ValueError, LookupError or AttributeError: it is damaged."""
+        """Return the index whose `vars` were kept.
+
+        Raises TypeError, ValueError, LookupError or AttributeError: they are damaged.
+        """
         found = cls(**kept)
         ends, places = (found.key_ends, len(found.keys)), (found.first, len(found.fields))
         for numbers, last in (ends, places):

@@ -223,8 +223,8 @@ class Members:
         size: bytes of the shard if they can be known, to hold what headers say against.
         limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
 
-    Attributes after `advance`: `name`, `start` (the offset of its first header), `offset`, `size` and `checksum` (of its
-    content; -1 if it has none).
+    Attributes after `advance`: `name`, `start` (the offset of its first header), `offset`, `size` and `checksum` (of
+    its content; -1 if it has none).
     """
 
     def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
