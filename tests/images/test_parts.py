@@ -71,7 +71,12 @@ def decoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_files_of_many_parts_are_refused_before_they_are_decoded(name: str, decoders: list[str]) -> None:
     make, why = MANY[name]
     data = make()
-    for act in (decode_image, pillow.checked_picture, lambda data: decode_image(data, rows=10)):
+    acts: list[Callable[[bytes], Any]] = [
+        decode_image,
+        pillow.checked_picture,
+        lambda file: decode_image(file, rows=10),
+    ]
+    for act in acts:
         with pytest.raises(CorruptSource, match=why):
             act(data)
     assert not decoders

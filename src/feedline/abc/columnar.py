@@ -44,7 +44,9 @@ def checking(dataset: Columnar, take: Take | None) -> Take | None:
     if take is None or check is None:
         return take
 
-    # Any: batches of any form.
+    # Any: another function that takes rows, and batches of any form.
+    quick: Any = getattr(take, "quick", None)
+
     def take_checked(indices: NDArray[np.int64]) -> Any:
         check(indices)
         return take(indices)
@@ -57,6 +59,6 @@ def checking(dataset: Columnar, take: Take | None) -> Take | None:
         return quick(indices)
 
     found: Any = take_checked
-    if (quick := getattr(take, "quick", None)) is not None:
+    if quick is not None:
         found.quick = quick_checked
     return cast("Take", found)

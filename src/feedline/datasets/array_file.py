@@ -9,6 +9,7 @@ out: it may happen between the check and the read. So files are checked in full 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -191,11 +192,10 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
         raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
-    try:
+    stored: bytes | None = None
+    with contextlib.suppress(OSError):
         stored = (Path(path) / "feedline.json").read_bytes()
-    except OSError:
-        stored = None
-    else:
+    if stored is not None:
         check_seal(f"{path}/feedline.json", stored)
     found = {
         name: find_npy(str(files[name])) if wanted is None or name in wanted else None

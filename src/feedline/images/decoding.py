@@ -12,6 +12,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,8 @@ def decode_image(
     """
     if factor not in _FACTORS:
         raise BadOption(f"factor={factor!r} is none of 1, 2, 4 and 8.")
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, (int, np.integer)) or rows < 1):
+    given: Any = rows  # Any: whatever was given
+    if rows is not None and (type(given) is bool or not isinstance(given, (int, np.integer)) or rows < 1):
         raise BadOption(f"rows={rows!r} is not a number of rows from 1 up. Leave it out for all of them.")
     data = file_bytes(data)
     if header is None:

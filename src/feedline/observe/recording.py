@@ -320,9 +320,10 @@ def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
 
 def _time(value: Any) -> int:
     """Return nanoseconds, given microseconds."""
-    if not abs(_number(value)) <= _MOST_NS / 1e3:
+    microseconds = _number(value)
+    if abs(microseconds) > _MOST_NS / 1e3:
         raise ValueError(f"{value!r} is no moment or duration")
-    return round(value * 1e3)
+    return round(microseconds * 1e3)
 
 
 _MOST_TIMES = 32

@@ -92,4 +92,4 @@ def value_sum(value: Any) -> int:
     """Return the checksum of a text, of bytes, or of an array."""
     if isinstance(value, str):
         return zlib.crc32(value.encode("utf-8", "surrogatepass"))
-    return zlib.crc32(value if isinstance(value, bytes) else np.ascontiguousarray(value).view(np.uint8))
+    return zlib.crc32(value if isinstance(value, bytes) else np.ascontiguousarray(value).view(np.uint8).data)
