@@ -39,7 +39,7 @@ def jpeg_of_scans(count: int, name: str = "jpeg-progressive") -> bytes:
     return data[:place] + data[place:-2] * count + data[-2:]
 
 
-MANY = {
+MANY: dict[str, tuple[Callable[[], bytes], str]] = {
     "PNG of texts": (lambda: png_with(chunk(TEXT) * 20_000), r"more than 1,\d\d\d chunks"),
     "PNG of empty pixel chunks": (lambda: png_with(chunk(b"IDAT") * 20_000), r"more than 1,\d\d\d chunks"),
     "progressive JPEG of scans": (lambda: jpeg_of_scans(13_000), r"13,\d\d\d scans.*at most 100"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pkgutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -141,7 +142,11 @@ def test_a_block_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pyt
     start = Checked.__init__
 
     def counting(self: Any, sums: Any, read: Callable[[int], Any], called: Any) -> None:
-        start(self, sums, lambda block: compared.append(block) or read(block), called)  # type: ignore[func-returns-value]
+        def counted(block: int) -> Any:
+            compared.append(block)
+            return read(block)
+
+        start(self, sums, counted, called)
 
     monkeypatch.setattr(Checked, "__init__", counting)
     for _ in range(3):
@@ -162,8 +167,13 @@ def test_a_sample_is_compared_once(tmp_path: Path, format_: str, monkeypatch: py
     len(dataset)
     module = "feedline.datasets.lmdb.dataset.sum_of" if format_ == "lmdb" else "feedline.datasets.tar.index.sum_of"
     compared: list[Any] = []
-    own = __import__("pkgutil").resolve_name(module)
-    monkeypatch.setattr(module, lambda key, data: compared.append(key) or own(key, data))
+    own = pkgutil.resolve_name(module)
+
+    def counted(key: Any, data: Any) -> Any:
+        compared.append(key)
+        return own(key, data)
+
+    monkeypatch.setattr(module, counted)
     for _ in range(3):
         dataset.__getitems__([7, 8, 7])
     once = len(compared)
