@@ -185,9 +185,7 @@ def test_hundreds_of_directories_are_checked(tmp_path: Path, scans: list[int]) -
     assert paths(tmp_path / "root", tmp_path / "cache") == [*first[:124], "123/y.jpg", *first[124:]]
 
 
-@pytest.mark.parametrize(
-    "odd", [None, 3, "text", [], {}, np.zeros(0, np.int64), np.arange(100), np.zeros((2, 2), np.uint8)]
-)
+@pytest.mark.parametrize("odd", [None, "text", {}, np.arange(100), np.zeros((2, 2), np.uint8)])
 def test_a_cache_that_is_damaged_is_made_anew(root: Path, tmp_path: Path, scans: list[int], odd: Any) -> None:
     """Its checksum is right, as if another version or program had written it."""
     cache = tmp_path / "cache"
