@@ -342,6 +342,8 @@ def _unpacked(data: bytes) -> bytes:
             raise ValueError(f"more than {most:,} bytes come out of {len(data):,}, so it was unpacked no further")
         if not unpacker.eof:
             raise EOFError
+    if unpacker.unused_data:
+        raise ValueError("other bytes follow what was compressed")
     return text
 
 
