@@ -369,3 +369,14 @@ def test_headers_that_libraries_stumble_over_name_the_file(tmp_path: Path, head:
         ArrayDataset(path)
     with pytest.raises(CorruptSource, match=r"x\.npy"):
         FileDataset([path], read="npy")[0]
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (0, 1 << 70)])
+def test_arrays_of_nothing_that_numpy_refuses(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with pytest.raises(CorruptSource, match=r"a\.npy is not a \.npy file.* is larger than any memory"):
+        ArrayDataset(path)
+    with pytest.raises(CorruptSource, match=r"a\.npy holds no array.* is larger than any memory"):
+        FileDataset(tmp_path, read="npy", cache=False)[0]

@@ -120,3 +120,12 @@ def test_no_more_runs_than_the_lab_does_at_a_time() -> None:
             answer = asking.post("/runs", json={"view": "waiting"})
         assert answer.status_code == 422
         assert "as many as it does at a time" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "none", "-1", "7"])
+def test_a_run_that_is_not_there_is_answered_with_a_sentence(number: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(counting()) as address, client(address) as asking:
+        answer = asking.post(f"/runs/{number}/actions", json={"action": "go"})
+    assert answer.status_code == 422
+    assert "has ended" in answer.json()["error"]
+    assert "Traceback" not in capfd.readouterr().err

@@ -28,7 +28,7 @@ class Runs:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._running: dict[int, _Run] = {}
+        self._running: dict[str, _Run] = {}
 
     def begin(self, view: View, values: Values) -> _Run:
         """Start a run.
@@ -40,9 +40,9 @@ class Runs:
             raise BadOption(
                 f"{MOST} runs of the lab are going on, which is as many as it does at a time. Close a tab or wait."
             )
-        return _Run(next(self._numbers), view, values, self._running)
+        return _Run(str(next(self._numbers)), view, values, self._running)
 
-    def act(self, number: int, action: str) -> None:
+    def act(self, number: str, action: str) -> None:
         """Tell a run what the user has clicked.
 
         Raises:
@@ -62,7 +62,7 @@ class Runs:
 
 
 class _Run:
-    def __init__(self, number: int, view: View, values: Values, running: dict[int, _Run]) -> None:
+    def __init__(self, number: str, view: View, values: Values, running: dict[str, _Run]) -> None:
         self.actions: Actions = queue.SimpleQueue()
         self.offered: frozenset[str] = frozenset()
         """The actions of the buttons that the page shows now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,45 @@ def test_without_libdeflate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "deflate", None)
     assert np.array_equal(source.read_columns(np.arange(COUNT)), expected)
     source.close()
+
+
+def bomb(path: Path, unpacked: bytes) -> None:
+    """Write a file of one chunk of 1,000 bytes, in whose place other bytes are packed."""
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (1, 1000), np.uint8, chunks=(1, 1000), compression="gzip")
+        dataset.id.write_direct_chunk((0, 0), zlib.compress(unpacked, 9))
+
+
+@pytest.mark.parametrize("with_libdeflate", [True, False])
+def test_no_more_is_unpacked_than_a_chunk_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_libdeflate: bool
+) -> None:
+    if not with_libdeflate:
+        monkeypatch.setitem(sys.modules, "deflate", None)
+    bomb(tmp_path / "x.h5", bytes(64 << 20))
+    dataset = HDF5Dataset(tmp_path / "x.h5", "x")
+    tracemalloc.start()
+    with pytest.raises(CorruptSource, match=r"Chunk 0 of /x in .*x\.h5 cannot be unpacked") as caught:
+        dataset[0]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    dataset.close()
+    if not with_libdeflate:
+        assert "more than 1,000 bytes come out of it" in str(caught.value)
+
+
+@pytest.mark.parametrize("unpacked", [999, 1000, 1001])
+def test_zlib_notices_chunks_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: int) -> None:
+    monkeypatch.setitem(sys.modules, "deflate", None)
+    data = np.random.default_rng(0).integers(0, 256, unpacked, np.uint8).tobytes()
+    bomb(tmp_path / "x.h5", data)
+    dataset = HDF5Dataset(tmp_path / "x.h5", "x")
+    if unpacked == 1000:
+        assert dataset[0].tobytes() == data
+    else:
+        with pytest.raises(CorruptSource, match=r"Chunk 0 of /x in .*x\.h5"):
+            dataset[0]
+    dataset.close()
 
 
 @pytest.mark.parametrize("name", ["gzip", "lzf"])
