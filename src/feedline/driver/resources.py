@@ -187,6 +187,7 @@ class Resources:
             settings=self._told(),
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
+            settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
         )
 
     def _counted(self) -> dict[str, Any]:
@@ -201,10 +202,11 @@ class Resources:
         }
 
     def _told(self) -> dict[str, Any]:
-        settings = self.settings
+        settings, tuning = self.settings, self._tuning
         return {
             "engine": settings.engine_name,
             "workers": self.worker_count,
+            "auto": None if tuning is None or not tuning.tunes_workers else tuning.state,
             "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
             "in_order": settings.make_scheduler().in_order,
             "persistent": settings.persistent,

@@ -342,7 +342,7 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
         asked = round(world.now_s * 1e9)
         ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
         made = world.delivered
-        began, busy = made.began_fetch_collate[0] + recorded.between, made.busy_ns - recorded.between
+        began, busy = made.task_times[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]
         transfer, deliver = own[place % len(own)].tolist()
         came = round(world.now_s * 1e9) + transfer
