@@ -202,11 +202,10 @@ class Resources:
         }
 
     def _told(self) -> dict[str, Any]:
-        settings, tuning = self.settings, self._tuning
+        settings = self.settings
         return {
             "engine": settings.engine_name,
             "workers": self.worker_count,
-            "auto": None if tuning is None or not tuning.tunes_workers else tuning.state,
             "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
             "in_order": settings.make_scheduler().in_order,
             "persistent": settings.persistent,

@@ -98,9 +98,9 @@ class Stats(Mapping[str, Any]):
 
     @property
     def verdict(self) -> str:
-        """What the training loop waits for, and what would change that, in one sentence."""
-        workers = int(self.counters.get("workers", 0))
-        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings))
+        """What the training loop waits for, what to do about it, and why: a sentence each."""
+        workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
+        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
