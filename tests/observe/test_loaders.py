@@ -164,7 +164,7 @@ def test_batches_that_the_program_holds_are_named() -> None:
         time.sleep(LONG_S)
     stats = loader.stats()
     assert share_of(stats.epoch, "slot") > 0.5, str(stats)
-    assert "the program holds batches" in stats.verdict
+    assert "The program holds batches" in stats.verdict
 
 
 class Large(Slow):

@@ -20,7 +20,7 @@ from feedline.observe.attribution import Columns
 from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
-from feedline.observe.verdict import cores_of
+from feedline.observe.verdict import cores_of, load_of
 from feedline.observe.worker_model import HANDOVER_S
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
@@ -152,7 +152,15 @@ def grid(recording: Recording, changes: Changes | None = None) -> list[Predictio
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest."""
+    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest.
+
+    Where making a batch takes no longer than handing it over, that is the one without workers, if it is there: what the
+    training process spends on taking batches over, workers cannot have.
+    """
+    alone = [one for one in predictions if not one.workers]
+    loads = [replace(load_of(one.recorded), make_s=one.predicted.make_s) for one in alone]
+    if any(load.is_cheap for load in loads):
+        return alone[0]
     enough = _AS_GOOD * max(one.predicted.samples_per_s for one in predictions)
     as_good = [one for one in predictions if one.predicted.samples_per_s >= enough]
     return min(as_good, key=lambda one: (one.workers, one.prefetch))
