@@ -86,7 +86,10 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
     columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
 
 
-_SUMS = ("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late", "timed", "computed", "queued")
+_SUMS = (
+    *("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"),
+    *("timed", "computed", "queued", "made"),
+)
 _AFTERWARDS = ("device", "deliver")
 """Causes of waiting for a batch that has come."""
 _LATE = 2
@@ -134,7 +137,9 @@ class Totals:
         self.computed = 0
         """that time, and"""
         self.queued = 0
-        """how long they had no core."""
+        """how long they had no core, and"""
+        self.made = 0
+        """how long they took, with that."""
 
     @property
     def nanoseconds(self) -> int:
@@ -187,6 +192,7 @@ class Totals:
         self.timed += int(timed.sum())
         self.computed += int((columns["computed"] * timed).sum())
         self.queued += int((columns["queued"] * timed).sum())
+        self.made += int((np.maximum(columns["finished"] - columns["began"], 0) * timed).sum())
 
     def _add(
         self,

@@ -36,7 +36,9 @@ class Period:
     cpu_s: float | None = None
     """CPU time that making a batch takes, on average; None if it was not measured."""
     queued_s: float = 0.0
-    """How long a worker is ready to run and has no core, per batch, on average."""
+    """How long whoever makes a batch is ready to run and has no core meanwhile, on average."""
+    alone_s: float | None = None
+    """How long making a batch takes with a core of its own, on average; None if it was not measured."""
 
     @property
     def batches_per_s(self) -> float:
@@ -64,8 +66,8 @@ class Period:
 
     @property
     def make_s(self) -> float:
-        """How long making a batch takes with a core of its own, on average."""
-        return max(self.busy_s - self.queued_s, self.busy_s / 100)
+        """How long making a batch takes: with a core of its own, if that was measured."""
+        return self.busy_s if self.alone_s is None else self.alone_s
 
     @property
     def computing(self) -> float | None:
@@ -111,4 +113,5 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         data_bytes=totals.bytes,
         cpu_s=totals.computed / 1e9 / totals.timed if totals.timed else None,
         queued_s=totals.queued / 1e9 / totals.timed if totals.timed else 0.0,
+        alone_s=(totals.made - totals.queued) / 1e9 / totals.timed if totals.timed else None,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from feedline.observe.histogram import Spread
@@ -19,7 +20,9 @@ SLIGHT = 0.05
 FEW = 10
 """Batches after which something can be said. A guess."""
 _CROWDED = 0.25
-"""Share of a batch's time in which its worker had no core from which on all cores are busy. A guess."""
+"""Share of a batch's time without a core from which on all cores are busy. A guess."""
+_MOST_HANDOVER_S = 5 * HANDOVER_S
+"""A hand-over that takes longer was held up by others that had the cores: that is not what it costs. A guess."""
 _CLEARLY = 1.2
 """How many times as fast no workers must be than those that there are, for that to be said: a rate is noisy."""
 
@@ -72,7 +75,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str |
         more += _details(period, cause)
     if cause == "order" and load.needed > worker_count:
         remedy = ""  # with too few workers, some batch is always late
-    slower = _slower_than_none(load, worker_count, period.batches / steady_s)
+    slower = _slower_than_none(period, load, worker_count, period.batches / steady_s)
     if slower and cause not in ("slot", "device", "deliver"):
         remedy, more = "Set num_workers=0", more + slower
     elif not remedy:
@@ -143,13 +146,17 @@ def load_of(period: Period, cores: int = 0) -> Load:
         step_s=period.body.mean + own_s,
         cpu_s=period.make_s if period.cpu_s is None else period.cpu_s,
         cores=cores or math.inf,
-        handover_s=transfer.p50 if transfer.count >= FEW else HANDOVER_S,
+        handover_s=min(transfer.p50, _MOST_HANDOVER_S) if transfer.count >= FEW else HANDOVER_S,
     )
 
 
 def is_crowded(period: Period) -> bool:
-    """True if workers were ready to run and had no core so often that more of them would only wait for one, too."""
-    return period.queued_s > _CROWDED * period.busy_s
+    """True if whoever makes batches was so often ready to run without a core that more would only wait for one, too."""
+    return _without_core(period) > _CROWDED
+
+
+def _without_core(period: Period) -> float:
+    return period.queued_s / max(period.queued_s + period.make_s, 1e-9)
 
 
 def _enough(load: Load, worker_count: int, auto: str | None) -> str:
@@ -162,13 +169,14 @@ def _enough(load: Load, worker_count: int, auto: str | None) -> str:
     return f"{counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
 
 
-def _slower_than_none(load: Load, worker_count: int, rate: float) -> str:
+def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float) -> str:
     """Say why the workers that there are make training slower than none would; nothing if they do not."""
     if not worker_count:
         return ""
-    alone = load.rate(0)
-    if load.is_cheap:
-        return f"Handing a batch over costs about {_time(2 * load.handover_s)}, as much as making it. "
+    if load.is_cheap and load.rate(0) > rate:
+        return f"Handing a batch over costs about {_time(2 * load.handover_s)}, more than making it. "
+    # Others may have had the cores: a training loop that makes batches itself would have waited for one, too.
+    alone = replace(load, make_s=load.make_s + period.queued_s).rate(0)
     if alone > _CLEARLY * rate:
         return f"Training got {rate:,.0f} batches/s from workers, and would get about {alone:,.0f} without. "
     return ""
@@ -178,13 +186,14 @@ def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: st
     """Say how many workers would help, or what else if none would; and why."""
     if auto == "searching":
         return 'Wait: num_workers="auto" is still looking for the number of workers', ""
-    fewest, is_full = load.fewest(), worker_count > 0 and is_crowded(period)
-    if load.is_cheap:  # without workers, or they would be said to be slower than none
+    fewest, is_full = load.fewest(), is_crowded(period)
+    if load.is_cheap and not worker_count:
         return _CHEAPER, f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
     if is_full or (cores and worker_count >= load.most and load.needed > load.most):
         more = f"Samples need more CPU than {_cores(cores)}. "
         if is_full:
-            more = f"Workers were ready to run and had no core {percent(period.queued_s / period.busy_s)} of their time. "
+            who = "Workers were" if worker_count else "The loop was"
+            more = f"{who} ready to run and had no core {percent(_without_core(period))} of the time. "
         return f"{_CHEAPER}, or add cores", more
     if auto is not None:
         return _CHEAPER, f'num_workers="auto" has found no number of workers that is faster than {worker_count}. '

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-HANDOVER_S = 2e-4
-"""What handing a batch over costs either side where nobody has measured it. Measured on two shared cores, in CPU time per
-batch: 0.05 to 0.17 ms in the training process, 0.1 to 0.2 ms in the worker; waking up comes on top
+HANDOVER_S = 2.5e-4
+"""What handing a batch over costs either side where nobody has measured it. On two cores that others used as well, it was
+0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.28 ms in the worker, and waking up comes on top
 (`python -m benchmarks.handover`)."""
 
 _HEADROOM = 1.05
