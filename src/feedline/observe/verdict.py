@@ -21,6 +21,10 @@ FEW = 10
 """Batches after which something can be said. A guess."""
 _CROWDED = 0.25
 """Share of a batch's time without a core from which on all cores are busy. A guess."""
+_SLEEPING = 0.25
+"""Share of computing below which making a batch is mostly sleeping. A guess."""
+_OWN = 0.5
+"""Share of the cores that making batches keeps busy below which it is others that have them. A guess."""
 _MOST_HANDOVER_S = 5 * HANDOVER_S
 """A hand-over that takes longer was held up by others that had the cores: that is not what it costs. A guess."""
 _CLEARLY = 1.2
@@ -151,8 +155,12 @@ def load_of(period: Period, cores: int = 0) -> Load:
 
 
 def is_crowded(period: Period) -> bool:
-    """True if whoever makes batches was so often ready to run without a core that more would only wait for one, too."""
-    return _without_core(period) > _CROWDED
+    """True if whoever makes batches was so often ready to run without a core that more would only wait for one, too.
+
+    Where making batches is mostly sleeping, more workers help however few cores there are.
+    """
+    computes = period.computing is None or period.computing > _SLEEPING
+    return computes and _without_core(period) > _CROWDED
 
 
 def _without_core(period: Period) -> float:
@@ -189,12 +197,12 @@ def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: st
     fewest, is_full = load.fewest(), is_crowded(period)
     if load.is_cheap and not worker_count:
         return _CHEAPER, f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
+    who = "Workers were" if worker_count else "The loop was"
+    crowd = f"{who} ready to run and had no core {percent(_without_core(period))} of the time. " if is_full else ""
+    if is_full and period.batches_per_s * load.cpu_s < _OWN * (cores or 1):
+        return "Not sure: run it again on a quiet machine", f"{crowd}Other programs used the cores. "
     if is_full or (cores and worker_count >= load.most and load.needed > load.most):
-        more = f"Samples need more CPU than {_cores(cores)}. "
-        if is_full:
-            who = "Workers were" if worker_count else "The loop was"
-            more = f"{who} ready to run and had no core {percent(_without_core(period))} of the time. "
-        return f"{_CHEAPER}, or add cores", more
+        return f"{_CHEAPER}, or add cores", crowd or f"Samples need more CPU than {_cores(cores)}. "
     if auto is not None:
         return _CHEAPER, f'num_workers="auto" has found no number of workers that is faster than {worker_count}. '
     if fewest <= worker_count:
