@@ -232,8 +232,8 @@ class Told:
 TIMES = struct.Struct("<qqqqq")
 
 TaskTimes = tuple[int, int, int, int, int]
-"""When a worker began a task (`time.monotonic_ns`; 0 if it does not say), and nanoseconds: fetching, collating, CPU time
-(-1 if it does not say), and ready to run without a core."""
+"""When a worker began a task (`time.monotonic_ns`; 0 if it does not say), and nanoseconds: fetching, collating, CPU
+time (-1 if it does not say), and ready to run without a core."""
 
 NO_TIMES: TaskTimes = (0, 0, 0, -1, 0)
 

@@ -184,6 +184,18 @@ def test_what_the_system_refuses_is_not_tried_again() -> None:
     assert controller.log[1] == "4 -> 3 workers: the system refused to start more."
 
 
+def test_no_more_workers_than_the_cores_have_room_for_with_what_a_hand_over_costs() -> None:
+    controller = Controller(1, most=32, cores=2)
+    tiny = Measurement(batches=1000, seconds=1.0, wait_s=0.9, busy_s=0.0007)
+    for _ in range(10):
+        controller.decide(tiny)
+    assert controller.count == 2, controller.log
+    cheap = Controller(1, most=32, cores=2)
+    for _ in range(10):
+        cheap.decide(Measurement(batches=1000, seconds=1.0, wait_s=0.9, busy_s=0.0001))
+    assert cheap.count == 1, "two workers would keep the cores busy with handing batches over"
+
+
 SAID: dict[str, tuple[Callable[[], Plant], str]] = {
     "cores": (lambda: Plant(0.1, 0.001, cores=2), "2 cores compute all the time"),
     "memory": (lambda: Plant(0.1, 0.001, most=2), "no memory for more"),

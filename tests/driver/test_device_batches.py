@@ -255,7 +255,12 @@ def test_an_error_when_a_batch_is_handed_over_comes_once(
 @pytest.mark.parametrize("threads", [0, 2])
 def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, is_wanted = list[int](), _Line._is_wanted
-    monkeypatch.setattr(_Line, "_is_wanted", lambda line: looks.append(0) or is_wanted(line))  # type: ignore[func-returns-value]
+
+    def noted(line: _Line) -> bool:
+        looks.append(0)
+        return is_wanted(line)
+
+    monkeypatch.setattr(_Line, "_is_wanted", noted)
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
     loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
     for epoch in (3, 7):
@@ -448,9 +453,7 @@ def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, th
 
 
 @pytest.mark.parametrize("sampler", ["feedline", "own"])
-def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(
-    sampler: str, is_awaited: threading.Event
-) -> None:
+def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str, is_awaited: threading.Event) -> None:
     options = {"sampler": Own(40)} if sampler == "own" else {}
     loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
     batches = iter(loader)

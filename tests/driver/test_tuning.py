@@ -90,7 +90,8 @@ def driver_of(*pids: int) -> Any:
 def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """While somebody looks, no batch is handed out: with 16 workers it takes a tenth of a second."""
     looked: list[int] = []
-    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
 
     def own_bytes(pid: int) -> int:
         looked.append(pid)

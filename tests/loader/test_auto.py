@@ -126,7 +126,9 @@ def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.Monke
     assert len(counts) < 116, "it was decided often"
 
 
-def test_once_it_has_settled_the_loader_is_judged_by_the_time_since(monkeypatch: pytest.MonkeyPatch, grows: None) -> None:
+def test_once_it_has_settled_the_loader_is_judged_by_the_time_since(
+    monkeypatch: pytest.MonkeyPatch, grows: None
+) -> None:
     def decide(controller: Controller, seen: Any) -> bool:
         controller._found = seen
         return False

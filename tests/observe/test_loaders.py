@@ -113,9 +113,7 @@ def test_transforms_are_timed_and_stay_the_datasets_own(engine: str) -> None:
     assert loader.stats().epoch.stages["transform"].count >= 6
 
 
-def test_the_cpu_time_of_every_batch_is_known(
-    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("feedline.engines.runner.TaskCpu", KnownCpu)
     loader = loader_of(Slow(), engine)
     with feedline.record(loader, tmp_path / "run.json"):

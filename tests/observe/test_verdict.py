@@ -211,7 +211,7 @@ def test_little_is_said_of_few_batches() -> None:
 def noisy(
     dice: random.Random, *, make_ms: float, computing: float, step_ms: float, workers: int, neighbours: float
 ) -> Period:
-    """Return what is measured of a loop that waits, if others have the cores for such a share of the time, in bursts."""
+    """Return what is measured of a loop that waits, if others have the cores for a share of the time, in bursts."""
     now, rows, free = 0, list[Row](), [0] * max(workers, 1)
     for number in range(300):
         burst = dice.random() < 0.1

@@ -156,7 +156,9 @@ def test_workers_whose_cpu_time_was_recorded_need_no_assumption() -> None:
     assert sleeping.assumptions == ()
     busy = predict(regular(workers=2, cores=2, computing=1.0), Changes(workers=8))
     assert busy.predicted.batches_per_s == pytest.approx(50, rel=0.02)
-    assert busy.assumptions == ("Workers compute 100 % of a batch's time, and share 2 cores: their CPU time was measured.",)
+    assert busy.assumptions == (
+        "Workers compute 100 % of a batch's time, and share 2 cores: their CPU time was measured.",
+    )
     given = predict(regular(workers=2, cores=2, computing=1.0), Changes(workers=4, computing=0))
     assert given.predicted.batches_per_s == pytest.approx(100, rel=0.02), "what is given counts"
 

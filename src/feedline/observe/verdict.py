@@ -32,7 +32,7 @@ _CLEARLY = 1.2
 
 
 def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None) -> str:
-    """Say what the training loop waits for, what to do about it, and why.
+    r"""Say what the training loop waits for, what to do about it, and why.
 
     Args:
         period: what was measured.
@@ -46,7 +46,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str |
         >>> body = Spread(count=99, mean=0.059, p50=0.059, p90=0.059, p99=0.059)
         >>> busy = [0.95, 0.95]
         >>> slow = Period(100, 3200, 10.0, 0.41, waits=waits, body=body, worker_utilisation=busy, cpu_s=0.18)
-        >>> print(*verdict_of(slow, worker_count=2, cores=8).split(". "), sep="\\n")
+        >>> print(*verdict_of(slow, worker_count=2, cores=8).split(". "), sep="\n")
         data-bound: training waited 41 % of the time, mostly for fetch
         Use 4 workers
         A batch takes 190 ms to make (95 % computing) and 59 ms to train on, with 2 workers on 8 cores.
@@ -64,8 +64,8 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str |
     if start_s > 0.5 * period.seconds:
         keep = "Keep the workers from epoch to epoch (persistent_workers=True), or make" if worker_count else "Make"
         return (
-            f"start-bound: starting took {percent(start_s / period.seconds)} of the time. {keep} the dataset quicker to "
-            f"open. Afterwards training waited {percent(stall)} of the time."
+            f"start-bound: starting took {percent(start_s / period.seconds)} of the time. {keep} the dataset quicker "
+            f"to open. Afterwards training waited {percent(stall)} of the time."
         )
     load = load_of(period, cores)
     evidence = _evidence(period, load, worker_count, cores)
@@ -116,7 +116,7 @@ _CAUSES = {
         "It unpacks and prepares batches, and draws indices. More workers would not help. ",
     ),
 }
-"""For each cause what is waited for, what to do, and more of the evidence. Where nothing is to do, it is about workers."""
+"""For each cause: what is waited for, what to do (nothing where more workers may help), and more of the evidence."""
 
 _CHEAPER = "Make samples cheaper (`feedline doctor module:dataset` shows what takes long)"
 
@@ -227,9 +227,8 @@ def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
     computing = "" if share is None else f" ({percent(share)} computing)"
     who = f"with {counted(worker_count, 'worker')}" if worker_count else "without workers"
     where = f" on {counted(cores, 'core')}" if cores else ""
-    return (
-        f"A batch takes {_time(load.make_s)} to make{computing} and {_time(period.body.mean)} to train on, {who}{where}."
-    )
+    make, step = _time(load.make_s), _time(period.body.mean)
+    return f"A batch takes {make} to make{computing} and {step} to train on, {who}{where}."
 
 
 def _stage(period: Period, cause: str) -> str:

@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 HANDOVER_S = 2.5e-4
-"""What handing a batch over costs either side where nobody has measured it. On two cores that others used as well, it was
-0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.28 ms in the worker, and waking up comes on top
-(`python -m benchmarks.handover`)."""
+"""What handing a batch over costs either side where it was not measured. On two cores that others used as well, it was
+0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.31 ms in the worker, and waking up comes on
+top (`python -m benchmarks.handover`)."""
 
 _HEADROOM = 1.05
 """Workers are to have a little less to do than they could: batches do not take equally long."""

@@ -297,7 +297,9 @@ def _too_few(run: Run) -> Iterator[Finding]:
     workers, period = run.loader.workers, run.period
     load = load_of(period, run.cores)
     needed = load.needed if load.step_s > 0.01 * load.make_s else run.cores  # where no number removes the wait
-    if load.is_cheap or needed <= workers or run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
+    if load.is_cheap or needed <= workers:
+        return
+    if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
     evidence = (
         f"A batch takes {seconds_text(period.busy_s)} to be made, and training is at one for "
