@@ -24,6 +24,7 @@ from feedline.faults import Policy, Replace, Retry
 from feedline.faults.policy import FunctionPolicy
 from feedline.types import Share, Task
 from tests.loader.dice import Case, Run
+from tests.sampling import examples
 
 RAISES = Policy()
 REPLACES = Policy(otherwise="replace", max_share=1.0)
@@ -53,7 +54,7 @@ def numbers(batches: list[list[int]]) -> list[int]:
 # -- samples that kill ---
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases())
 def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> None:
     raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
@@ -65,7 +66,7 @@ def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> Non
     assert run.counters.restarts == len(run.said)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases(), st.data())
 def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st.DataObject) -> None:
     whole = case.begin().take()
@@ -74,7 +75,7 @@ def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st
     assert head + replace(case, workers=3).begin(run.snapshot()).take() == whole
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     cases(), st.dictionaries(st.integers(0, 23), st.integers(1, 6), max_size=4), st.sampled_from(["in order", "whim"])
 )
@@ -87,7 +88,7 @@ def test_accidents_lose_nothing(case: Case, accidents: dict[int, int], order: st
     assert all(accidents[index] >= 2 for index in convicted)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(cases(), st.integers(2, 3))
 def test_with_other_ranks_the_number_of_batches_stays(case: Case, world_size: int) -> None:
     case = replace(case, bad=(), killers=case.killers[: case.count // 3], share=Share(0, world_size))

@@ -23,6 +23,8 @@ from feedline.errors import WorkerError
 from feedline.types import EngineName
 from tests.tries import try_again
 
+pytestmark = pytest.mark.sample(4)
+
 ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
 
 

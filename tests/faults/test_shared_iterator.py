@@ -16,7 +16,9 @@ from feedline.errors import ReentrantCall
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
-SOON_S = 20.0
+pytestmark = pytest.mark.sample(5)
+
+SOON_S = 100.0
 """How long anything may take that has to happen. Far more than it takes."""
 
 

@@ -21,6 +21,8 @@ from feedline.driver.driver import Driver
 from feedline.driver.probe import Probe
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Drawing(Dataset[Any]):
     """Samples that draw random numbers."""
@@ -105,6 +107,7 @@ def test_a_stream_that_the_loader_shares_out() -> None:
     assert torch.cat(list(loader)).tolist() == list(range(300))
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is decided, and however often: every sample once, in order."""
     counts = [1, 5, 2, 4, 1, 3] * 20

@@ -27,6 +27,8 @@ from feedline.randomness import scope
 from feedline.recorder import Recorder
 from tests.tries import try_again
 
+pytestmark = pytest.mark.sample(4)
+
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
 """Long enough that a machine which is busy with other things does not hide it."""

@@ -15,6 +15,8 @@ from feedline.errors import CorruptSource
 from feedline.packing.inspection import inspect
 from tests.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
 
+pytestmark = pytest.mark.sample(3)
+
 
 def verify(path: Path) -> dict[str, Any]:
     verified: dict[str, Any] = inspect(str(path), verify=True)["verified"]

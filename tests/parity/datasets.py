@@ -345,7 +345,7 @@ class HeldBack(Whereabouts):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            assert self.release.wait(30), "nobody released the first sample"
+            assert self.release.wait(100), "nobody released the first sample"
         return super().__getitem__(index)
 
 
@@ -577,10 +577,10 @@ class Exiting(Squares):
 
 
 class StuckBriefly(Squares):
-    """Takes a second for every sample: long against a time-out of a fifth, short enough to end by itself."""
+    """Takes half a minute for every sample: long against a time-out of a fifth of a second, even on a busy machine."""
 
     def __getitem__(self, index: int) -> Tensor:
-        threading.Event().wait(1)
+        threading.Event().wait(30)
         return super().__getitem__(index)
 
 

@@ -22,6 +22,8 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(6)
+
 N = 40  # with two samples per batch five times as many batches as two workers have in flight
 
 Derive = Callable[[Any], Any]  # Any: whatever is made of a batch

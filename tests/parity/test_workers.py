@@ -14,6 +14,8 @@ from torch.utils.data import get_worker_info
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(3)
+
 
 def seeded(seed: int = 7) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

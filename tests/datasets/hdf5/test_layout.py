@@ -19,6 +19,7 @@ from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout
 from feedline.datasets.hdf5.rows import ChunkedRows, Heaps, MappedRows, PackedRows, SelectedRows, runs
 from feedline.errors import CorruptSource, SourceChanged
+from tests.sampling import examples
 
 COUNT = 37
 DATA = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
@@ -219,7 +220,7 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
             layout._mapped_rows(file["x"], DATA.dtype, 24, b"\0" * 100, None, 0)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=40, unique=True).map(sorted))
 def test_runs_cover_everything(numbers: list[int]) -> None:
     array = np.array(numbers)
@@ -230,7 +231,7 @@ def test_runs_cover_everything(numbers: list[int]) -> None:
     assert all(array[stop] > array[stop - 1] + 1 for _, stop in found[:-1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.integers(1, 12),
     chunk=st.integers(1, 5),

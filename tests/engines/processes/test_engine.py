@@ -30,6 +30,8 @@ from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 from tests.faults.limits import descriptors_left
 
+pytestmark = pytest.mark.sample(3)
+
 SLOTS = 300
 
 
