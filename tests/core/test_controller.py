@@ -184,16 +184,13 @@ def test_what_the_system_refuses_is_not_tried_again() -> None:
     assert controller.log[1] == "4 -> 3 workers: the system refused to start more."
 
 
-def test_no_more_workers_than_the_cores_have_room_for_with_what_a_hand_over_costs() -> None:
+@pytest.mark.parametrize(("batch_s", "count"), [(0.003, 2), (0.0003, 1)])
+def test_handing_batches_over_keeps_cores_busy_too(batch_s: float, count: int) -> None:
+    """One worker, busy three quarters of its time: on two cores another one helps, unless batches are cheap."""
     controller = Controller(1, most=32, cores=2)
-    tiny = Measurement(batches=1000, seconds=1.0, wait_s=0.9, busy_s=0.0007)
-    for _ in range(10):
-        controller.decide(tiny)
-    assert controller.count == 2, controller.log
-    cheap = Controller(1, most=32, cores=2)
-    for _ in range(10):
-        cheap.decide(Measurement(batches=1000, seconds=1.0, wait_s=0.9, busy_s=0.0001))
-    assert cheap.count == 1, "two workers would keep the cores busy with handing batches over"
+    batches = round(0.75 / batch_s)
+    controller.decide(Measurement(batches, seconds=1.0, wait_s=0.9, busy_s=batch_s))
+    assert controller.count == count, controller.log
 
 
 SAID: dict[str, tuple[Callable[[], Plant], str]] = {

@@ -195,7 +195,7 @@ class Recording:
     @classmethod
     def _of(cls, told: dict[str, Any]) -> Recording:
         columns = dict(told["rows"])
-        for name in ("computed", "queued"):  # which recordings of feedline before 0.2 do not have
+        for name in ("computed", "queued"):  # which older recordings do not have
             columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
         rows = {
             name: _nanoseconds(columns[name]) if name in _TIMES else np.array(columns[name], np.int64)
