@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 _BUSY_LOOPS = 2
 _PAUSE_S = (4.0, 20.0)
@@ -61,7 +62,7 @@ def _busy_loops() -> Iterator[None]:
             loop.wait()
 
 
-def _run(command: list[str], log: object, draw: random.Random, *, in_background: bool) -> tuple[int, int]:
+def _run(command: list[str], log: IO[bytes], draw: random.Random, *, in_background: bool) -> tuple[int, int]:
     """Run the command and stop its processes now and then; returns its exit code and the number of stops."""
 
     def prepare() -> None:

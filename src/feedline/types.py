@@ -264,8 +264,6 @@ class Result:
     notes: Notes | None = None
     read: int | None = None
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
-    bound: bool = False
-    """True if what this worker makes may depend on which worker it is."""
     times: bytes | TaskTimes = NO_TIMES
     """DONE: how the worker spent `busy_ns`. Perhaps as `TIMES` packs it: most are never looked at."""
     told: Told | None = None

@@ -236,6 +236,37 @@ def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Ca
     assert run.driver.closed
 
 
+def killed(*, was_ready: bool = True) -> WorkerDied:
+    death = WorkerDied("worker 0 was killed by signal 9 (SIGKILL)")
+    death.was_killed, death.was_ready = True, was_ready
+    return death
+
+
+def deaths_until_search(recovery: Recovery) -> int:
+    """Have workers killed over one batch until its samples are tried apart; returns how many."""
+    flight = Flight(0, 0, Task(1, [1, 2, 3, 4]))
+    deaths = 1
+    while recovery.redo(flight, killed(), Doubts(0, 4)) is None:
+        deaths += 1
+    return deaths
+
+
+def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_left() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    ends = [recovery.end_by(0, killed(was_ready=False), None, Doubts(0, 0)) for _ in range(51)]
+    assert ends[:50] == [None] * 50
+    assert "has ended 51 times in a row before it was ready" in str(ends[50])
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_workers_that_are_killed_at_no_task_clear_samples_of_blame(was_ready: bool) -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    usual = deaths_until_search(recovery)
+    for _ in range(5):
+        assert recovery.end_by(0, killed(was_ready=was_ready), None, Doubts(0, 4)) is None
+    assert deaths_until_search(recovery) > 2 * usual
+
+
 def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_given() -> None:
     run = Case(8, 4, killers=(0,), workers=1).begin()
     dying(run, lambda _: ValueError("of worker_init_fn"))

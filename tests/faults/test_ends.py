@@ -106,7 +106,7 @@ def test_a_loop_that_is_left_gives_everything_back(
 
 # -- stuck workers ---
 
-WAYS = """
+STUCK_SAMPLES = """
 import threading
 
 def stuck_in_wait():
@@ -159,7 +159,7 @@ for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
 
 @pytest.mark.parametrize("way", ["close", "delete"])
 def test_workers_are_gone_whatever_they_are_stuck_in(way: str) -> None:
-    with running(WAYS + STUCK, way) as program:
+    with running(STUCK_SAMPLES + STUCK, way) as program:
         for name in ("None", "stuck_in_wait", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
             assert program.line() == f"{name} gone"
         assert program.end() == 0
@@ -189,7 +189,7 @@ def test_a_program_ends_although_its_workers_are_stuck(end: str, engine: str) ->
     stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(end, "stuck_in_wait")
     # The loop waits for a batch that never comes, so what is in its body has to happen before.
     text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
-    with running(WAYS + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
+    with running(STUCK_SAMPLES + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
         pids = program.line()
         if engine == "process":
             program.watch(pids)

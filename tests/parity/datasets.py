@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
+from tests.holding import pass_gate
+
 Point = namedtuple("Point", ["x", "y"])  # the untyped kind is what most code has
 
 
@@ -413,6 +415,19 @@ class Counter(Squares):
     def __getitem__(self, index: int) -> Any:
         self.calls += 1
         return self.calls, self.label
+
+
+class HeldCounter(Counter):
+    """The same; sample 2 waits at a gate, if there is one."""
+
+    def __init__(self, gate: Path, n: int) -> None:
+        super().__init__(n)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            pass_gate(self.gate)
+        return super().__getitem__(index)
 
 
 class Environment(Squares):

@@ -97,7 +97,8 @@ _CAUSES = {
     ),
     "order": (
         "a late batch",
-        "Deliver batches as they come (in_order=False), or bridge it with more workers or a larger prefetch_factor",
+        "Deliver batches as they come (in_order=False), let idle workers take over late work (seed=), or bridge it "
+        "with more workers or a larger prefetch_factor",
         "Later batches were ready. ",
     ),
     "transfer": (
