@@ -164,12 +164,18 @@ def test_workers_whose_cpu_time_was_recorded_need_no_assumption() -> None:
     assert given.predicted.batches_per_s == pytest.approx(100, rel=0.02), "what is given counts"
 
 
-def test_time_without_a_core_is_no_time_of_the_batch() -> None:
-    """Neighbours had the cores for half of the time: alone, batches take half as long."""
+def test_workers_that_had_to_wait_for_each_others_cores_are_faster_alone() -> None:
+    """Of eight workers that compute, on two cores, each has one for a quarter of the time."""
     crowded = regular(workers=8, batch_ms=160, step_ms=1, cores=2, batches=200, computing=0.25, queued=0.75)
     prediction = predict(crowded, Changes(workers=2))
     assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
     assert prediction.predicted.batches_per_s == pytest.approx(50, rel=0.05)
+
+
+def test_what_other_programs_held_up_stays_in() -> None:
+    """Two workers on two cores had none for half of the time: that was others, who will be there again."""
+    prediction = predict(regular(workers=2, cores=2, computing=0.05, queued=0.5), Changes(workers=1))
+    assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
 
 
 def test_batches_cheaper_than_their_hand_over_are_best_made_without_workers() -> None:

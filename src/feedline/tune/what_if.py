@@ -208,19 +208,17 @@ class _Recorded:
         self.samples = rows["samples"]
         self.comes_in_messages = int(rows["bytes"].max()) <= SMALL_BYTES
         self.stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
-        spent, computed = (rows["finished"] - rows["began"]).astype(np.float64), rows["computed"]
-        timed = computed >= 0
-        spent -= np.where(timed, rows["queued"], 0)
-        measured = float(computed[timed].sum() / max(spent[timed].sum(), 1.0)) if timed.any() else None
+        measured = _computing(rows)
         self.was_timed = measured is not None
-        """True if the workers' CPU time is known, and how long they had no core."""
+        """True if the workers' CPU time was recorded."""
         given = measured if changes.computing is None else changes.computing
         self.computing = 1.0 if given is None else min(1.0, given)
         """The share of a batch's time in which its worker computes."""
-        if self.cores is not None and self.workers and not self.was_timed:
-            spent /= contention(_at_work(rows), self.cores, self.computing)
-        self.batches = np.maximum(spent + more, 1.0)
-        """How long a worker takes for each batch, in order, with a core of its own."""
+        self.batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
+        """How long a worker takes for each batch, in order, if no other worker needs its core. What other programs held
+        up stays in."""
+        if self.cores is not None and self.workers:
+            self.batches /= contention(_at_work(rows), self.cores, self.computing)
 
     def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
         """Return which rows are not of the start of an epoch, and their figures."""
@@ -274,6 +272,13 @@ def _at_work(rows: Columns) -> NDArray[np.int64]:
     begun, ended = (np.searchsorted(moments, rows["began"], "right") for moments in (began, finished))
     found: NDArray[np.int64] = np.maximum(begun - ended, 1)
     return found
+
+
+def _computing(rows: Columns) -> float | None:
+    """Return the share of their time that workers computed, that without a core left out; None if it is not known."""
+    timed = rows["computed"] >= 0
+    spent = (rows["finished"] - rows["began"] - rows["queued"])[timed].sum()
+    return float(rows["computed"][timed].sum() / max(spent, 1)) if timed.any() else None
 
 
 def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

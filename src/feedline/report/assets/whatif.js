@@ -115,13 +115,12 @@ class WhatIf {
     this.durations = [];
     this.bodies = [];
     this.own = ownTimes(rows, settings.workers || 0, data.handover_us);
-    const measured = typeof data.computing === "number"; // else how long workers had no core is not known either
     const cores = settings.cores && Math.max(1, Math.floor(settings.cores / (settings.local_ranks || 1))), busy = atWork(rows);
     this.contention = (workers) => (cores ? Math.max(1, workers * Number(this.controls.computing.value) / cores) : 1);
     this.busy = [];
     for (let place = start; place < start + count && place < rows.got.length; place += 1) {
-      this.durations.push(Math.max(0, rows.finished[place] - rows.began[place] - (measured ? rows.queued[place] : 0)));
-      this.busy.push(settings.workers && !measured ? busy[place] : 0);
+      this.durations.push(Math.max(0, rows.finished[place] - rows.began[place]));
+      this.busy.push(settings.workers ? busy[place] : 0);
       const next = place + 1 < rows.got.length ? rows.asked[place + 1] - rows.got[place] : 0;
       this.bodies.push(Math.max(0, next));
       this.samples.push(rows.samples[place]);
@@ -133,7 +132,7 @@ class WhatIf {
       prefetch: this.slider("Prefetch per worker", 1, 16, settings.prefetch || 2, 1, (value) => value),
       stage: this.slider("Time to make a batch", 0.1, 2, 1, 0.05, (value) => `${value}x`),
       body: this.slider("Time of a training step", 0.1, 2, 1, 0.05, (value) => `${value}x`),
-      computing: this.slider("Workers compute", 0, 1, measured ? data.computing : 1, 0.01, (value) => percent(value)),
+      computing: this.slider("Workers compute", 0, 1, typeof data.computing === "number" ? data.computing : 1, 0.01, (value) => percent(value)),
     };
     this.order = element("input", { type: "checkbox", id: "in-order" });
     this.order.checked = settings.in_order !== false;
