@@ -229,7 +229,13 @@ class Told:
     """Samples that took long: nanoseconds, and the index."""
 
 
-TIMES = struct.Struct("<QQQ")
+TIMES = struct.Struct("<qqqqq")
+
+TaskTimes = tuple[int, int, int, int, int]
+"""When a worker began a task (`time.monotonic_ns`; 0 if it does not say), and nanoseconds: fetching, collating, CPU
+time (-1 if it does not say), and ready to run without a core."""
+
+NO_TIMES: TaskTimes = (0, 0, 0, -1, 0)
 
 
 class ResultKind(Enum):
@@ -258,9 +264,8 @@ class Result:
     notes: Notes | None = None
     read: int | None = None
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
-    times: bytes | tuple[int, int, int] = (0, 0, 0)
-    """DONE: when the worker began (`time.monotonic_ns`; 0 if it does not say), and how much of `busy_ns` it fetched and
-    collated. Perhaps as `TIMES` packs it: most are never looked at."""
+    times: bytes | TaskTimes = NO_TIMES
+    """DONE: how the worker spent `busy_ns`. Perhaps as `TIMES` packs it: most are never looked at."""
     told: Told | None = None
     first: bool = False
     """True if its worker had answered nothing before; filled in by the consumer, as is the rest."""
@@ -268,7 +273,7 @@ class Result:
     """The task that it answers, as the core knows it."""
 
     @property
-    def began_fetch_collate(self) -> tuple[int, int, int]:
+    def task_times(self) -> TaskTimes:
         """What `times` says."""
         times = self.times
         return TIMES.unpack(times) if type(times) is bytes else times  # type: ignore[return-value]

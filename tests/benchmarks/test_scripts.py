@@ -116,6 +116,14 @@ def test_supervision(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_handover(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--rounds", "1", "--seconds", "0.01", "--workers", "0", "1", "--batch-us", "50"]
+    assert importlib.import_module("benchmarks.handover").main(flags) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["0", "1", "auto"]
+    assert "auto: data-bound" in out or "auto: compute-bound" in out
+
+
 def test_worker_cost(tmp_path: Path) -> None:
     found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
     for row in found.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,24 @@ from feedline.observe.recording import Recording
 from tests import program_server
 
 PROGRAM = """
-import os, signal, sys, time, weakref
+import os, signal, sys, weakref
 from torch.utils.data import DataLoader, Dataset
 
 class Squares(Dataset):
-    def __init__(self, count, wait_s):
-        self.count, self.wait_s = count, wait_s
+    def __init__(self, count, work):
+        self.count, self.work = count, work
     def __len__(self):
         return self.count
     def __getitem__(self, index):
-        time.sleep(self.wait_s)
+        self.made = sum(range(self.work))
         return index * index
 
 class Nested(Squares):
     def __getitem__(self, index):
-        return [int(batch) for batch in DataLoader(Squares(2, 0.0))][1]
+        return [int(batch) for batch in DataLoader(Squares(2, 0))][1]
 
 def validate():
-    for batch in DataLoader(Squares(8, 0.0), batch_size=4):
+    for batch in DataLoader(Squares(8, 0), batch_size=4):
         pass
 
 if __name__ == "__main__":
@@ -43,7 +42,7 @@ if __name__ == "__main__":
     workers = 2 if "workers" in words else 0
     context = "spawn" if "spawn" in words else "fork"
     train = DataLoader(
-        kind(24, 0.01), batch_size=2, num_workers=workers, multiprocessing_context=context if workers else None
+        kind(24, 100_000), batch_size=2, num_workers=workers, multiprocessing_context=context if workers else None
     )
     for epoch in range(2 if "nothing" not in words else 0):
         for number, batch in enumerate(train):
@@ -111,8 +110,7 @@ def test_figures_of_the_machine_are_of_the_recorded_time(program: Path) -> None:
     recording = Recording.load(program.parent / "train-profile.json.gz")
     at = [moment for moment in recording.system["at"] if moment is not None]
     assert at == sorted(at)
-    assert 0 <= at[0] < 1e9
-    assert at[-1] >= recording.rows["got"][-1]
+    assert 0 <= at[0] <= recording.rows["got"][-1] <= at[-1]
     assert len({len(column) for column in recording.system.values()}) == 1
 
 
@@ -234,7 +232,7 @@ def test_both_loaders_side_by_side(program: Path, capsys: pytest.CaptureFixture[
     torchs, ours, ratio = (line.split() for line in lines[start + 1 : start + 4])
     assert (torchs[:2], ours[:2], ratio[:3]) == (["torch", "24"], ["feedline", "24"], ["feedline", "/", "torch"])
     assert ratio[3].endswith("x")
-    assert 0.1 < float(ratio[3][:-1]) < 10
+    assert float(ratio[3][:-1]) > 0
     assert "bound: " in lines[1]
     assert lines[-1] == str(program.parent / "both.html")
 
@@ -257,30 +255,44 @@ def test_both_loaders_in_processes_of_their_own(program: Path) -> None:
     assert "feedline / torch" in out
 
 
+class Clock:
+    """Time that passes when a test says so, in place of the module `time`."""
+
+    now = 10**9
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+
 class Slow(torch.utils.data.Dataset[int]):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> int:
-        time.sleep(0.01)
+        self.clock.now += 10_000_000
         return index
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata's own loader
 @pytest.mark.parametrize("module", ["torch.utils.data", "torchdata.stateful_dataloader"])
-def test_torchs_loader_is_timed(module: str) -> None:
+def test_torchs_loader_is_timed(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(profile, "time", clock)
     found = pytest.importorskip(module)
     loaders: Any = found.DataLoader if module == "torch.utils.data" else found.StatefulDataLoader
     before = loaders.__iter__
-    loader: Any = loaders(Slow(), batch_size=2)
+    loader: Any = loaders(Slow(clock), batch_size=2)
     with profile._timed_torch() as timed:
         for _ in range(2):
             for _ in loader:
-                time.sleep(0.02)
+                clock.now += 20_000_000
     assert loaders.__iter__ is before
     ((name, figures),) = timed.result(Path()).loaders.items()
     assert name.startswith("Slow, test_profile.py:")
     assert figures.batches == 8
-    assert figures.wait_s >= 0.16
-    assert figures.seconds - figures.wait_s >= 0.16, "the body of the loop is not waiting"
-    assert 0.04 <= figures.start_s <= figures.wait_s
+    assert figures.wait_s == pytest.approx(0.16)
+    assert figures.seconds - figures.wait_s == pytest.approx(0.16), "the body of the loop is not waiting"
+    assert figures.start_s == pytest.approx(0.04)

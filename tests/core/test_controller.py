@@ -184,6 +184,15 @@ def test_what_the_system_refuses_is_not_tried_again() -> None:
     assert controller.log[1] == "4 -> 3 workers: the system refused to start more."
 
 
+@pytest.mark.parametrize(("batch_s", "count"), [(0.003, 2), (0.0003, 1)])
+def test_handing_batches_over_keeps_cores_busy_too(batch_s: float, count: int) -> None:
+    """One worker, busy three quarters of its time: on two cores another one helps, unless batches are cheap."""
+    controller = Controller(1, most=32, cores=2)
+    batches = round(0.75 / batch_s)
+    controller.decide(Measurement(batches, seconds=1.0, wait_s=0.9, busy_s=batch_s))
+    assert controller.count == count, controller.log
+
+
 SAID: dict[str, tuple[Callable[[], Plant], str]] = {
     "cores": (lambda: Plant(0.1, 0.001, cores=2), "2 cores compute all the time"),
     "memory": (lambda: Plant(0.1, 0.001, most=2), "no memory for more"),

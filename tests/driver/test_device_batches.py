@@ -17,8 +17,11 @@ from torch.utils.data import Dataset, IterableDataset
 
 from feedline import DataLoader
 from feedline.abc.target import Target
+from feedline.driver.device_batches import _Line
+from feedline.driver.driver import Driver
 from feedline.errors import WorkerError
 from feedline.types import EngineName
+from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
@@ -155,14 +158,26 @@ def test_streams_resume_at_the_beginning(threads: int) -> None:
     assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
 
 
-def test_a_state_waits_for_one_batch_at_most() -> None:
-    loader = fed(Slow(), Wrapping(2), batch_size=4, num_workers=1)
+@pytest.fixture
+def is_awaited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when a thread that gets batches ready waits for workers."""
+    event, collect = threading.Event(), Driver._collect
+
+    def noted(driver: Driver, pause_s: float | None, worker: int | None) -> None:
+        if threading.current_thread().name.startswith("feedline-device"):
+            event.set()
+        collect(driver, pause_s, worker)
+
+    monkeypatch.setattr(Driver, "_collect", noted)
+    return event
+
+
+def test_a_state_does_not_wait_for_batches_that_never_come(is_awaited: threading.Event) -> None:
+    loader = fed(Stuck(first=8), Wrapping(2), batch_size=4, num_workers=1)
     batches = iter(loader)
     assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
-    time.sleep(0.1)  # a thread waits for the next one, which takes two seconds
-    begun_s = time.monotonic()
-    loader.state_dict()
-    assert time.monotonic() - begun_s < 3.5
+    assert is_awaited.wait(60)
+    assert loader.state_dict()["order"]["consumed"] == 8
     loader.close()
 
 
@@ -240,12 +255,21 @@ def test_an_error_when_a_batch_is_handed_over_comes_once(
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int) -> None:
+def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_wanted = list[int](), _Line._is_wanted
+
+    def noted(line: _Line) -> bool:
+        looks.append(0)
+        return is_wanted(line)
+
+    monkeypatch.setattr(_Line, "_is_wanted", noted)
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
     loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
     for epoch in (3, 7):
         batches = iter(loader)
-        time.sleep(0.1)  # threads that are there could ask for batches
+        looks.clear()
+        if threads and epoch == 7:  # there are none before the first batch
+            until(lambda: len(looks) > 2 * threads)  # they could have asked for batches
         loader.set_epoch(epoch)
         plain = DataLoader(Numbers(), **options)
         plain.set_epoch(epoch)
@@ -305,11 +329,7 @@ def test_nothing_is_left_running(how: str) -> None:
         batches.close()
     del batches
     gc.collect()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and (set(threading.enumerate()) - before or any(map(is_running, pids))):
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
-    assert not any(map(is_running, pids))
+    until(lambda: not (set(threading.enumerate()) - before or any(map(is_running, pids))))
     assert target.closed == 1
 
 
@@ -321,21 +341,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
-class Slow(Numbers):
-    """The third batch and those after it take two seconds each."""
-
-    def __getitem__(self, index: int) -> int:
-        if index >= 8:
-            time.sleep(0.5)
-        return index
-
-
 class Stuck(Numbers):
-    """Gives one batch, and none after it."""
+    """Gives samples up to one, and none after it."""
+
+    def __init__(self, first: int = 4) -> None:
+        super().__init__()
+        self.first = first
 
     def __getitem__(self, index: int) -> int:
-        if index >= 4:
-            time.sleep(600)
+        if index >= self.first:
+            threading.Event().wait()
         return index
 
 
@@ -371,10 +386,9 @@ class Faulty(Numbers):
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    pause = threading.Event()
+    while not condition():  # the time-out of the test ends it
+        pause.wait(0.001)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -441,15 +455,13 @@ def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, th
 
 
 @pytest.mark.parametrize("sampler", ["feedline", "own"])
-def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str) -> None:
+def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str, is_awaited: threading.Event) -> None:
     options = {"sampler": Own(40)} if sampler == "own" else {}
     loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
     batches = iter(loader)
     next(batches)
-    time.sleep(0.1)  # the thread asks for the next one
-    began_s = time.monotonic()
+    assert sampler == "own" or is_awaited.wait(60), "for the next one, unless the sampler is asked in the training loop"
     assert loader.state_dict()["order"]["consumed"] == (4 if sampler == "feedline" else 1)
-    assert time.monotonic() - began_s < 10
     loader.close()
 
 
@@ -542,19 +554,35 @@ class Waiting(Wrapping):
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 @pytest.mark.parametrize("threads", [0, 2])
 def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, threads: int) -> None:
-    loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
+    loader = fed(Numbers(), Wrapping(threads), batch_size=2, num_workers=workers, engine=engine)
     assert len(list(loader)) == 20
     epoch = loader.stats().epoch
-    waited = epoch.wait_s - epoch.waits["start"]
     assert (epoch.batches, epoch.samples) == (20, 40)
-    assert epoch.waits["device"] > 0.7 * waited, str(loader.stats())
-    assert epoch.stages["device"].p50 >= 0.04
+    assert epoch.stages["device"].count == 20
+    assert epoch.waits["device"] > 0
     assert epoch.body.count == 19
 
 
+@pytest.mark.slow  # of real time
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers: int, threads: int) -> None:
+    def check() -> None:
+        loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
+        assert len(list(loader)) == 20
+        epoch = loader.stats().epoch
+        assert epoch.waits["device"] > 0.7 * (epoch.wait_s - epoch.waits["start"]), str(loader.stats())
+
+    try_again(check)
+
+
+@pytest.mark.slow  # of real time
 def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
-    loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
-    for _ in loader:
-        time.sleep(0.05)
-    epoch = loader.stats().epoch
-    assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())
+    def check() -> None:
+        loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
+        for _ in loader:
+            time.sleep(0.05)
+        epoch = loader.stats().epoch
+        assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())
+
+    try_again(check)

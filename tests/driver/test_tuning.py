@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,19 +90,29 @@ def driver_of(*pids: int) -> Any:
 def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """While somebody looks, no batch is handed out: with 16 workers it takes a tenth of a second."""
     looked: list[int] = []
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
 
     def own_bytes(pid: int) -> int:
         looked.append(pid)
-        time.sleep(0.001)
+        clock.now_s += 0.001
         return 1 << 20
 
     monkeypatch.setattr(module, "own_bytes", own_bytes)
+    monkeypatch.setattr(module, "time", clock)
     driver = driver_of(*range(16))
     rooms = {driver._room() for _ in range(20)}
     assert len(looked) == 17, "each worker once, and this process"
+    clock.now_s = 1.6
+    driver._room()
+    assert len(looked) == 17, "a look took 17 ms: the next is due after 1.7 s"
+    clock.now_s = 1.8
+    driver._room()
+    assert len(looked) == 34
+    looked.clear()
     assert min(rooms) > 16
     assert driver_of()._room() > 1000, "threads take no memory of their own"
-    assert len(looked) == 17
+    assert not looked
 
 
 def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,3 +140,16 @@ def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
     inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
     settle_order(inline)
     assert not inline["overtaken"].any()
+
+
+def test_cpu_time_is_that_of_the_batches_of_which_it_is_known() -> None:
+    made = {"began": 10, "finished": 10_000_010, "asked": 5, "came": 10_000_020, "got": 10_000_030}
+    known = [row(**made, worker=worker, computed=2_000_000, queued=4_000_000) for worker in (0, 1)]
+    unknown = row(**made, worker=2)
+    period = period_of(folded([*known, unknown]), 3)
+    assert (period.cpu_s, period.queued_s) == (0.002, 0.004)
+    assert period.make_s == pytest.approx(0.006, rel=1e-4)
+    assert period.computing == pytest.approx(1 / 3, rel=1e-4), "waiting for a core is not sleeping"
+    assert period.as_dict()["computing"] == period.computing
+    none = period_of(folded([unknown]), 3)
+    assert (none.cpu_s, none.computing, none.make_s) == (None, None, none.busy_s)

@@ -37,6 +37,16 @@ def test_two_histograms_merged_are_the_histogram_of_both(first: list[int], secon
 
 
 @settings(deadline=None)  # other tests may run
+@given(DURATIONS, DURATIONS)
+def test_what_was_counted_since_is_what_was_added(first: list[int], second: list[int]) -> None:
+    both = counted(first)
+    both.merge(counted(second))
+    since, expected = both.since(counted(first)), counted(second)
+    assert (since.count, since.total) == (expected.count, expected.total)
+    assert since.quantile(0.5) == pytest.approx(expected.quantile(0.5), rel=2 ** (1 / PER_OCTAVE) - 1)
+
+
+@settings(deadline=None)  # other tests may run
 @given(DURATIONS, st.integers(1, 9))
 def test_a_weight_counts_each_duration_as_often(durations: list[int], weight: int) -> None:
     assert counted(durations, weight).spread() == counted(durations * weight).spread()

@@ -22,15 +22,18 @@ import feedline
 from feedline.errors import BadOption
 from feedline.observe.machine_figures import MachineFigures
 from feedline.observe.recording import Recording
-from feedline.observe.stats import Period
+from feedline.observe.stats import Period, Stats
 from feedline.randomness import scope
 from feedline.recorder import Recorder
+from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
 """Long enough that a machine which is busy with other things does not hide it."""
+SHORT_S = 0.001
+"""Long enough that samples are timed one by one."""
 
 
 class Slow:
@@ -92,81 +95,168 @@ def share_of(period: Period, cause: str) -> float:
     return period.waits.get(cause, 0.0) / waited
 
 
-def test_a_slow_fetch_is_waited_for(engine: str) -> None:
-    loader = loader_of(Slow(fetch_s=LONG_S), engine)
+def test_the_slowest_samples_are_named(engine: str) -> None:
+    loader = loader_of(Slow(fetch_s=SHORT_S), engine)
     assert sum(len(batch) for batch in loader) == 24
     stats = loader.stats()
-    # On a busy machine the later of two batches is often ready first, and then the earlier one is what is missing.
-    assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
-    assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
-    assert stats.epoch.stages["fetch"].p50 > 3 * LONG_S
+    assert stats.epoch.stages["fetch"].count == 6
     assert len(stats.slowest_samples) == 10
-    assert all(slow.seconds >= LONG_S for slow in stats.slowest_samples)
     assert {slow.index for slow in stats.slowest_samples} <= set(range(24))
     assert stats["wait_s"] == pytest.approx(stats.total.wait_s)
 
 
-def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
-    dataset = Slow(32, transform_s=LONG_S)
+def test_transforms_are_timed_and_stay_the_datasets_own(engine: str) -> None:
+    dataset = Slow(32, transform_s=SHORT_S)
     loader = loader_of(dataset, engine)
     transform = dataset.transform
     assert sum(len(batch) for batch in loader) == 32
-    assert dataset.transform is transform, "it is the dataset's own again"
-    stats = loader.stats()
+    assert dataset.transform is transform
     # The first batch of a worker shows that samples take long; those after it are timed one by one.
-    assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
-    assert share_of(stats.epoch, "transform") > 0.15, str(stats)
-    assert stats.epoch.stages["transform"].p50 > 3 * LONG_S
+    assert loader.stats().epoch.stages["transform"].count >= 6
 
 
+def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("feedline.engines.runner.TaskCpu", KnownCpu)
+    loader = loader_of(Slow(), engine)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(loader)) == 6
+    rows = Recording.load(tmp_path / "run.json").rows
+    threads = engine in ("inline", "thread")
+    assert rows["computed"].tolist() == [2000 if threads else 3000] * 6, "of the thread, or of the whole worker"
+    assert rows["queued"].tolist() == [500] * 6
+    period = loader.stats().epoch
+    assert (period.cpu_s, period.queued_s) == (2e-6 if threads else 3e-6, 5e-7)
+
+
+class KnownCpu:
+    """A clock that always says the same."""
+
+    def __init__(self, *, of_process: bool = False) -> None:
+        self.computed = 3000 if of_process else 2000
+
+    def begin(self) -> None:
+        pass
+
+    def spent(self, busy_ns: int) -> tuple[int, int]:
+        return self.computed, 500
+
+
+def test_batches_come_in_order_behind_a_straggler(engine: str) -> None:
+    loader = loader_of(Straggling(SHORT_S), engine)
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4))
+
+
+# -- in real time: a busy machine may spoil a run, so that each is tried several times --------------------------------
+
+
+@pytest.mark.slow
+def test_a_slow_fetch_is_waited_for(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(fetch_s=LONG_S), engine))
+        # On a busy machine the later of two batches is often ready first, and then the earlier one is what is missing.
+        assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
+        assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
+        assert stats.epoch.computing is not None
+        assert stats.epoch.computing < 0.3, "it sleeps"
+
+    try_again(check)
+
+
+@pytest.mark.slow
+def test_computing_is_told_from_sleeping(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Computing(), engine))
+        assert stats.epoch.computing is not None
+        assert stats.epoch.computing > 0.7, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.slow
+def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(32, transform_s=LONG_S), engine))
+        assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
+        assert share_of(stats.epoch, "transform") > 0.15, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.slow
 def test_a_slow_collate_is_waited_for(engine: str) -> None:
-    loader = loader_of(Slow(), engine, collate=slow_collate)
-    assert sum(len(batch) for batch in loader) == 24
-    stats = loader.stats()
-    assert share_of(stats.epoch, "collate") > 0.7, str(stats)
-    assert stats.epoch.stages["collate"].p50 > 3 * LONG_S
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(), engine, collate=slow_collate))
+        assert share_of(stats.epoch, "collate") > 0.7, str(stats)
+
+    try_again(check)
 
 
+@pytest.mark.slow
 def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
     if engine == "inline":
         pytest.skip("there are none")
-    loader = loader_of(Slow(), engine, worker_init=slow_start)
-    assert sum(len(batch) for batch in loader) == 24
-    period = loader.stats().epoch
-    assert share_of(period, "start") > 0.7, str(loader.stats())
-    assert period.start_s >= 1.0
+
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(), engine, worker_init=slow_start))
+        assert share_of(stats.epoch, "start") > 0.7, str(stats)
+
+    try_again(check)
 
 
+@pytest.mark.slow
 def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
     if engine == "inline":
         pytest.skip("there are no others")
-    loader = loader_of(Straggling(), engine)
-    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4)), "in order"
-    stats = loader.stats()
-    assert stats.epoch.waits["order"] > 0.5 * sum(
-        waited for cause, waited in stats.epoch.waits.items() if cause != "start"
-    ), str(stats)
+
+    def check() -> None:
+        stats = gone_through(loader_of(Straggling(1.0), engine))
+        waits = {cause: waited for cause, waited in stats.epoch.waits.items() if cause != "start"}
+        assert waits["order"] > 0.5 * sum(waits.values()), str(stats)
+
+    try_again(check)
 
 
-class Straggling(Slow):
-    def __init__(self) -> None:
-        super().__init__(64)
+# Any: a loader.
+def gone_through(loader: Any) -> Stats:
+    """Return what was measured in an epoch."""
+    for _ in loader:
+        pass
+    stats: Stats = loader.stats()
+    return stats
+
+
+class Computing(Slow):
+    """Samples that compute, for some milliseconds."""
 
     def __getitem__(self, index: int) -> Any:
-        if index == 24:
-            time.sleep(1.0)
+        sum(range(200_000))
         return super().__getitem__(index)
 
 
+class Straggling(Slow):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(64)
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 24:
+            time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+@pytest.mark.slow
 def test_batches_that_the_program_holds_are_named() -> None:
-    loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
-    held = []
-    for batch in loader:
-        held.append(batch)
-        time.sleep(LONG_S)
-    stats = loader.stats()
-    assert share_of(stats.epoch, "slot") > 0.5, str(stats)
-    assert "the program holds batches" in stats.verdict
+    def check() -> None:
+        loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
+        held = []
+        for batch in loader:
+            held.append(batch)
+            time.sleep(LONG_S)
+        stats = loader.stats()
+        assert share_of(stats.epoch, "slot") > 0.5, str(stats)
+        assert "The program holds batches" in stats.verdict
+
+    try_again(check)
 
 
 class Large(Slow):
@@ -175,13 +265,16 @@ class Large(Slow):
         return np.zeros(1 << 15, np.float32)  # 128 KiB: what is large stays where it is while it is held
 
 
+@pytest.mark.slow
 def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
-    loader = loader_of(Slow(60), engine)
-    for _ in loader:
-        time.sleep(5 * LONG_S)
-    stats = loader.stats()
-    assert stats.epoch.body.mean >= 5 * LONG_S
-    assert stats.epoch.wait_s - stats.epoch.waits["start"] < 0.2 * stats.epoch.seconds, str(stats)
+    def check() -> None:
+        loader = loader_of(Slow(60), engine)
+        for _ in loader:
+            time.sleep(5 * LONG_S)
+        stats = loader.stats()
+        assert stats.epoch.wait_s - stats.epoch.waits["start"] < 0.2 * stats.epoch.seconds, str(stats)
+
+    try_again(check)
 
 
 def test_stages_that_users_name(engine: str) -> None:
@@ -189,13 +282,12 @@ def test_stages_that_users_name(engine: str) -> None:
     assert len(list(loader)) == 6
     stats = loader.stats()
     assert stats.epoch.stages["decode"].count == 6
-    assert stats.epoch.stages["decode"].mean >= 4 * LONG_S
 
 
 class Named(Slow):
     def __getitem__(self, index: int) -> Any:
         with feedline.stage("decode"):
-            time.sleep(LONG_S)
+            sum(range(100))
         return super().__getitem__(index)
 
 
@@ -218,14 +310,14 @@ def test_a_stream_is_measured_as_well(engine: str) -> None:
     loader = loader_of(Stream(), engine, **({} if engine == "inline" else {"workers": 1}))
     assert sum(len(batch) for batch in loader) == 24
     stats = loader.stats()
-    assert share_of(stats.epoch, "fetch") > 0.7, str(stats)
+    assert stats.epoch.stages["fetch"].count == 6
     assert stats.slowest_samples[0].index in range(24)
 
 
 class Stream:
     def __iter__(self) -> Iterator[Any]:
         for number in range(24):
-            time.sleep(LONG_S)
+            time.sleep(SHORT_S)
             yield np.full(4, number, np.float32)
 
 
@@ -354,7 +446,7 @@ def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) 
     if engine in ("inline", "thread") and start == "spawn":
         pytest.skip("there are no processes")
     options = {"start_method": start} if engine in ("process", "portable") else {}
-    dataset = Slow(40, transform_s=LONG_S / 4)
+    dataset = Slow(40, transform_s=SHORT_S)
     loader = loader_of(dataset, engine, collate=short_collate, **options)
     with feedline.record(loader, tmp_path / "run.json"):
         assert sum(len(batch) for batch in loader) == 40
@@ -364,17 +456,18 @@ def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) 
     chain = [rows[name] for name in ("given", "began", "finished", "came", "got")]
     assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "one after the other, but for the digits of clocks"
     assert (rows["began"] > 0).all()
-    assert (rows["fetch"] > LONG_S * 0.9e9).all()
-    assert (rows["collate"] > LONG_S * 0.9e9).all()
+    assert (rows["fetch"] > 0).all()
+    assert (rows["collate"] > 0).all()
     assert (rows["write"] >= 0).all()
+    assert (rows["computed"] > 0).all()
+    assert (rows["queued"] >= 0).all()
     made = rows["fetch"] + rows["collate"] + rows["write"]
     assert (made == rows["finished"] - rows["began"])[rows["worker"] >= 0].all()
-    assert (rows["transform"] > LONG_S * 0.9e9).sum() >= 6, "from the second batch of each worker on"
+    assert (rows["transform"] > 0).sum() >= 6, "from the second batch of each worker on"
     assert set(rows["worker"]) == ({-1} if engine == "inline" else {0, 1})
 
 
 def short_collate(samples: list[Any]) -> Any:
-    time.sleep(LONG_S)
     return np.stack(samples)
 
 
@@ -448,7 +541,7 @@ def torch() -> Any:
 @pytest.mark.parametrize("workers", ["inline", "thread", "process"])
 def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
     options = {} if workers == "inline" else {"num_workers": 2, "engine": workers}
-    loader = feedline.DataLoader(Slow(8, fetch_s=LONG_S), 2, **options)
+    loader = feedline.DataLoader(Slow(8), 2, **options)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         assert len(list(loader)) == 4
     counts = {event.key: event.count for event in profile.key_averages()}

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import tracemalloc
+from typing import Any
 
 import pytest
 
+from feedline.observe import observer as module
 from feedline.observe.observer import Observer
 from feedline.observe.period import period_of
 from feedline.types import Told
 
-FACTS = (0, -1, 4, 64, 0, 0, 0, 0, 0, 0, 1, 0)
+FACTS = (0, -1, 4, 64, 0, 0, 0, 0, 0, 0, -1, 0, 1, 0)
+
+
+class Clock:
+    """Time that passes when a test says so, in place of the module `time`."""
+
+    now = 10**12
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def time(self) -> float:
+        return self.now / 1e9
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 class Loop:
@@ -21,10 +41,15 @@ class Loop:
 
     def __init__(self, observer: Observer, step: int, wait: int) -> None:
         self.observer, self.step, self.wait = observer, step, wait
-        self.now = time.monotonic_ns()
+        self.clock: Any = vars(module)["time"]
         self.batches = 0
         self.rows = 0
         observer.begin(0, self.now, 0)
+
+    @property
+    def now(self) -> int:
+        now: int = self.clock.now
+        return now
 
     def run(self, count: int, wait: int | None = None) -> None:
         observer = self.observer
@@ -40,7 +65,7 @@ class Loop:
                 observer.waited_s += (got - asked) / 1e9
                 if self.batches >= observer.due:
                     observer.got = got
-            self.now = got + self.step
+            self.clock.now = got + self.step
 
 
 def test_long_batches_have_a_row_each() -> None:
@@ -54,11 +79,15 @@ def test_long_batches_have_a_row_each() -> None:
     assert epoch.body.count == 499, "before the first batch there is none"
 
 
-def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     observer = Observer()
-    monkeypatch.setattr(observer, "_leave", lambda batches: time.sleep(0.02))  # as rows that are added up
-    observer.begin(1, time.monotonic_ns(), 0)
-    assert observer.totals(0)[0].opened >= 20_000_000
+
+    def leave(batches: int) -> None:
+        clock.now += 20_000_000  # as rows that are added up
+
+    monkeypatch.setattr(observer, "_leave", leave)
+    observer.begin(1, clock.now, 0)
+    assert observer.totals(0)[0].opened == 20_000_000
 
 
 @pytest.mark.parametrize("step", [5_000, 50_000])
@@ -94,7 +123,7 @@ def test_a_long_wait_has_a_row_out_of_turn() -> None:
         loop.run(1)
     loop.batches += 1
     observer.write(FACTS, loop.now, loop.now + 50_000_000, (0, 0, 0, 0), loop.batches)
-    loop.now += 50_000_000
+    loop.clock.now += 50_000_000
     loop.run(1000)
     assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "once, and others do not repeat it"
 
@@ -104,13 +133,13 @@ def test_epochs_follow_each_other() -> None:
     loop = Loop(observer, step=1_000_000, wait=1_000_000)
     loop.run(5)
     observer.end(5, loop.now)
-    observer.begin(1, time.monotonic_ns(), 5)
+    observer.begin(1, loop.now, 5)
     loop.run(3)
     epoch, last, total = observer.totals(8)
     assert last is not None
     assert (epoch.batches, last.batches, total.batches) == (3, 5, 8)
-    observer.begin(2, time.monotonic_ns(), 8)
-    observer.begin(3, time.monotonic_ns(), 8)
+    observer.begin(2, loop.now, 8)
+    observer.begin(3, loop.now, 8)
     epoch, last, total = observer.totals(8)
     assert last is not None
     assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch of which nothing was asked is none"
@@ -230,6 +259,67 @@ def test_a_fork_leaves_no_lock_taken() -> None:
     with observer._lock:  # by another thread, say
         child = os.fork()
         if not child:
-            signal.alarm(20)
-            os._exit(0 if observer.totals(5)[0].batches == 5 else 1)
+            signal.alarm(60)
+            try:
+                os._exit(0 if observer.totals(5)[0].batches == 5 else 1)
+            finally:
+                os._exit(2)  # also if it raises: the rest of the tests is not for this process
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- what "auto" is judged by ------------------------------------------------------------------------------------------
+
+
+def test_once_auto_has_settled_the_time_since_then_counts() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=10_000_000, wait=90_000_000)
+    loop.run(50)
+    assert observer.settled(observer.totals(loop.batches)[2]) is None
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(40, wait=0)
+    observer.settle(loop.batches, is_settled=True)
+    total = observer.totals(loop.batches)[2]
+    settled = observer.settled(total)
+    assert settled is not None
+    since = period_of(settled, 0)
+    assert (since.batches, since.samples, since.stall) == (40, 160, 0.0)
+    assert since.body.mean == pytest.approx(0.01)
+    assert since.seconds == pytest.approx(0.4)
+    assert period_of(total, 0).stall > 0.8, "of all the time"
+
+
+def test_it_counts_from_epoch_to_epoch_and_ends_with_another_search() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(30)
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(5)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(7)
+    settled = observer.settled(observer.totals(loop.batches)[2])
+    assert settled is not None
+    assert settled.batches == 12
+    observer.settle(loop.batches, is_settled=False)
+    assert observer.settled(observer.totals(loop.batches)[2]) is None
+
+
+def test_a_recording_knows_when_auto_settled() -> None:
+    observer = Observer()
+    kept = observer.record()
+    loop = Loop(observer, step=10_000_000, wait=90_000_000)
+    loop.run(50)
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(40, wait=1_000_000)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(20, wait=1_000_000)
+    settled = observer.settled(observer.totals(loop.batches)[2])
+    assert settled is not None
+    recording = observer.recorded(kept)
+    recording.counters["workers"] = 2
+    stats = recording.stats()
+    assert stats.settled is not None
+    assert stats.judged is stats.settled
+    assert (stats.settled.batches, settled.batches) == (60, 60)
+    assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)

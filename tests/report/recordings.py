@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from feedline.observe.batch_rows import Row, columns_of, row, settle_order
+from feedline.observe.batch_rows import COLUMNS, Row, columns_of, row, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.report import page_of
 from feedline.tune.diagnosis import diagnose_recording
@@ -48,7 +48,7 @@ def recording_of(
         task = tasks[ordinal]
         behind = sum(other["came"] <= now for other in tasks[ordinal + 1 : ordinal + window])
         got = max(now, task["came"]) + 60_000
-        first, body = int(task["worker"] not in known), now - rows[-1][14] if rows else -1
+        first, body = int(task["worker"] not in known), now - rows[-1][COLUMNS.index("got")] if rows else -1
         known.add(task["worker"])
         facts = {"ordinal": ordinal, "samples": 32, "bytes": 32 * 150_528, "behind": behind, "first": first}
         rows.append(row(**facts, asked=now, got=got, body=body, **task))

@@ -10,6 +10,7 @@ import pytest
 
 from feedline.observe.attribution import CAUSES
 from feedline.observe.recording import Recording
+from feedline.observe.worker_model import HANDOVER_S
 from feedline.report import page_of
 from feedline.report.page import contents
 from feedline.tune.what_if import Changes, predict
@@ -45,9 +46,9 @@ def test_columns_are_those_of_the_recording() -> None:
 @pytest.mark.parametrize(
     ("slow", "workers", "cause", "words"),
     [
-        (0.3, 2, "order", "mostly for a late batch while later ones were ready"),
+        (0.3, 2, "order", "mostly for a late batch"),
         (0.0, 2, "fetch", "mostly for fetch"),
-        (0.1, 6, "order", "mostly for a late batch while later ones were ready"),
+        (0.1, 6, "order", "mostly for a late batch"),
     ],
 )
 def test_the_verdict_names_what_the_timeline_shows(slow: float, workers: int, cause: str, words: str) -> None:
@@ -241,3 +242,12 @@ def test_the_page_predicts_what_the_command_does(window: Any, recording: Recordi
         rate = float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
         changes = Changes(workers=workers, prefetch=prefetch, in_order=in_order, step=step, computing=computing)
         assert rate == pytest.approx(predict(recording, changes).predicted.samples_per_s, rel=0.05), changes
+
+
+def test_the_sliders_begin_with_what_was_measured() -> None:
+    recording = recording_of(120)
+    unknown = contents(recording)
+    assert (unknown["computing"], unknown["handover_us"]) == (None, HANDOVER_S * 1e6)
+    busy = recording.rows["finished"] - recording.rows["began"]
+    recording.rows |= {"computed": busy // 8, "queued": busy // 2}
+    assert contents(recording)["computing"] == pytest.approx(0.25, rel=0.01), "time without a core is left out"

@@ -1,65 +1,189 @@
+"""Clocks of threads and tasks, on time that passes when a test says so; threads are counted, not timed."""
+
 from __future__ import annotations
 
+import itertools
+import os
+import threading
 import time
+from collections.abc import Callable
 
-from feedline.system.timing import Clock, on_threads, usual_s
+import pytest
+
+from feedline.system import timing as module
+from feedline.system.timing import Clock, TaskCpu, on_threads, queued_ns, usual_s
+
+MS = 1_000_000
 
 
-def test_time_goes_by_whether_it_is_spent_computing_or_not() -> None:
+class Machine:
+    """The clocks of a thread: computing, sleeping, and waiting for a core that another program has."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = self.process_cpu = self.queued = 10**9
+        self.looks = 0
+
+    def compute(self, ns: int, *, threads: int = 1) -> None:
+        self.wall, self.cpu, self.process_cpu = self.wall + ns, self.cpu + ns, self.process_cpu + threads * ns
+
+    def sleep(self, ns: int) -> None:
+        self.wall += ns
+
+    def queue(self, ns: int) -> None:
+        self.wall, self.queued = self.wall + ns, self.queued + ns
+
+    # What the module asks of the module `time`, and of the system.
+
+    def perf_counter_ns(self) -> int:
+        return self.wall
+
+    def thread_time_ns(self) -> int:
+        return self.cpu
+
+    def process_time_ns(self) -> int:
+        return self.process_cpu
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes:
+        return f"{self.cpu} {self.queued} 7\n".encode()
+
+    def queued_ns(self) -> int:
+        self.looks += 1
+        return self.queued
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(module, "time", machine)
+    monkeypatch.setattr(module, "queued_ns", machine.queued_ns)
+    monkeypatch.setattr(os, "pread", machine.pread)
+    return machine
+
+
+def test_the_time_of_a_thread_is_without_that_in_which_it_had_no_core(machine: Machine) -> None:
     clock = Clock()
     before = clock.now()
-    time.sleep(0.02)
-    slept, computed = clock.since(before)
-    assert slept >= 0.019
-    assert computed < slept / 2
-    before = clock.now()
-    sum(range(10**6))
-    spent, computed = clock.since(before)
-    assert computed <= spent * 1.1
+    machine.compute(3 * MS)
+    machine.sleep(20 * MS)
+    machine.queue(500 * MS)
+    assert clock.since(before) == pytest.approx((0.023, 0.003), abs=1e-6)
     clock.close()
     clock.close()
 
 
-def test_where_the_system_does_not_tell() -> None:
+def test_where_the_system_does_not_say_it_is_the_time_on_the_wall(machine: Machine) -> None:
     clock = Clock()
     clock.close()
     before = clock.now()
-    time.sleep(0.01)
-    assert clock.since(before)[0] >= 0.009
+    machine.sleep(10 * MS)
+    machine.queue(5 * MS)
+    assert clock.since(before)[0] == pytest.approx(0.015, abs=1e-6)
 
 
-def test_the_median_of_some_calls() -> None:
+def test_the_median_of_some_calls(machine: Machine) -> None:
     clock = Clock()
-    calls: list[float] = []
+    durations = itertools.chain([30 * MS], itertools.repeat(10 * MS))
+    assert usual_s(lambda: machine.sleep(next(durations)), clock) == pytest.approx(0.01, abs=1e-6)
+    calls: list[int] = []
 
     def call() -> None:
-        time.sleep(0.01 if calls else 0.03)
         calls.append(0)
+        machine.sleep(20 * MS)
 
-    assert 0.009 < usual_s(call, clock) < 0.03
-    assert len(calls) == 5
-    assert usual_s(lambda: time.sleep(0.02), clock, most_s=0.01) >= 0.019
+    assert usual_s(call, clock, most_s=0.01) == pytest.approx(0.02, abs=1e-6)
+    assert len(calls) == 1, "it takes too long for another"
     clock.close()
 
 
-def test_threads_that_wait_make_more_and_those_that_hold_the_lock_do_not() -> None:
-    def wait() -> None:
-        time.sleep(0.002)
+@pytest.mark.parametrize("of_process", [False, True])
+def test_the_cpu_time_of_a_task(machine: Machine, of_process: bool) -> None:
+    cpu = TaskCpu(of_process=of_process)
+    cpu.begin()
+    machine.compute(4 * MS, threads=2)
+    assert cpu.spent(4 * MS) == (8 * MS if of_process else 4 * MS, 0)
+    cpu.begin()
+    machine.sleep(9 * MS)
+    assert cpu.spent(9 * MS) == (0, 0), "each task for itself"
 
-    def hold() -> None:
-        sum(range(20_000))
 
-    for call, is_more in ((wait, True), (hold, False)):
-        one = on_threads([call], time.monotonic() + 0.2)
-        two = on_threads([call, call], time.monotonic() + 0.2)
-        assert one.failure is None
-        assert (two.rate > 1.5 * one.rate) == is_more
+def test_a_task_that_had_no_core_was_not_sleeping(machine: Machine) -> None:
+    cpu = TaskCpu()
+    for _ in range(3):
+        machine.queue(50 * MS)  # before it begins
+        cpu.begin()
+        machine.compute(2 * MS)
+        machine.queue(7 * MS)
+        machine.sleep(3 * MS)
+        assert cpu.spent(12 * MS) == (2 * MS, 7 * MS)
+
+
+def test_the_run_queue_is_only_looked_at_where_a_task_does_something_else_than_computing(machine: Machine) -> None:
+    cpu = TaskCpu()
+    cpu.begin()
+    machine.compute(MS)
+    cpu.spent(MS)
+    before = machine.looks
+    for _ in range(100):
+        cpu.begin()
+        machine.compute(MS)
+        assert cpu.spent(MS) == (MS, 0)
+    assert machine.looks == before
+    cpu.begin()
+    machine.compute(MS)
+    machine.queue(2 * MS)
+    assert cpu.spent(3 * MS) == (MS, 2 * MS), "of the first one, too"
+
+
+def test_what_the_system_says_is_read() -> None:
+    first = queued_ns()
+    assert 0 <= first <= queued_ns()
+    cpu = TaskCpu(of_process=True)
+    cpu.begin()
+    computed, queued = cpu.spent(10**18)
+    assert computed >= 0
+    assert queued >= 0
+
+
+# -- on several threads ------------------------------------------------------------------------------------------------
+
+
+def test_each_call_has_a_thread_of_its_own() -> None:
+    together = threading.Barrier(3)
+    names: list[str] = []
+
+    def call() -> None:
+        together.wait(60)
+        names.append(threading.current_thread().name)
+
+    found = on_threads([call] * 3, until_s=0.0)
+    assert found.failure is None
+    assert found.rate > 0
+    assert len(set(names)) == len(names) == 3, "each once: the time was over"
 
 
 def test_what_fails_on_threads_is_told() -> None:
     def fail() -> None:
         raise RuntimeError("not here")
 
-    made = on_threads([fail, lambda: None], time.monotonic() + 60)
-    assert made.rate == 0
-    assert str(made.failure) == "not here"
+    found = on_threads([fail, lambda: None], time.monotonic() + 60)
+    assert found.rate == 0
+    assert str(found.failure) == "not here"
+
+
+def test_a_thread_that_does_not_come_back_has_had_no_success() -> None:
+    over = threading.Event()
+    found = on_threads([over.wait, lambda: None], until_s=0.0, give_up_s=0.0)
+    over.set()
+    assert found.rate == 0
+
+
+def gains(call: Callable[[], object]) -> float:
+    """Return how many times as many calls two threads make as one."""
+    one = on_threads([call], time.monotonic() + 0.2)
+    return on_threads([call, call], time.monotonic() + 0.2).rate / one.rate
+
+
+@pytest.mark.slow  # of real time: on a busy machine several tries are needed
+def test_threads_that_wait_make_more_and_those_that_hold_the_lock_do_not() -> None:
+    assert any(gains(lambda: time.sleep(0.002)) > 1.5 for _ in range(10))
+    assert any(gains(lambda: sum(range(20_000))) <= 1.5 for _ in range(10))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.observe.worker_model import Load
 from feedline.tune.search import GAIN, INLINE, STALL, Choice, Limits, Rate, Setting, search
 
 ROOM = Limits(16, 1000, "that is all there is")
@@ -114,14 +115,21 @@ def test_what_was_told_before_the_process_ended_is_enough() -> None:
     assert (again.setting, again.reasons) == (full.setting, full.reasons)
 
 
+def room(
+    cores: int, cpu_share: float, memory: int = 1 << 40, batch_bytes: int = 1 << 20, *, batch_s: float = 0.1
+) -> Limits:
+    return Limits.of(Load(batch_s, 0.0, cpu_share * batch_s, cores), memory, batch_bytes)
+
+
 def test_room() -> None:
-    assert Limits.of(2, 1 << 40, 1 << 20, 1.0).workers == 2
-    assert Limits.of(2, 1 << 40, 1 << 20, 0.25).workers == 8
-    assert Limits.of(2, 1 << 40, 1 << 20, 0.0).workers == 16, "not without end"
-    tight = Limits.of(8, 800 << 20, 25 << 20, 1.0)
+    assert room(2, 1.0).workers == 2
+    assert room(2, 0.25).workers == 8
+    assert room(2, 0.0).workers == 16, "not without end"
+    assert room(2, 1.0, batch_s=3e-4).workers == 1, "less than a hand-over"
+    tight = room(8, 1.0, 800 << 20, 25 << 20)
     assert (tight.workers, tight.batches) == (4, 8)
     assert "25.0 MiB" in tight.reason
-    assert Limits.of(8, 1 << 20, 1 << 30, 1.0).workers == 1
+    assert room(8, 1.0, 1 << 20, 1 << 30).workers == 1
 
 
 @given(

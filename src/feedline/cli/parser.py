@@ -212,10 +212,9 @@ def _add_what_if(commands: Any) -> None:
     what_if.add_argument(
         "--computing",
         type=_share,
-        default=1.0,
         metavar="SHARE",
-        help="how much of a batch's time its worker computes, from 0 to 1 (%(default)s); the rest it waits, and needs "
-        "no core; matters where there are more workers than cores",
+        help="how much of a batch's time its worker computes, from 0 to 1 (what was recorded); the rest it waits, and "
+        "needs no core; matters where there are more workers than cores",
     )
     what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 

@@ -27,6 +27,7 @@ from feedline.loader.iteration import watchers
 from feedline.loader.parts import adjusters
 from feedline.observe.batch_rows import Totals
 from feedline.observe.period import Period, period_of
+from feedline.observe.worker_model import Load
 from feedline.tune.measured import room_now
 from feedline.tune.probe import watch
 from feedline.tune.probing.loading import is_loader
@@ -119,7 +120,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
 def _looked_at(target: Target, seconds: float) -> dict[str, Any]:
     """Make batches without workers, and return what is kept of a target: also what there is room for."""
     made, room = make_some(target, seconds=seconds), room_now()
-    limits = Limits.of(room.cores, room.memory_bytes, made.batch_bytes, made.cpu_share)
+    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
     told = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
     return {**told, "batch_bytes": made.batch_bytes, "limits": limits}
 

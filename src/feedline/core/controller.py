@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from feedline.observe.worker_model import Load
 from feedline.values.shown import counted, percent
 
 _WAITS = 0.05
@@ -233,7 +234,7 @@ class Controller:
 
     def _by_cores(self, seen: Measurement) -> int:
         """Return how many workers keep the cores busy."""
-        return max(1, round(self._cores / max(seen.cpu_share, 0.01)))
+        return Load(seen.busy_s, seen.body_s, seen.cpu_share * seen.busy_s, self._cores).most
 
     def _set(self, count: int, reason: str) -> None:
         if count != self.count:

@@ -13,13 +13,10 @@ from feedline.engines import lifetime
 from feedline.engines.ray import cluster
 from feedline.engines.ray.options import RayOptions
 from feedline.fetch.awaiting import is_awaited
+from feedline.observe.worker_model import Load
 from feedline.types import WorkerSpec
 
 AUTO = "auto"
-
-_INLINE_S = 5e-4
-"""A batch that takes no longer is made in the training loop itself: taking it over from a worker costs about 0.1 ms,
-and the loop loses little. A guess."""
 
 _SCALES = 0.9
 """Which part of what as many cores would make threads must make. Processes come to more than that, and cost memory."""
@@ -101,8 +98,11 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
 def _choose(tuning: Tuning, settings: Settings, spec: WorkerSpec, found: Probe) -> None:
     may_choose = settings.engine == AUTO and settings.context is None and settings.worker_bytes is None
     takes = f"a batch takes {found.batch_s * 1e3:.2g} ms"
-    if found.batch_s < _INLINE_S and may_choose and spec.init is None and not settings.timeout_s:
-        tuning.fix(0, f"0 workers: {takes}, which is about what taking it over from a worker would cost.")
+    load = Load(make_s=found.batch_s, step_s=0.0, cpu_s=found.cpu_s)
+    if load.is_cheap and may_choose and spec.init is None and not settings.timeout_s:
+        tuning.fix(
+            0, f"0 workers: {takes}, and handing it over from a worker costs about {2e3 * load.handover_s:.2g} ms."
+        )
         return
     reasons = [takes, f"{found.cpu_share * 100:.0f} % of that is computing"]
     if may_choose and found.threads:

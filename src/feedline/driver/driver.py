@@ -218,18 +218,18 @@ class Driver:
             transform = told.stages.pop(TRANSFORM, 0)
             self._observer.hear(told, worker)
         given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
-        (began, fetch, collate), busy = result.began_fetch_collate, result.busy_ns
+        (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
         if not began:  # an engine that does not say
             began, fetch = came - busy, busy
         size = parcel.used if type(parcel) is Parcel else 0
-        made = (began, fetch, transform, collate, busy - fetch - collate, began + busy)
+        made = (began, fetch, transform, collate, busy - fetch - collate, computed, queued, began + busy)
         facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
         ready = self.epoch.ready
         behind = len(ready)
         if behind and self.machine.now_s != asked_s:  # some of them may have come only since it was asked for
             asked = int(asked_s * 1e9)
             # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
-            behind = sum(0 < other.began_fetch_collate[0] + other.busy_ns <= asked for other in ready.values())
+            behind = sum(0 < other.task_times[0] + other.busy_ns <= asked for other in ready.values())
         return facts, (behind, 0, int(flight.is_held_up), int(result.first))
 
     def _write(self, facts: Facts) -> None:

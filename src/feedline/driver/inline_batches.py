@@ -121,11 +121,13 @@ class InlineBatches(ExclusiveBatches):
         is_seen, asked_s = observer.got, monotonic()
         quick = self._quick
         began = finished = 0
+        cpu = (-1, 0)
         while True:
             ordinal, indices = self._begun or self._take()
             if is_seen:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
+                self._runner.cpu.begin()
             batch = self._made
             if batch is _NOTHING:
                 try:
@@ -141,6 +143,7 @@ class InlineBatches(ExclusiveBatches):
                     raise
             if is_seen:
                 finished = time.monotonic_ns()
+                cpu = self._runner.cpu.spent(finished - began)
             if batch is _VOID:
                 self.progress.missing += 1
                 self._note(ordinal)
@@ -149,7 +152,7 @@ class InlineBatches(ExclusiveBatches):
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
             if is_seen:
-                self._write(ordinal, indices, int(asked_s * 1e9), began, finished)
+                self._write(ordinal, indices, int(asked_s * 1e9), (began, finished), cpu)
             else:
                 observer.last_s = now_s = monotonic()
                 observer.waited_s += now_s - asked_s
@@ -158,8 +161,9 @@ class InlineBatches(ExclusiveBatches):
             self._note(ordinal)
             return batch
 
-    def _write(self, ordinal: int, indices: Any, asked: int, began: int, finished: int) -> None:
+    def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
         """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        began, finished = made
         fetch, collate, told = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
         transform = 0
@@ -167,8 +171,7 @@ class InlineBatches(ExclusiveBatches):
             transform = told.stages.pop(TRANSFORM, 0)
             self._observer.hear(told, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
-        made = (began, fetch, transform, collate, 0, finished)
-        facts = (ordinal, -1, count, 0, asked, *made, finished)
+        facts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
         if self.keeps_facts:
             self.facts = facts, (0, 0, 0, 0)
         else:

@@ -59,6 +59,11 @@ class Probe:
     is_unsafe: bool
     """True if threads must not share the dataset: it has a handle open, or draws from generators of the process."""
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of a batch."""
+        return self.cpu_share * self.batch_s
+
 
 def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Probe | None:
     """Have a worker process look at a map-style dataset; None if it did not succeed, or not in time.

@@ -191,6 +191,7 @@ class Resources:
             settings=self._told(),
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
+            settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
         )
 
     def _counted(self) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class Tuning:
     """What was chosen to run the workers; None if that was left alone."""
     cores: float | None = None
     """How many can compute at the same time; None for what this machine has for each rank."""
+    finds_workers: bool = False
+    """True if the number of workers is to be found (`num_workers="auto"`), not the depth alone."""
     is_begun: bool = False
     """True once it was settled with what to begin."""
     _start: int = 0
@@ -75,7 +77,8 @@ class Tuning:
     @classmethod
     def from_cores(cls, **options: Any) -> Tuning:
         """Return where to begin on this machine, of which every rank has a part."""
-        return cls(START, max(START, max(_MOST, usable_cores()) // local_rank_count()), **options)
+        most = max(START, max(_MOST, usable_cores()) // local_rank_count())
+        return cls(START, most, finds_workers=True, **options)
 
     @classmethod
     def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
@@ -103,6 +106,19 @@ class Tuning:
     def is_under_way(self) -> bool:
         """True if something may still change."""
         return self.most > self.least or self.tunes_depth
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the number of workers was found, or follows from what the dataset is."""
+        is_found = self._controller is not None and self._controller.is_settled
+        return self.is_begun and (self.least == self.most or is_found)
+
+    @property
+    def state(self) -> str | None:
+        """How far the search for the number of workers is, in a word; None if that was given."""
+        if not self.finds_workers:
+            return None
+        return "settled" if self.is_settled else "searching"
 
     def copy(self) -> Tuning:
         """Return the same for another loader, which finds out for itself."""
@@ -221,7 +237,9 @@ class TunedDriver(Driver):
             self._room(),
         )
         self._pause()
-        if tuning.decide(period):
+        has_changed = tuning.decide(period)
+        self._observer.settle(self.counters.batches, is_settled=tuning.is_settled)
+        if has_changed:
             machine.now_s = now_s
             machine.resize(tuning.count, tuning.depth)
             self._perform()

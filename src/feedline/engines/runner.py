@@ -27,6 +27,7 @@ from feedline.indices import plain_index
 from feedline.observe.stages import timed_transforms
 from feedline.randomness import scope as randomness
 from feedline.randomness.global_states import globals_kept
+from feedline.system.timing import TaskCpu
 from feedline.types import (
     Call,
     DatasetKind,
@@ -85,6 +86,9 @@ class Runner:
         self._scope.is_timed = worker is not None
         self._slowest: list[int] = []
         """How long the slowest samples took, as a heap."""
+        # A process of its own computes for its task alone, on all of its threads.
+        self.cpu = TaskCpu(of_process=worker is not None and not threaded)
+        """CPU time of the task that is being run."""
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
         self._has_ended = False
@@ -120,6 +124,7 @@ class Runner:
 
     def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         began = time.monotonic_ns()
+        self.cpu.begin()
         try:
             batch = self.run(task, room)
             is_call = type(task.indices) is Call  # perhaps before there is a stream
@@ -141,7 +146,9 @@ class Runner:
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop asks for it itself, if it wants to know
             fetch, collate, result.told = self.times(began, ended, task.indices)
-            result.times = (began, fetch, collate)
+            # A worker process goes on to write the batch, and says afterwards what that took with it.
+            cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
+            result.times = (began, fetch, collate, *cpu)
         return result
 
     @property

@@ -34,7 +34,7 @@ class LoaderBase(LoaderParts):
     def stats(self) -> Stats:
         """Return what was measured so far: rates, what training waited for, stages, workers, memory, faults.
 
-        Print it, or read `verdict`: one sentence that says what training waits for. May be called at any time, also
+        Print it, or read `verdict`: what training waits for, and what to do about it. May be called at any time, also
         while somebody iterates. Workers that have ended are not among those whose memory is told.
 
         Example:
@@ -48,7 +48,8 @@ class LoaderBase(LoaderParts):
             ['collate', 'deliver', 'fetch', 'start']
         """
         stats = self._resources.stats(self._fault_budget.log.counts())
-        return replace(stats, settings={**stats.settings, "batch_size": self.batch_size})
+        auto = None if self._tuning is None else self._tuning.state
+        return replace(stats, settings={**stats.settings, "batch_size": self.batch_size, "auto": auto})
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Have a function called with `stats()` about every `every_s` seconds, while somebody iterates.

@@ -27,6 +27,8 @@ COLUMNS = (
     "transform",  # 0 if unknown
     "collate",
     "write",  # 0 where collate writes straight into the slot
+    "computed",  # CPU time of all that; -1 if that is not known
+    "queued",  # how long the worker was ready to run and had no core; 0 of short batches, where it is not looked at
     "finished",  # when the worker had its answer ready
     "came",  # when the training process had it
     "asked",  # when the training loop asked for it
@@ -42,19 +44,19 @@ COLUMNS = (
 """What a row holds, all integers: moments and durations in nanoseconds, on the clock of `time.monotonic_ns`."""
 
 MOMENTS = ("given", "began", "finished", "came", "asked", "got", "overtaken")
-DURATIONS = ("fetch", "transform", "collate", "write", "device", "body")
+DURATIONS = ("fetch", "transform", "collate", "write", "computed", "queued", "device", "body")
 
 STAGES = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
 """Whose distributions are kept; those that users name come besides."""
 
 Row: TypeAlias = tuple[int, ...]
 
-_DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"body": -1, "weight": 1}
+DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"computed": -1, "body": -1, "weight": 1}
 
 
 def row(**values: int) -> Row:
     """Return a row with these values, and 0 for all others."""
-    return tuple((_DEFAULTS | values).values())
+    return tuple((DEFAULTS | values).values())
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
@@ -84,6 +86,10 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
     columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
 
 
+_SUMS = (
+    *("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"),
+    *("timed", "computed", "queued", "made"),
+)
 _AFTERWARDS = ("device", "deliver")
 """Causes of waiting for a batch that has come."""
 _LATE = 2
@@ -126,6 +132,14 @@ class Totals:
         self.body = Histogram()
         self.busy: dict[int, int] = {}
         """By worker."""
+        self.timed = 0
+        """Batches whose CPU time is known,"""
+        self.computed = 0
+        """that time, and"""
+        self.queued = 0
+        """how long they had no core, and"""
+        self.made = 0
+        """how long they took, with that."""
 
     @property
     def nanoseconds(self) -> int:
@@ -174,6 +188,11 @@ class Totals:
         busy = np.maximum(columns["finished"] - columns["began"], 0) * made * weight
         for worker in np.unique(columns["worker"]).tolist():
             self.busy[worker] = self.busy.get(worker, 0) + int(busy[columns["worker"] == worker].sum())
+        timed = weight * (columns["computed"] >= 0)
+        self.timed += int(timed.sum())
+        self.computed += int((columns["computed"] * timed).sum())
+        self.queued += int((columns["queued"] * timed).sum())
+        self.made += int((np.maximum(columns["finished"] - columns["began"], 0) * timed).sum())
 
     def _add(
         self,
@@ -250,7 +269,7 @@ class Totals:
     def merge(self, other: Totals) -> None:
         """Add up what another one has added up."""
         self.elapsed += other.nanoseconds
-        for name in ("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"):
+        for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for cause, waited in other._shared_out().items():
             self._waits[cause] += waited
@@ -261,3 +280,18 @@ class Totals:
         self.is_sampled |= other.is_sampled
         for worker, spent in other.busy.items():
             self.busy[worker] = self.busy.get(worker, 0) + spent
+
+    def since(self, earlier: Totals) -> Totals:
+        """Return what was added up since an earlier copy of this."""
+        later = Totals()
+        later.elapsed = self.nanoseconds - earlier.nanoseconds
+        later.is_sampled = self.is_sampled
+        for name in _SUMS:
+            setattr(later, name, max(0, getattr(self, name) - getattr(earlier, name)))
+        before, now = earlier._shared_out(), self._shared_out()
+        later._waits = {cause: max(0, waited - before[cause]) for cause, waited in now.items()}
+        for name, histogram in self.stages.items():
+            later.stages[name] = histogram.since(earlier.stages.get(name, Histogram()))
+        later.body = self.body.since(earlier.body)
+        later.busy = {worker: max(0, spent - earlier.busy.get(worker, 0)) for worker, spent in self.busy.items()}
+        return later

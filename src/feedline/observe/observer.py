@@ -138,6 +138,9 @@ class Observer:
         """By what their indices look like, which need not be hashable."""
         self._kept: list[Kept] = []
         """Recordings that are under way, and not full."""
+        self._before_settled: Totals | None = None
+        """With "auto": what there was when the number of workers was found; None if it was not."""
+        self._settled_at = 0
         _observers.add(self)
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
@@ -240,6 +243,26 @@ class Observer:
         total.merge(epoch)
         return epoch, last, total
 
+    def settle(self, batches: int, *, is_settled: bool) -> None:
+        """Note whether "auto" has found the number of workers: `settled` counts from then on.
+
+        Args:
+            batches: how many were delivered so far.
+            is_settled: False if it is looking for another one.
+        """
+        if is_settled != (self._before_settled is not None):
+            self._before_settled = self.totals(batches)[2] if is_settled else None
+            self._settled_at = time.monotonic_ns()
+
+    def settled(self, total: Totals) -> Totals | None:
+        """Return what was measured since "auto" has found the number of workers; None if it has not.
+
+        Args:
+            total: what all epochs have added up to.
+        """
+        before = self._before_settled
+        return None if before is None else total.since(before)
+
     def slowest(self) -> tuple[SlowSample, ...]:
         """Return the samples that took longest, the slowest first."""
         return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
@@ -267,6 +290,8 @@ class Observer:
             rows[name] = np.where(rows[name] != 0, rows[name] - kept.origin, 0)
         recording = Recording(started=kept.started, epochs=kept.epochs, rows=rows, stages=kept.stages)
         recording.slow_samples = list(self.slowest())
+        if self._before_settled is not None:
+            recording.settled = max(0, self._settled_at - kept.origin)
         return recording
 
     # -- adding up; the lock is held ---------------------------------------------------------------------------------

@@ -33,6 +33,12 @@ class Period:
     """How many batches were ready when one was asked for, on average."""
     data_bytes: int = 0
     """Bytes of the batches, where they lay in memory of the loader's."""
+    cpu_s: float | None = None
+    """CPU time that making a batch takes, on average; None if it was not measured."""
+    queued_s: float = 0.0
+    """How long whoever makes a batch is ready to run and has no core meanwhile, on average."""
+    alone_s: float | None = None
+    """How long making a batch takes with a core of its own, on average; None if it was not measured."""
 
     @property
     def batches_per_s(self) -> float:
@@ -58,9 +64,20 @@ class Period:
         inline = sum(self.waits.get(stage, 0.0) for stage in ("fetch", "transform", "collate", "write"))
         return (made or inline) / self.batches
 
+    @property
+    def make_s(self) -> float:
+        """How long making a batch takes: with a core of its own, if that was measured."""
+        return self.busy_s if self.alone_s is None else self.alone_s
+
+    @property
+    def computing(self) -> float | None:
+        """The share of `make_s` that is computing, from 0 to 1; the rest is waiting. None if it was not measured."""
+        return None if self.cpu_s is None or not self.make_s else min(1.0, self.cpu_s / self.make_s)
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
         rates = {"batches_per_s": self.batches_per_s, "samples_per_s": self.samples_per_s, "wait_s": self.wait_s}
+        rates |= {} if self.computing is None else {"computing": self.computing}
         return {**asdict(self), **rates}
 
 
@@ -94,4 +111,7 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         ],
         prefetch_occupancy=totals.ready / batches if worker_count and batches else 0.0,
         data_bytes=totals.bytes,
+        cpu_s=totals.computed / 1e9 / totals.timed if totals.timed else None,
+        queued_s=totals.queued / 1e9 / totals.timed if totals.timed else 0.0,
+        alone_s=(totals.made - totals.queued) / 1e9 / totals.timed if totals.timed else None,
     )

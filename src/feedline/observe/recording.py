@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadRecording
 from feedline.failures import words
-from feedline.observe.batch_rows import COLUMNS, DURATIONS, MOMENTS, Totals, columns_of
+from feedline.observe.batch_rows import COLUMNS, DEFAULTS, DURATIONS, MOMENTS, Totals, columns_of
 from feedline.observe.period import Period, period_of
 from feedline.observe.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.observe.trace import trace_of
@@ -79,6 +79,8 @@ class Recording:
     counters: dict[str, Any] = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
     memory: list[WorkerMemory] = field(default_factory=list)
+    settled: int | None = None
+    """With "auto": when the number of workers was found, in nanoseconds; None if it was not, or was given."""
 
     # -- what it says ------------------------------------------------------------------------------------------------
 
@@ -98,20 +100,32 @@ class Recording:
             settings=self.settings,
             slowest_samples=tuple(self.slow_samples),
             memory=tuple(self.memory),
+            settled=None if self.settled is None else self._settled(self.settled, workers),
         )
 
-    def _totals(self) -> list[Totals]:
-        """Add the rows up, by epoch."""
-        found = []
+    def _settled(self, since: int, workers: int) -> Period:
+        """Return what was measured since the number of workers was found."""
+        total = Totals()
+        for totals in self._totals(since):
+            total.merge(totals)
+        return period_of(total, workers)
+
+    def _totals(self, since: int = 0) -> list[Totals]:
+        """Add the rows up, by epoch; those of batches that were delivered later than `since`."""
+        found, got = [], self.rows["got"]
+        in_order = bool(self.settings.get("in_order", True))
         for number, span in enumerate(self.epochs, 1):
-            end = self.epochs[number].row if number < len(self.epochs) else len(self.rows["got"])
-            totals = Totals(span.begun)
-            totals.open(span.opened)
-            in_order = bool(self.settings.get("in_order", True))
-            totals.fold({name: column[span.row : end] for name, column in self.rows.items()}, in_order=in_order)
+            end = self.epochs[number].row if number < len(self.epochs) else len(got)
+            begin = span.row + (int((got[span.row : end] <= since).sum()) if since else 0)
+            if since and begin == end:
+                continue
+            totals = Totals(max(span.begun, since))
+            if span.begun >= since:
+                totals.open(span.opened)
+            totals.fold({name: column[begin:end] for name, column in self.rows.items()}, in_order=in_order)
             for name, told in self.stages.items():
-                for number, duration in told:
-                    if span.row <= number < end:
+                for row, duration in told:
+                    if begin <= row < end:
                         totals.add_stage(name, duration)
             if span.ended:
                 totals.end(span.asked, span.ended)
@@ -160,6 +174,7 @@ class Recording:
             "system": system,
             "slow_samples": [{**vars(slow), "index": plain(slow.index)} for slow in self.slow_samples],
             "memory": [asdict(one) for one in self.memory],
+            "settled": None if self.settled is None else self.settled / 1e3,
         }
 
     @classmethod
@@ -185,7 +200,11 @@ class Recording:
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing, or is not what it
         should be.
         """
-        rows = {name: _column(name, told["rows"][name]) for name in COLUMNS}
+        columns = dict(told["rows"])
+        for name in ("computed", "queued"):  # which older recordings do not have
+            columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
+        rows = {name: _column(name, columns[name]) for name in COLUMNS}
+        settled = told.get("settled")
         if len({column.shape for column in rows.values()}) != 1:
             raise ValueError("its columns have different lengths")
         system = {str(name): [_figure(value) for value in column] for name, column in told["system"].items()}
@@ -211,6 +230,7 @@ class Recording:
                 WorkerMemory(_whole(one["worker"], -1), _whole(one["pss_bytes"]), _whole(one["growth_bytes"], -_MOST))
                 for one in told["memory"]
             ],
+            settled=None if settled is None else _time(settled),
         )
 
 

@@ -68,6 +68,8 @@ class Stats(Mapping[str, Any]):
     """The ten that took longest, the slowest first. Empty while samples take so little time that they are not timed."""
     memory: tuple[WorkerMemory, ...] = ()
     """Of worker processes that are alive, where the system tells it."""
+    settled: Period | None = None
+    """With `num_workers="auto"`: what was measured since the number of workers was found; None if it was not."""
 
     def __getitem__(self, key: str) -> Any:
         return self.counters[key]
@@ -85,15 +87,20 @@ class Stats(Mapping[str, Any]):
 
     @property
     def judged(self) -> Period:
-        """What the verdict is about: this epoch, or all of them while it has few batches."""
+        """What the verdict is about: this epoch, or all of them while it has few batches.
+
+        With `num_workers="auto"`, it is the time since the number of workers was found, once that has enough batches.
+        """
+        if self.settled is not None and self.settled.batches >= FEW:
+            return self.settled
         few = self.epoch.batches < FEW and self.total.batches > self.epoch.batches
         return self.total if few else self.epoch
 
     @property
     def verdict(self) -> str:
-        """What the training loop waits for, and what would change that, in one sentence."""
-        workers = int(self.counters.get("workers", 0))
-        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings))
+        """What the training loop waits for, what to do about it, and why: a sentence each."""
+        workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
+        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""
@@ -102,6 +109,7 @@ class Stats(Mapping[str, Any]):
             "epoch": self.epoch.as_dict(),
             "last_epoch": None if self.last_epoch is None else self.last_epoch.as_dict(),
             "total": self.total.as_dict(),
+            "settled": None if self.settled is None else self.settled.as_dict(),
             "counters": dict(self.counters),
             "settings": dict(self.settings),
             "slowest_samples": [

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feedline.observe.attribution import CAUSES, causes_of
 from feedline.observe.batch_rows import DURATIONS, MOMENTS
 from feedline.observe.recording import Recording
+from feedline.observe.worker_model import HANDOVER_S
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "whatif.js", "main.js")
 """In the order in which the page runs them."""
@@ -66,6 +67,8 @@ def contents(recording: Recording, advice: Sequence[str] = ()) -> dict[str, Any]
         "environment": dict(recording.environment),
         "rows": _rows(recording),
         "system": {name: _differences(column) for name, column in _system(recording).items()},
+        "computing": stats.total.computing,
+        "handover_us": HANDOVER_S * 1e6,
         "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
         "faults": list(recording.faults),
         "log": log,

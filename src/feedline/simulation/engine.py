@@ -14,7 +14,7 @@ from feedline.simulation.dataset import NotReady
 from feedline.simulation.scenario import LawBroken, Scenario
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, draw_s
-from feedline.types import Call, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import NO_TIMES, Call, Parcel, Result, ResultKind, Task, WorkerSpec
 
 TICK_S = 1e-9
 """The shortest time that passes."""
@@ -159,7 +159,7 @@ class SimulatedEngine(Engine):
         at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
         outcome = worker.begin(self._calls, ordinal, at_work)
         if outcome.result is not None:
-            outcome.result.times = (round(self.now_s * 1e9), 0, 0)
+            outcome.result.times = (round(self.now_s * 1e9), *NO_TIMES[1:])
             self._at(outcome.seconds, "done", worker, outcome.result)
         elif outcome.dies:
             self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))

@@ -49,6 +49,66 @@ class Clock:
             self._fd = -1
 
 
+_APART_NS = 300_000
+"""Time of a task besides its CPU time from which on the run queue is looked at: a look takes some 4 us."""
+
+
+class TaskCpu:
+    """CPU time of one task after the other, and how long each was ready to run and had no core.
+
+    The second is 0 of tasks that compute nearly all the time, and where the system does not report it (not Linux).
+    The thread that runs the task calls `begin` and `spent`. Each takes less than a microsecond, or some 5 us where
+    tasks wait.
+
+    Args:
+        of_process: count the time of all threads of this process, not of the calling thread alone.
+
+    Example:
+        >>> cpu = TaskCpu()
+        >>> cpu.begin()
+        >>> computed_ns, queued_ns = cpu.spent(busy_ns=1000)
+        >>> computed_ns >= 0, queued_ns
+        (True, 0)
+    """
+
+    __slots__ = ("_began_ns", "_cpu_ns", "_looks", "_queued_ns")
+
+    def __init__(self, *, of_process: bool = False) -> None:
+        self._cpu_ns = time.process_time_ns if of_process else time.thread_time_ns
+        self._began_ns = self._queued_ns = 0
+        self._looks = True
+        """True if the last task was at something else than computing."""
+
+    def begin(self) -> None:
+        """Begin a task."""
+        if self._looks:
+            self._queued_ns = queued_ns()
+        self._began_ns = self._cpu_ns()
+
+    def spent(self, busy_ns: int) -> tuple[int, int]:
+        """Return the CPU time since the task began, and how long it had no core; it has taken `busy_ns` until now."""
+        computed = self._cpu_ns() - self._began_ns
+        apart = busy_ns - computed
+        self._looks = apart > _APART_NS
+        if not self._looks:
+            return computed, 0
+        # If `begin` did not look, this counts from an earlier look on: more than the rest of the task it cannot be.
+        before, self._queued_ns = self._queued_ns, queued_ns()
+        return computed, min(max(self._queued_ns - before, 0), apart)
+
+
+def queued_ns() -> int:
+    """Return how long this thread has been ready to run and had no core, in all; 0 where the system does not say."""
+    try:
+        fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)  # a third of the price of `open`
+    except OSError:
+        return 0
+    try:
+        return int(os.read(fd, 64).split()[1])
+    finally:
+        os.close(fd)
+
+
 # Any: whatever the function returns is dropped.
 def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
     """Return the median of some calls, of which the first may have been the only one."""

@@ -9,10 +9,10 @@ threads, and win if they need no more workers: threads share the interpreter wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from feedline.observe.worker_model import Load
 from feedline.tune.finding import seconds_text
 from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
@@ -83,9 +83,16 @@ class Limits:
     """Why no more workers, in words."""
 
     @classmethod
-    def of(cls, cores: int, memory_bytes: int | None, batch_bytes: int, cpu_share: float) -> Limits:
-        """Return how many workers the cores and the memory have room for, if a sample computes so much of its time."""
-        most = min(math.ceil(cores / max(cpu_share, 1e-3)), _MOST_PER_CORE * cores)
+    def of(cls, load: Load, memory_bytes: int | None, batch_bytes: int) -> Limits:
+        """Return how many workers the cores and the memory have room for.
+
+        Args:
+            load: what a batch costs to make, on how many cores.
+            memory_bytes: what can be had; None if that is not known.
+            batch_bytes: size of a batch.
+        """
+        cores, cpu_share = int(load.cores), load.cpu_s / max(load.make_s, 1e-9)
+        most = min(load.most, _MOST_PER_CORE * cores)
         reason = f"on {counted(cores, 'core')}, where making a batch computes for {cpu_share:.0%} of its time"
         batches = int((memory_bytes or 1 << 62) * _MEMORY_SHARE) // max(batch_bytes, 1)
         if batches // DEPTH < most:

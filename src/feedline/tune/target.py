@@ -87,8 +87,10 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
 class Made:
     """Batches that were made one after the other, without workers."""
 
-    cpu_share: float
-    """How much of the time is computing."""
+    batch_s: float
+    """Time of one."""
+    cpu_s: float
+    """How much of that is computing."""
     batch_bytes: int
 
 
@@ -113,7 +115,7 @@ def make_some(target: Target, *, seconds: float) -> Made:
         clock.close()
     if not sizes:
         raise DatasetFailed("The dataset is empty: it has no samples.", "empty")
-    return Made(min(1.0, computed_s / took_s), max(sizes))
+    return Made(took_s / len(sizes), min(computed_s, took_s) / len(sizes), max(sizes))
 
 
 class Repeated:

@@ -20,21 +20,21 @@ from feedline.observe.attribution import Columns
 from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
-from feedline.observe.verdict import cores_of
+from feedline.observe.verdict import cores_of, load_of
+from feedline.observe.worker_model import HANDOVER_S
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
 from feedline.simulation.world import World
 from feedline.transport.reading import SMALL_BYTES
 from feedline.types import Share
+from feedline.values.shown import counted, percent
 
 _FEW = 10
 """Batches that a recording must have at least, besides those of the start. A guess."""
 _LEAST, _MOST = 500, 4000
 """Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
 _MOST_WORKERS = 1024
-_SENT_NS = 100_000
-"""What it is taken to cost a worker to send a batch, and the training process to get it, if nobody has measured it. A
-guess: on two cores it was 0.1 to 0.2 ms."""
+_HANDOVER_NS = round(HANDOVER_S * 1e9)
 _SHORT_NS = 1_000_000
 _AS_GOOD = 0.98
 """A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
@@ -61,8 +61,9 @@ class Changes:
     """By what the time of a training step is multiplied."""
     step_s: float | None = None
     """How long every step takes instead."""
-    computing: float = 1.0
-    """The share of a batch's time in which its worker computes; the rest it waits, and needs no core."""
+    computing: float | None = None
+    """The share of a batch's time in which its worker computes; the rest it waits, and needs no core. None for what was
+    recorded."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 0 <= self.workers <= _MOST_WORKERS:
@@ -74,7 +75,7 @@ class Changes:
                 raise BadOption(f"{name} times {factor}: give a factor above 0, such as 0.5 for half of the time.")
         if self.step_s is not None and not 0 <= self.step_s < np.inf:
             raise BadOption(f"step_s={self.step_s} is no time; give seconds.")
-        if not 0 <= self.computing <= 1:
+        if self.computing is not None and not 0 <= self.computing <= 1:
             raise BadOption(f"computing={self.computing} is no share; give a number from 0 to 1.")
 
 
@@ -126,9 +127,9 @@ def predict(recording: Recording, changes: Changes | None = None) -> Prediction:
         >>> with feedline.record(loader, path):
         ...     for batch in loader:
         ...         time.sleep(0.002)
-        >>> prediction = predict(Recording.load(path), Changes(workers=2, computing=0))
-        >>> prediction.predicted.samples_per_s > 1.3 * prediction.recorded.samples_per_s
-        True
+        >>> prediction = predict(Recording.load(path), Changes(workers=2))
+        >>> prediction.workers, prediction.recorded.computing < 1
+        (2, True)
     """
     changes = Changes() if changes is None else changes
     return _predict(_Recorded(recording, changes), changes)
@@ -151,7 +152,15 @@ def grid(recording: Recording, changes: Changes | None = None) -> list[Predictio
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest."""
+    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest.
+
+    Where making a batch takes no longer than handing it over, that is the one without workers, if it is there: what the
+    training process spends on taking batches over, workers cannot have.
+    """
+    alone = [one for one in predictions if not one.workers]
+    loads = [replace(load_of(one.recorded), make_s=one.predicted.make_s) for one in alone]
+    if any(load.is_cheap for load in loads):
+        return alone[0]
     enough = _AS_GOOD * max(one.predicted.samples_per_s for one in predictions)
     as_good = [one for one in predictions if one.predicted.samples_per_s >= enough]
     return min(as_good, key=lambda one: (one.workers, one.prefetch))
@@ -192,16 +201,24 @@ class _Recorded:
         self.alone = self.own[False] * (0 if self.workers else 1)
         """What next() takes besides making a batch, if there are no workers; in two parts, as in `own`."""
         if not self.workers:
-            self.own, self.between = {late: own + np.array([_SENT_NS, 0]) for late, own in self.own.items()}, _SENT_NS
+            self.own = {late: own + np.array([_HANDOVER_NS, 0]) for late, own in self.own.items()}
+            self.between = _HANDOVER_NS
         order = np.lexsort((rows["ordinal"], rows["epoch"]))
         rows = {name: column[order] for name, column in rows.items()}
         self.samples = rows["samples"]
         self.comes_in_messages = int(rows["bytes"].max()) <= SMALL_BYTES
         self.stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
+        measured = _computing(rows)
+        self.was_timed = measured is not None
+        """True if the workers' CPU time was recorded."""
+        given = measured if changes.computing is None else changes.computing
+        self.computing = 1.0 if given is None else min(1.0, given)
+        """The share of a batch's time in which its worker computes."""
         self.batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
-        """How long a worker takes for each batch, in order, with a core of its own."""
+        """How long a worker takes for each batch, in order, if no other worker needs its core. What other programs held
+        up stays in."""
         if self.cores is not None and self.workers:
-            self.batches /= contention(_at_work(rows), self.cores, changes.computing)
+            self.batches /= contention(_at_work(rows), self.cores, self.computing)
 
     def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
         """Return which rows are not of the start of an epoch, and their figures."""
@@ -255,6 +272,13 @@ def _at_work(rows: Columns) -> NDArray[np.int64]:
     begun, ended = (np.searchsorted(moments, rows["began"], "right") for moments in (began, finished))
     found: NDArray[np.int64] = np.maximum(begun - ended, 1)
     return found
+
+
+def _computing(rows: Columns) -> float | None:
+    """Return the share of their time that workers computed, that without a core left out; None if it is not known."""
+    timed = rows["computed"] >= 0
+    spent = (rows["finished"] - rows["began"] - rows["queued"])[timed].sum()
+    return float(rows["computed"][timed].sum() / max(spent, 1)) if timed.any() else None
 
 
 def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -319,7 +343,7 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
             batch_s=InTurn(tuple(((recorded.batches + recorded.between) / 1e9).tolist())),
             start_s=0.0,
             cores=recorded.cores,
-            computing=changes.computing,
+            computing=recorded.computing,
         )
         times = _go_through(scenario, recorded)
     else:
@@ -327,7 +351,7 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     columns = _columns(times, recorded)
     totals = Totals(int(columns["got"][warm - 1]))
     totals.fold({name: column[warm:] for name, column in columns.items()}, in_order=in_order)
-    told = tuple(_assumptions(recorded, workers, changes.computing))
+    told = tuple(_assumptions(recorded, workers, is_given=changes.computing is not None))
     return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, told)
 
 
@@ -344,7 +368,7 @@ def _go_through(scenario: Scenario, recorded: _Recorded) -> _Times:
         asked = round(world.now_s * 1e9)
         ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
         made = world.delivered
-        began, busy = made.began_fetch_collate[0] + recorded.between, made.busy_ns - recorded.between
+        began, busy = made.task_times[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]
         transfer, deliver = own[place % len(own)].tolist()
         came = round(world.now_s * 1e9) + transfer
@@ -381,16 +405,22 @@ def _columns(times: _Times, recorded: _Recorded) -> dict[str, NDArray[np.int64]]
     return columns
 
 
-def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterator[str]:
+def _assumptions(recorded: _Recorded, workers: int, *, is_given: bool) -> Iterator[str]:
     """Say what a prediction rests on, where that can be wrong."""
-    cores = recorded.cores
+    cores, computing = recorded.cores, recorded.computing
     if cores is None and workers > 1:
-        yield "The recording does not tell how many cores there are: every worker is taken to have one."
+        yield "The recording does not say how many cores there are: every worker is taken to have one."
     elif cores is not None and max(workers, recorded.workers) * computing > cores:
-        yield (
-            f"Workers are taken to compute {100 * computing:.0f} % of a batch's time, and to share {cores} "
-            f"core{'s' if cores > 1 else ''}. If they wait for storage, give a smaller share: --computing 0.2."
-        )
+        share = f"compute {percent(computing)} of a batch's time, and share {counted(cores, 'core')}"
+        if is_given:
+            yield f"Workers are taken to {share}."
+        elif recorded.was_timed:
+            yield f"Workers {share}: their CPU time was measured."
+        else:
+            yield (
+                f"Workers are taken to {share}: the recording does not hold their CPU time. If they wait for storage, "
+                "give a smaller share (--computing 0.2), or record the run again."
+            )
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and float(np.median(recorded.batches)) < _SHORT_NS:
@@ -400,6 +430,6 @@ def _assumptions(recorded: _Recorded, workers: int, computing: float) -> Iterato
         )
     if workers and not recorded.workers:
         yield (
-            f"The run was recorded without workers. To send a batch is taken to cost a worker {_SENT_NS / 1e6:g} ms, "
-            "and to get it the training process as much."
+            "The run was recorded without workers. Handing a batch over is taken to cost a worker "
+            f"{_HANDOVER_NS / 1e6:g} ms, and the training process as much."
         )

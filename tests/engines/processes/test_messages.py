@@ -29,7 +29,7 @@ from feedline.engines.processes.messages import (
 )
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.sparse import create_memfd
-from feedline.types import Call, Draw, IndexBlock, Part, Resume, Span, Task
+from feedline.types import TIMES, Call, Draw, IndexBlock, Part, Resume, Span, Task
 from tests.faults.limits import descriptors_left
 
 Pair = tuple[socket.socket, socket.socket]
@@ -60,7 +60,7 @@ def exchange(pair: Pair, message: Message) -> Message:
     body=st.binary(max_size=300) | st.integers(47 << 10, 50 << 10).map(bytes),
     used=st.integers(0, 2**64 - 1),
     busy_ns=st.integers(0, 2**64 - 1),
-    times=st.binary(min_size=24, max_size=24),
+    times=st.binary(min_size=TIMES.size, max_size=TIMES.size),
 )
 def test_a_message_arrives_as_it_was_sent(
     pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, times: bytes

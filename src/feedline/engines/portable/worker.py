@@ -22,7 +22,7 @@ from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.engines.runner import Runner
 from feedline.engines.session import Sent
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.types import Notes, ResultKind, Task, Told, WorkerSpec
+from feedline.types import NO_TIMES, Notes, ResultKind, Task, TaskTimes, Told, WorkerSpec
 
 _IDLE_MS = 200
 """After which a worker that has nothing to do tidies up."""
@@ -48,7 +48,7 @@ class Answer:
     """DONE: what the header refers to."""
     busy_ns: int = 0
     notes: Notes | None = None
-    times: tuple[int, int, int] = (0, 0, 0)
+    times: TaskTimes = NO_TIMES
     """As in `Result`, and"""
     told: Told | None = None
 
@@ -144,9 +144,10 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
         try:
             header, room = _encode(codec, outbox, result.payload, room)
             batch_bytes = outbox.post(room, request.segment)
-            began, fetch, collate = result.began_fetch_collate
-            answer = Answer(ResultKind.DONE, header, batch_bytes, time.monotonic_ns() - began, result.notes)
-            answer.times, answer.told = (began, fetch, collate), result.told
+            began, fetch, collate, _, _ = result.task_times
+            busy_ns = time.monotonic_ns() - began
+            answer = Answer(ResultKind.DONE, header, batch_bytes, busy_ns, result.notes)
+            answer.times, answer.told = (began, fetch, collate, *runner.cpu.spent(busy_ns)), result.told
             return answer
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))

@@ -21,12 +21,12 @@ import numpy as np
 from feedline.engines.failure import pack_failure
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.sparse import create_memfd
-from feedline.types import TIMES, Draw, IndexBlock, Task
+from feedline.types import NO_TIMES, TIMES, Draw, IndexBlock, Task
 
 _PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
 
-_NO_TIMES = bytes(TIMES.size)
+_NO_TIMES = TIMES.pack(*NO_TIMES)
 _HEAD = struct.Struct(f"<BBQQQ{TIMES.size}s")
 _LONGEST = _PACKET_BYTES + _HEAD.size
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)

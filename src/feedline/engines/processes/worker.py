@@ -172,9 +172,9 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
             return Message(Kind.ENDED, task.id, b""), notes
         send_it = _send_batch if task.part is None else _send_part
         answer = send_it(codec, result.payload, room, task)
-        began, fetch, collate = result.began_fetch_collate
-        answer.times = TIMES.pack(began, fetch, collate)
+        began, fetch, collate, _, _ = result.task_times
         answer.busy_ns = time.monotonic_ns() - began
+        answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
         return answer, notes
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None

@@ -297,8 +297,7 @@ class RayEngine(WorkerEngine):
         head, memory = future.result()
         result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
         if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
-            _, fetch, collate = result.began_fetch_collate
-            result.times = (time.monotonic_ns() - result.busy_ns, fetch, collate)
+            result.times = (time.monotonic_ns() - result.busy_ns, *result.task_times[1:])
         return result
 
     def _begun(self, worker: _Worker, failure: BaseException | None, future: Future[Any]) -> Result | None:

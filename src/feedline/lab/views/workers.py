@@ -195,7 +195,7 @@ def _slots(runs: dict[str, list[Made]]) -> Event:
 def _curve(recording: Recording, values: Values, rate: float) -> Event:
     """Predict other numbers of workers from what was recorded: the real core in virtual time."""
     counts = [0, 1, 2, 3, 4, 6, 8]
-    predicted = [predict(recording, Changes(workers=count, computing=0.0)).predicted.samples_per_s for count in counts]
+    predicted = [predict(recording, Changes(workers=count)).predicted.samples_per_s for count in counts]
     return lines(
         "curve",
         "Throughput by number of workers: this run, and what the real core in virtual time predicts from it",

@@ -27,6 +27,7 @@ from feedline.lab.pictures import Event, bars, buttons, code, doing, figures, li
 from feedline.lab.view import Actions, View
 from feedline.loader.base import LoaderBase
 from feedline.observe.stats import Stats
+from feedline.observe.worker_model import Load
 from feedline.tune.diagnosis import diagnose, summary
 from feedline.tune.finding import Finding
 from feedline.tune.measured import LoaderFacts
@@ -239,7 +240,7 @@ class _Curve:
         from feedline.tune.measured import room_now
 
         made, room = make_some(self._target, seconds=_CURVE_S), room_now()
-        limits = Limits.of(room.cores, room.memory_bytes, made.batch_bytes, made.cpu_share)
+        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
         if limits.workers <= _MOST_WORKERS:
             return limits
         return replace(limits, workers=_MOST_WORKERS, reason="the lab tries no more; `feedline tune` does")

@@ -86,7 +86,7 @@ function atWork(rows) {
 
 // What next() takes besides waiting for workers, on average: for batches that were waited for, for others, and without
 // workers.
-function ownTimes(rows, workers) {
+function ownTimes(rows, workers, handover) {
   const sums = { late: [0, 0], ready: [0, 0], came: [0, 0] };
   const add = (name, value) => { sums[name][0] += Math.max(0, value); sums[name][1] += 1; };
   for (let place = 0; place < rows.got.length; place += 1) {
@@ -95,7 +95,7 @@ function ownTimes(rows, workers) {
     else if (finished > asked) { add("late", got - finished); add("came", got - rows.came[place]); } else add("ready", got - asked);
   }
   const mean = (...names) => { const name = names.find((one) => sums[one][1]); return name ? sums[name][0] / sums[name][1] : 0; };
-  const sent = workers ? 0 : 100; // as `feedline what-if` guesses, where nobody has measured it
+  const sent = workers ? 0 : handover; // as `feedline what-if` has it, where nobody has measured it
   return { late: mean("late", "ready") + sent, ready: mean("ready", "came") + sent, alone: workers ? 0 : mean("ready") };
 }
 
@@ -114,7 +114,7 @@ class WhatIf {
     this.samples = [];
     this.durations = [];
     this.bodies = [];
-    this.own = ownTimes(rows, settings.workers || 0);
+    this.own = ownTimes(rows, settings.workers || 0, data.handover_us);
     const cores = settings.cores && Math.max(1, Math.floor(settings.cores / (settings.local_ranks || 1))), busy = atWork(rows);
     this.contention = (workers) => (cores ? Math.max(1, workers * Number(this.controls.computing.value) / cores) : 1);
     this.busy = [];
@@ -132,7 +132,7 @@ class WhatIf {
       prefetch: this.slider("Prefetch per worker", 1, 16, settings.prefetch || 2, 1, (value) => value),
       stage: this.slider("Time to make a batch", 0.1, 2, 1, 0.05, (value) => `${value}x`),
       body: this.slider("Time of a training step", 0.1, 2, 1, 0.05, (value) => `${value}x`),
-      computing: this.slider("Workers compute", 0, 1, 1, 0.05, (value) => percent(value)),
+      computing: this.slider("Workers compute", 0, 1, typeof data.computing === "number" ? data.computing : 1, 0.01, (value) => percent(value)),
     };
     this.order = element("input", { type: "checkbox", id: "in-order" });
     this.order.checked = settings.in_order !== false;

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 from feedline.observe.stats import Stats
-from feedline.observe.verdict import FEW, SLIGHT, needed_workers
+from feedline.observe.verdict import FEW, SLIGHT, load_of
 from feedline.tune.diseases.loading import open_files, prefetch_memory
 from feedline.tune.finding import Finding, seconds_text
 from feedline.tune.measured import LoaderFacts, Room
@@ -283,8 +283,8 @@ def _stragglers(run: Run) -> Iterator[Finding]:
 
 
 def _too_many(run: Run) -> Iterator[Finding]:
-    workers, needed, busy = run.loader.workers, needed_workers(run.period), run.period.worker_utilisation
-    if needed is not None and workers >= _TOO_MANY * needed and workers - needed > 1:
+    workers, needed, busy = run.loader.workers, load_of(run.period).needed, run.period.worker_utilisation
+    if workers >= _TOO_MANY * needed and workers - needed > 1:
         yield Finding(
             "too-many-workers",
             f"Data was ready {1 - run.stall:.1%} of the time, and each of {workers} workers made batches for "
@@ -296,8 +296,11 @@ def _too_many(run: Run) -> Iterator[Finding]:
 
 def _too_few(run: Run) -> Iterator[Finding]:
     workers, period = run.loader.workers, run.period
-    needed = needed_workers(period) or run.cores
-    if needed <= workers or run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
+    load = load_of(period, run.cores)
+    needed = load.needed if load.step_s > 0.01 * load.make_s else run.cores  # where no number removes the wait
+    if load.is_cheap or needed <= workers:
+        return
+    if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
     evidence = (
         f"A batch takes {seconds_text(period.busy_s)} to be made, and training is at one for "

@@ -1,0 +1,18 @@
+"""Runs in real time, for tests marked `slow`: a busy machine may spoil one, so that it is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_TRIES = 5
+
+
+def try_again(check: Callable[[], None], tries: int = _TRIES) -> None:
+    """Call a check until it raises no AssertionError; raise the last one if it always does."""
+    for _ in range(tries - 1):
+        try:
+            check()
+        except AssertionError:
+            continue
+        return
+    check()
