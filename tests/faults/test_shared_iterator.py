@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from torch.utils.data import IterableDataset
 
-from feedline.errors import ReentrantCall
+from feedline.driver.exclusive import Entrance
+from feedline.errors import PACKAGE, ReentrantCall
 from feedline.testing import Gate
-from tests.faults.loaders import Numbers, everywhere, make, on, plain
+from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
 SOON_S = 20.0
 """How long anything may take that has to happen. Far more than it takes."""
@@ -210,6 +214,95 @@ class Sampling:
 
     def __len__(self) -> int:
         return 16
+
+
+# -- close while an iterator is being made ---
+
+
+class Interruption:
+    """Calls `close` from another thread at one call of feedline's own functions that `iter(loader)` makes.
+
+    The thread that iterates goes on when `close` has returned, or waits for it.
+    """
+
+    def __init__(self, loader: Any, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loader, self.call, self.count = loader, call, 0
+        self.closer: threading.Thread | None = None
+        self._goes_on = threading.Event()
+        wait = Entrance.wait
+
+        def noted_wait(entrance: Entrance, *arguments: Any) -> bool:
+            if threading.current_thread() is self.closer:
+                self._goes_on.set()
+            return wait(entrance, *arguments)
+
+        monkeypatch.setattr(Entrance, "wait", noted_wait)
+
+    def iterate(self) -> Any:
+        """Return `iter(loader)`."""
+        sys.setprofile(self._count)
+        try:
+            return iter(self.loader)
+        finally:
+            sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
+            return
+        self.count += 1
+        if self.count == self.call:
+            sys.setprofile(None)
+            self.closer = threading.Thread(target=self._close, name="feedline-test", daemon=True)
+            self.closer.start()
+            assert self._goes_on.wait(SOON_S)
+
+    def _close(self) -> None:
+        self.loader.close()
+        self._goes_on.set()
+
+
+@pytest.mark.parametrize(
+    ("engine", "step"),
+    [("inline", 20), ("thread", 20), pytest.param("process", 20, marks=pytest.mark.slow), ("process", 100)],
+)
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("persistent", ["new workers", "persistent workers", "second epoch"])
+def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batches(
+    loader_kind: str, engine: str, step: int, persistent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {} if persistent == "new workers" or engine == "inline" else {"persistent": True}
+    loader = make(loader_kind, Numbers(8), 2, **on(engine, 1), **kept)
+    everything = batches_of(loader)
+    for call in itertools.count(step, step):
+        if persistent == "second epoch":
+            batches_of(loader)
+        else:
+            loader.close()
+        interruption = Interruption(loader, call, monkeypatch)
+        batches = interruption.iterate()
+        if interruption.closer is None:
+            assert batches_of(batches) == everything, "nobody has closed it"
+            break
+        assert ended(interruption.closer)
+        # Up to where the loader begins to make it, it was closed before.
+        assert batches_of(batches) == [] if call > 2 * step else batches_of(batches) in ([], everything)
+        assert batches_of(loader) == everything, "the loader can be iterated again"
+    assert call > 5 * step
+    loader.close()
+
+
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+def test_closing_at_any_moment_of_an_epoch(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(8), 2, persistent=True, **on("thread", 1))
+    everything = batches_of(loader)
+    for _ in range(100):
+        begins = threading.Barrier(2)
+        thread, outcome = in_thread(lambda: (begins.wait(SOON_S), batches_of(loader))[1])  # noqa: B023
+        begins.wait(SOON_S)
+        loader.close()
+        assert ended(thread)
+        assert outcome[0] == everything[: len(outcome[0])]
+    loader.close()
 
 
 # -- next() inside of next() ---

@@ -113,14 +113,16 @@ class TorchBatches(Iteration):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
-        order = loader._next_order()
-        if self.closed:
-            self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
-            return
-        self._count_epoch(loader)
-        with loader._seeds.drawing():
-            self._shared_seed = self._seed_pipes(loader, first=False)
-        self.begin_again(loader, order)
+        with loader._running.beginning(loader._give_back) as beginning:
+            order = loader._next_order()
+            if self.closed:
+                self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
+            else:
+                self._count_epoch(loader)
+                with loader._seeds.drawing():
+                    self._shared_seed = self._seed_pipes(loader, first=False)
+                self.begin_again(loader, order)
+            beginning.begun(self)
 
     @property
     def _num_yielded(self) -> int:
