@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -226,7 +227,7 @@ class Interruption:
     """
 
     def __init__(self, loader: Any, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loader, self.call, self.count = loader, call, 0
+        self.loader, self.call, self.count, self.pid = loader, call, 0, os.getpid()
         self.closer: threading.Thread | None = None
         self._goes_on = threading.Event()
         wait = Entrance.wait
@@ -247,6 +248,9 @@ class Interruption:
             sys.setprofile(None)
 
     def _count(self, frame: FrameType, event: str, _: Any) -> None:
+        if os.getpid() != self.pid:
+            sys.setprofile(None)  # a worker that was forked meanwhile
+            return
         if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
             return
         self.count += 1
@@ -285,9 +289,9 @@ def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batche
             break
         assert ended(interruption.closer)
         # Up to where the loader begins to make it, it was closed before.
-        assert batches_of(batches) == [] if call > 2 * step else batches_of(batches) in ([], everything)
+        assert batches_of(batches) == [] if call > 40 else batches_of(batches) in ([], everything)
         assert batches_of(loader) == everything, "the loader can be iterated again"
-    assert call > 5 * step
+    assert call > 200
     loader.close()
 
 
