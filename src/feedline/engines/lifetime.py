@@ -100,10 +100,10 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
         raise
 
 
-def start_forkserver(spec: WorkerSpec, worker_module: str) -> None:
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
     """Start the fork server, which imports once what every worker would import for itself."""
     sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
-    forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
+    return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
 _workers: References[BaseProcess] = References()

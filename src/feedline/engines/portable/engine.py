@@ -93,12 +93,15 @@ class PortableEngine(LaneEngine[_Errand]):
         self._started = True
         method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, self._spec), interrupts.put_off(starts_process=False):
+            preloading = None
             if method == "forkserver":
-                lifetime.start_forkserver(self._spec, worker_side.__name__)
+                preloading = lifetime.start_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
                 resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
             for number in range(self.worker_count):
                 self._channels.append(self._launch(number, 0))
+            if preloading is not None:
+                preloading.report()
             for channel in self._channels:  # after the last fork
                 self._look_after(channel)
 

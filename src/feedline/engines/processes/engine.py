@@ -29,6 +29,7 @@ import numpy as np
 from feedline.engines import handles, interrupts, lifetime
 from feedline.engines.base import WorkerEngine
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.engines.forkserver import Preloading
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.channel import Channel, sockets_of_others
@@ -77,6 +78,7 @@ class ProcessEngine(WorkerEngine):
         """What workers have said besides their batches, which follow."""
         self._method = ""
         self._started = False
+        self._preloading: Preloading | None = None
         self._payload: Payload | None = None
         """What a worker that is not forked is told, in the same words as all the others."""
         self._leaving: list[BaseProcess] = []
@@ -95,7 +97,7 @@ class ProcessEngine(WorkerEngine):
                 for number in range(self.worker_count):
                     self._add(Channel(number))
             if self._method == "forkserver":
-                lifetime.start_forkserver(spec, start.__name__)
+                self._preloading = lifetime.start_forkserver(spec, start.__name__)
             if self._method != "fork":
                 self._payload = Payload(spec)
 
@@ -107,6 +109,8 @@ class ProcessEngine(WorkerEngine):
             limits = self._before_forks()
             for channel in self._channels:
                 self._launch(channel, limits)
+            if self._preloading is not None:
+                self._preloading.report()
 
     def _before_forks(self) -> list[Any]:
         """Look through the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
