@@ -182,6 +182,12 @@ class WorkerBatches(ExclusiveBatches):
         """Process ids of the workers; none of threads."""
         return [] if self.driver.closed else self.driver.engine.pids
 
+    # Any: processes or threads.
+    @property
+    def workers(self) -> list[Any]:
+        """See `Engine.workers`."""
+        return self.driver.engine.workers
+
     @property
     def checkpoint(self) -> Checkpoint:
         """What tells how far the training loop is."""

@@ -13,6 +13,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
+from feedline.driver.batches import WorkerBatches
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
@@ -162,6 +163,14 @@ class TorchBatches(Iteration):
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
         warnings.warn(message, stacklevel=3)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The workers under torch's name for them, also when they have ended: processes, or threads, which have no `pid`.
+
+        Empty without workers, and with those of Ray, which may be on other machines.
+        """
+        return self._batches.workers if isinstance(self._batches, WorkerBatches) else []
 
     def _shutdown_workers(self) -> None:
         """The name under which frameworks end torch's iterators."""

@@ -83,6 +83,8 @@ class ProcessEngine(WorkerEngine):
         """What a worker that is not forked is told, in the same words as all the others."""
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced, and may take a moment to end."""
+        self._ended: list[Any] = []
+        """The workers, after `close`."""
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
 
@@ -208,6 +210,10 @@ class ProcessEngine(WorkerEngine):
     def pids(self) -> list[int]:
         """Process ids of the workers."""
         return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
+
+    @property
+    def workers(self) -> list[Any]:
+        return self._ended or [channel.process for channel in self._channels if channel.process is not None]
 
     def submit(self, worker: int, task: Task) -> None:
         try:
@@ -429,8 +435,8 @@ class ProcessEngine(WorkerEngine):
         processes = [channel.process for channel in self._channels if channel.process is not None] + self._leaving
         lifetime.end(processes)
         for process in processes:
-            with contextlib.suppress(ValueError):  # it would not even be killed
-                process.close()
+            lifetime.is_over(process)  # or it would not even be killed
+        self._ended = self.workers
         for channel in self._channels:
             channel.close()
         self._channels.clear()
