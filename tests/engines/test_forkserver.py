@@ -134,7 +134,9 @@ def found(tmp_path: Path) -> list[dict[str, Any]]:
     # Not from the folder of the program: the server has to be told where its modules are.
     ran = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, "of each server"
+    assert ran.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, (
+        "of each server"
+    )
     assert len(ran.stderr.splitlines()) == 2
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
@@ -184,8 +186,8 @@ import counted
 from feedline import Loader
 
 if __name__ == "__main__":
-    pids = [pid for epoch in range(2) for pid, _ in Loader(counted.Numbers(), None, workers=2, start_method="forkserver")]
-    print(os.getpid(), *pids)
+    loader = Loader(counted.Numbers(), None, workers=2, start_method="forkserver")
+    print(os.getpid(), *(pid for epoch in range(2) for pid, _ in loader))
 """
 
 
@@ -195,7 +197,7 @@ FOLDERS = [str(Path(module.__file__ or "").parents[1]) for module in (feedline, 
 def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(program)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, *options, folder / "train.py"]
+    command = [sys.executable, *options, str(folder / "train.py")]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, cwd=folder)
 
 

@@ -113,7 +113,7 @@ class Engine(ABC):
 
     # Any: a process of multiprocessing's, or a thread.
     @property
-    def workers(self) -> list[Any]:
+    def worker_objects(self) -> list[Any]:
         """The workers as Python knows them, by number: processes or threads. Empty if they are neither, or elsewhere.
 
         They answer `is_alive`, `join` and, if they are processes, `pid` and `exitcode`; also when they have ended, and

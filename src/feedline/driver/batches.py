@@ -184,9 +184,9 @@ class WorkerBatches(ExclusiveBatches):
 
     # Any: processes or threads.
     @property
-    def workers(self) -> list[Any]:
-        """See `Engine.workers`."""
-        return self.driver.engine.workers
+    def worker_objects(self) -> list[Any]:
+        """See `Engine.worker_objects`."""
+        return self.driver.engine.worker_objects
 
     @property
     def checkpoint(self) -> Checkpoint:

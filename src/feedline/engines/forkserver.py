@@ -4,7 +4,7 @@ Workers that it forks have to import what the program and its dataset import. Wh
 already: an epoch then starts about as fast as with fork. The server imports modules, and does not run the main program,
 whose code each worker runs for itself: a file or a CUDA context that it opens is not to be shared by all of them.
 
-The server is a new interpreter. Python gives it the names of modules, but up to 3.13 not the `sys.path` to look for them.
+The server is a new interpreter. Python gives it the names of modules, but up to 3.13 not the `sys.path` to search.
 A program that has inserted folders there may have feedline itself in one of them. So the server gets two environment
 variables while it is started: PYTHONPATH with a folder that holds `feedline_preload` alone, which the server imports by
 name, and one with names, path and what PYTHONPATH was before. It removes both again.

@@ -101,7 +101,7 @@ class ThreadEngine(LaneEngine[Task]):
         self._threads[worker].join(_PATIENCE_S)
 
     @property
-    def workers(self) -> list[Any]:
+    def worker_objects(self) -> list[Any]:
         return list(self._threads)
 
     def stack(self, worker: int) -> str | None:

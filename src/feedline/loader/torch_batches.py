@@ -166,11 +166,11 @@ class TorchBatches(Iteration):
 
     @property
     def _workers(self) -> list[Any]:
-        """The workers under torch's name for them, also when they have ended: processes, or threads, which have no `pid`.
+        """The workers under torch's name for them, also when they have ended: processes or threads.
 
-        Empty without workers, and with those of Ray, which may be on other machines.
+        Threads have no `pid`. The list is empty without workers, and with those of Ray, which may be on other machines.
         """
-        return self._batches.workers if isinstance(self._batches, WorkerBatches) else []
+        return self._batches.worker_objects if isinstance(self._batches, WorkerBatches) else []
 
     def _shutdown_workers(self) -> None:
         """The name under which frameworks end torch's iterators."""

@@ -168,7 +168,7 @@ class PortableEngine(LaneEngine[_Errand]):
         return [channel.process.pid or 0 for channel in self._present()]
 
     @property
-    def workers(self) -> list[Any]:
+    def worker_objects(self) -> list[Any]:
         return self._ended or [channel.process for channel in self._present()]
 
     def _present(self) -> list[_Channel]:
@@ -211,7 +211,7 @@ class PortableEngine(LaneEngine[_Errand]):
                 channel.thread.join(_THREAD_PATIENCE_S)
         for process in processes:
             lifetime.is_over(process)  # or it would not even be killed
-        self._ended = self.workers
+        self._ended = self.worker_objects
         self._channels.clear()
         self._answers = queue.SimpleQueue()  # with the batches nobody asked for
 

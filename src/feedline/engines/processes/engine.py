@@ -212,7 +212,7 @@ class ProcessEngine(WorkerEngine):
         return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
 
     @property
-    def workers(self) -> list[Any]:
+    def worker_objects(self) -> list[Any]:
         return self._ended or [channel.process for channel in self._channels if channel.process is not None]
 
     def submit(self, worker: int, task: Task) -> None:
@@ -436,7 +436,7 @@ class ProcessEngine(WorkerEngine):
         lifetime.end(processes)
         for process in processes:
             lifetime.is_over(process)  # or it would not even be killed
-        self._ended = self.workers
+        self._ended = self.worker_objects
         for channel in self._channels:
             channel.close()
         self._channels.clear()
