@@ -234,5 +234,8 @@ class Resources:
         arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
         if arena is not None:
             self._given_up.append(arena)
-        while self._given_up and not is_used():
-            self._given_up.pop().close()
+        if is_used():
+            return
+        given_up, self._given_up = self._given_up, []
+        for arena in given_up:
+            arena.close()
