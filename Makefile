@@ -6,21 +6,24 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test processes at a time. Three keep two cores busy.
-JOBS ?= 3
+# Test files at a time: one more than there are cores keeps them busy.
+JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE
 # How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
+RUNS ?= 5
 SEED ?=
 
-.PHONY: help demo test pytest slow frameworks ray ray-drill drill quick lint format types bench hooks clean
+.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (about seven and a half minutes on two cores)"
-	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
+	@echo "make test    lint, types, tests: what CI runs (TIME on two cores)"
+	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
+	@echo "make test-times     the tests of make test, and what each folder and file costs"
+	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make ray     workers on a Ray cluster of this machine"
 	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
@@ -64,9 +67,16 @@ test: lint
 pytest: $(VENV)/.installed-dev
 	+$(BIN)/python -m pytest -m "not slow and not ray" --processes $(JOBS)
 
+# CPU seconds by folder and by file, and the tests that took longest.
+test-times: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow and not ray" --processes $(JOBS) --costs --durations=40
+
+test-hostile: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.hostile --runs $(RUNS)
+
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=thorough
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=thorough --processes 2
 
 # Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
 frameworks:

@@ -1,8 +1,8 @@
 """Question: when one sample in a hundred is slow, how much of the workers' time is lost to keeping batches in order?
 
-Knob: the number of workers and feedline's engine; `--unordered` lets batches come as they finish.
-`--draws` has every sample draw a random number: then batches stay with their workers, so that the numbers are torch's,
-and nothing but running ahead keeps the others busy.
+Knob: the number of workers and feedline's engine; `--unordered` lets batches come as they finish. `--seed` gives
+feedline's loader a seed: then work moves from a late worker process to an idle one. Without a seed each process keeps
+its share, as in torch's loader, and idle ones run ahead in theirs; threads share all work in any case.
 
 Held still: samples sleep 1 ms and a fixed 1 % of them 200 ms, which ones depending on the index alone; batches of 16,
 four workers, no shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the
@@ -13,7 +13,7 @@ time it took. 100 % would mean that no worker ever waited for another one. Count
 single measurement may be off by a slow sample or two; the spread over the rounds shows it.
 
     python -m benchmarks.w6_stragglers
-    python -m benchmarks.w6_stragglers --draws
+    python -m benchmarks.w6_stragglers --seed 1
     python -m benchmarks.w6_stragglers --engine thread --workers 4 16
 """
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--slow-ms", type=float, default=200.0)
     parser.add_argument("--slow-share", type=float, default=0.01)
     parser.add_argument("--prefetch", type=int, help="prefetch_factor of both loaders; torch's default if unset")
-    parser.add_argument("--draws", action="store_true", help="every sample draws a random number")
+    parser.add_argument("--seed", type=int, help="seed= of feedline's loader; none if unset")
     parser.add_argument("--unordered", action="store_true", help="in_order=False for both loaders")
     arguments = parser.parse_args(argv)
     # One length for all worker counts, so that the slow samples are the same ones.
@@ -50,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         usual_s=arguments.usual_ms / 1e3,
         slow_s=arguments.slow_ms / 1e3,
         slow_share=arguments.slow_share,
-        draws=arguments.draws,
     )
     arguments.counted_batches = arguments.batches
     case: harness.Case = {"order": "as finished" if arguments.unordered else "in order"}
-    entries = list(rows.loaders(arguments, case, rows.same(dataset), in_order=not arguments.unordered))
+    ours = {} if arguments.seed is None else {"seed": arguments.seed}
+    entries = list(rows.loaders(arguments, case, rows.same(dataset), ours=ours, in_order=not arguments.unordered))
     outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:

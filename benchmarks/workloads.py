@@ -68,16 +68,12 @@ class SplitIntegers(Integers):
 
 
 class Stragglers(Dataset[int]):
-    """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone.
+    """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone."""
 
-    If it draws, each sample draws one number from the worker's generator, as augmentation does.
-    """
-
-    def __init__(self, length: int, *, usual_s: float, slow_s: float, slow_share: float, draws: bool = False) -> None:
+    def __init__(self, length: int, *, usual_s: float, slow_s: float, slow_share: float) -> None:
         self.length = length
         self.usual_s = usual_s
         self.slow_s = slow_s
-        self.draws = draws
         self.slow = frozenset(random.Random(0).sample(range(length), round(length * slow_share)))
 
     def __len__(self) -> int:
@@ -85,8 +81,6 @@ class Stragglers(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         time.sleep(self.sleep_s(index))
-        if self.draws:
-            random.random()
         return index
 
     def sleep_s(self, index: int) -> float:

@@ -27,9 +27,9 @@ import numpy as np
 import pytest
 
 from feedline.transport import forks
-from tests import program_server, side_by_side
+from tests import parallel, program_server
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
-from tests.thinning import THOROUGH, thin, try_fewer_examples, turn
+from tests.sampling import sample
 
 # Looking for a GPU must not open it: tests run in processes that are forked after all were collected.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -40,7 +40,7 @@ ENGINES = ("inline", "thread", "process")
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 # How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
-GRACE_S = 10.0
+GRACE_S = 60.0
 
 # Threads of the test runner.
 RUNNER_THREADS = ("pytest_timeout", "pydevd", "AnyIO worker thread")  # the last: of servers that a file shares
@@ -83,30 +83,61 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Nothing of a test depends on how fast its machine is.
-for _profile in ("unhurried", THOROUGH):
+# No test depends on how fast its machine is. `make slow` tries four times as many examples of each property.
+for _profile, _examples in (("quick", 25), ("thorough", 100)):
     hypothesis.settings.register_profile(
-        _profile, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        _profile, max_examples=_examples, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
-hypothesis.settings.load_profile("unhurried")
+hypothesis.settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processes", type=int, default=1, help="in how many processes tests run side by side")
+    parser.addoption("--processes", type=int, default=1, help="how many test files run at a time")
+    parser.addoption("--costs", action="store_true", help="show what folders and files cost, with --processes")
 
 
 gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Leave out what `make slow` runs, and order the rest for several test processes."""
-    thin(items)
-    if config.getoption("--hypothesis-profile") != THOROUGH:
-        try_fewer_examples(items)
-    yield
-    if config.getoption("--processes") > 1:
-        items.sort(key=turn)
+def _forks_files(config: pytest.Config) -> bool:
+    """Whether this process runs no tests itself: it forks one process per file."""
+    is_forked = hasattr(config, "workerinput")
+    return config.getoption("--processes") > 1 and not is_forked and not config.option.collectonly
+
+
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Leave the tests alone where each file is collected by a process of its own; import what most of them need."""
+    if not _forks_files(session.config):
+        return None
+    program_server.launch()
+    _import_what_most_files_need()
+    pytest_collection_finish(session)
+    return True
+
+
+def _import_what_most_files_need() -> None:
+    """Import what would otherwise be imported in each of hundreds of processes; nothing that starts threads."""
+    import torch.utils.data  # noqa: F401
+
+    import feedline
+
+    for name in feedline.__all__:
+        getattr(feedline, name)
+    for name in feedline.datasets.__all__:
+        getattr(feedline.datasets, name)
+
+    @hypothesis.settings(max_examples=20, database=None)
+    @hypothesis.given(hypothesis.strategies.integers())
+    def try_some_examples(_: int) -> None:
+        """Hypothesis looks through the sources of all modules for interesting constants before it draws."""
+
+    try_some_examples()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what `make slow` runs."""
+    sample(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -119,8 +150,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # cores have tests of their own.
         sys.modules["torch"].set_num_threads(1)
         _keep_no_stacks(sys.modules["torch"])
-    if session.config.getoption("--processes") == 1:
+    if not hasattr(session.config, "workerinput"):
         program_server.move_to_huge_pages()
+        if not _forks_files(session.config):
+            parallel.keep_children_quiet()
 
 
 def _keep_no_stacks(torch: ModuleType) -> None:
@@ -130,10 +163,10 @@ def _keep_no_stacks(torch: ModuleType) -> None:
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    processes = session.config.getoption("--processes")
-    if processes == 1 or session.testsfailed or session.config.option.collectonly:
+    if not _forks_files(session.config):
         return None
-    return side_by_side.run(session, processes)
+    parallel.run(session, session.config.getoption("--processes"))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -235,14 +268,15 @@ class Surroundings:
 
 def _descendants() -> set[int]:
     """Every process below this one, less the servers that multiprocessing and tests keep for the life of a program."""
-    programs = program_server.running()
+    programs, _ = program_server.kept_by_this_process()
     servers = {
-        programs and programs.pid,
+        *programs,
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
     found: set[int] = set()
-    waiting = [os.getpid()]
+    server = program_server.running()
+    waiting = [os.getpid(), *([server.pid] if server else [])]
     while waiting:
         for pid in _children(waiting.pop()):
             if "/playwright/driver/" in _command(pid):
@@ -316,10 +350,10 @@ def _open_files() -> dict[int, str]:
 
     Those are the ways to their servers and the socket on which a process hands descriptors to others.
     """
-    programs = program_server.running()
+    _, programs = program_server.kept_by_this_process()
     listener = getattr(getattr(_sharer, "_listener", None), "_listener", None)
     servers = {
-        programs and programs.connection.fileno(),
+        *programs,
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
         listener._socket.fileno() if listener is not None else None,

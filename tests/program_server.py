@@ -7,8 +7,9 @@ and libraries that it was forked with, as an interpreter does at last, would cop
 second. A test of what happens then asks for it (`finalizes`). One of what is imported when, of memory or threads, or of
 the interpreter's options starts a new interpreter.
 
-Every test process starts one server, which ends with it. The server is the parent of the programs: it waits for each
-and writes its status into a pipe, whose other end `Forked` has.
+Every test process has a server, which ends with it. It is the parent of the programs: it waits for each and writes its
+status into a pipe, whose other end `Forked` has. The servers are forked from one process, the origin, which imports
+torch once for all test processes of a run.
 """
 
 from __future__ import annotations
@@ -180,8 +181,18 @@ def running() -> Server | None:
     return _server() if _server.cache_info().currsize else None
 
 
+def cpu_s() -> float:
+    """The processor time of the programs that this process has started and that have ended."""
+    server = running()
+    if server is None:
+        return 0.0
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 @functools.cache
-def _server() -> Server:
+def launch() -> socket.socket:
+    """Start the process that servers are forked from. Processes that are forked later use the same one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -190,9 +201,31 @@ def _server() -> Server:
             cwd=_ROOT,
             start_new_session=True,  # Ctrl-C is for the tests
         )
+    _origin_pids.append(process.pid)
     atexit.register(ours.close)
-    process.returncode = 0  # nobody waits for it: it ends when this process does
-    return Server(process.pid, ours)
+    process.returncode = 0  # it is not waited for: it ends when the last process that has `ours` does
+    return ours
+
+
+_origin_pids: list[int] = []
+
+
+def kept_by_this_process() -> tuple[set[int], set[int]]:
+    """Processes and descriptors that stay until the test process ends: those of the server and of its origin."""
+    server = running()
+    pids = {*_origin_pids, *([server.pid] if server else [])}
+    fds = {launch().fileno() for _ in range(launch.cache_info().currsize)}
+    return pids, fds | ({server.connection.fileno()} if server else set())
+
+
+@functools.cache
+def _server() -> Server:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(launch(), [b"server"], [theirs.fileno()])
+    atexit.register(ours.close)
+    (pid,) = _STATUS.unpack(ours.recv(_STATUS.size))
+    return Server(pid, ours)
 
 
 def move_to_huge_pages() -> None:
@@ -210,7 +243,25 @@ def move_to_huge_pages() -> None:
             madvise(first, end - first, collapse)
 
 
-# -- in the server ---
+# -- in the origin and in the servers ---
+
+
+def _fork_servers(origin: socket.socket) -> socket.socket | None:
+    """Fork a server per request. Returns its connection there, and None in the origin when no test process is left."""
+    while True:
+        text, fds, _, _ = socket.recv_fds(origin, 16, 1)
+        if not text:
+            return None
+        (fd,) = fds
+        if os.fork() == 0:
+            origin.close()
+            connection = socket.socket(fileno=fd)
+            connection.send(_STATUS.pack(os.getpid()))
+            return connection
+        os.close(fd)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _serve(connection: socket.socket) -> _Request | None:
@@ -338,7 +389,11 @@ if __name__ == "__main__":
     gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
     move_to_huge_pages()
     _this = sys.modules["__main__"]  # whose names are in use until the end
-    with socket.socket(fileno=int(sys.argv[1])) as _connection:
-        _request = _serve(_connection)
+    with socket.socket(fileno=int(sys.argv[1])) as _origin:
+        _own = _fork_servers(_origin)
+    _request = None
+    if _own is not None:
+        with _own:
+            _request = _serve(_own)
     if _request is not None:
         (_run if _request.finalizes else _run_and_leave)(_request)

@@ -58,10 +58,10 @@ def run_ranks(world_size: int, folder: Path, part: Callable[..., Any], *argument
     for (receiver, sender), process in zip(pipes, ranks, strict=True):
         sender.close()
         try:
-            assert receiver.poll(60), "a rank does not answer"
+            assert receiver.poll(100), "a rank does not answer"
             reports.append(pickle.loads(receiver.recv_bytes()))
         finally:
-            process.join(10)
+            process.join(100)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -56,9 +56,16 @@ def page_id(page: Path) -> str:
 
 
 PAGES_WITH_CODE = [page for page in PAGES if runnable_lines(page.read_text(encoding="utf-8")).strip()]
+READ_FIRST = ("README.md", "docs/quickstart.md")  # what `make test` runs; the other pages are slow
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=page_id)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page_id(page), marks=() if page_id(page) in READ_FIRST else pytest.mark.slow)
+        for page in PAGES_WITH_CODE
+    ],
+)
 def test_code_of_page_runs(page: Path, tmp_path: Path) -> None:
     for package in " ".join(NEEDS.findall(page.read_text(encoding="utf-8"))).split():
         need(package)

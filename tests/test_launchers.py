@@ -171,7 +171,7 @@ def started(command: list[str], says: str, environment: dict[str, str]) -> Itera
             yield
         finally:
             server.terminate()
-            server.communicate(timeout=60)
+            server.communicate(timeout=100)
 
 
 @pytest.mark.parametrize(

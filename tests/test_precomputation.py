@@ -14,8 +14,10 @@ import feedline
 from feedline.datasets.cache import PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, drop_other, head_of, read_store, write_store
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
+from tests.datasets.contract import SourceContract
+
+pytestmark = pytest.mark.sample(2)
 
 
 class Squares:
@@ -108,6 +110,7 @@ feedline.precompute(Slow(), sys.argv[1], progress=False)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],

@@ -111,7 +111,7 @@ def test_descriptors_keep_their_numbers() -> None:
         program = program_server.start(text, stdin=fd, stdout=fd, stderr=fd, pass_fds=[writer])
         os.close(writer)
         assert answer.read() == b"heard"
-        assert program.wait(30) == 0
+        assert program.wait(100) == 0
 
 
 def test_a_program_that_takes_too_long_is_killed() -> None:

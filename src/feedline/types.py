@@ -258,8 +258,6 @@ class Result:
     notes: Notes | None = None
     read: int | None = None
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
-    bound: bool = False
-    """True if what this worker makes may depend on which worker it is."""
     times: bytes | tuple[int, int, int] = (0, 0, 0)
     """DONE: when the worker began (`time.monotonic_ns`; 0 if it does not say), and how much of `busy_ns` it fetched and
     collated. Perhaps as `TIMES` packs it: most are never looked at."""

@@ -13,6 +13,8 @@ import torch
 from feedline import DataLoader
 from feedline.abc.stateful import is_stateful
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Both:
     def state_dict(self) -> dict[str, int]:

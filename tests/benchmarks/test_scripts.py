@@ -23,6 +23,8 @@ pytest.importorskip("rich")
 from feedline.bench.harness import Side
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(6)
+
 BRIEF = ["--rounds", "1", "--repeats", "0"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -327,6 +329,7 @@ def test_programs_that_keep_something(case: str) -> None:
     assert figures["peak"] >= figures["end"]
 
 
+@pytest.mark.slow
 def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     svg, rows = tmp_path / "scale.svg", tmp_path / "scale.jsonl"
     small = ["--workers", "24", "--ranks", "4", "2", "3", "--nodes", "4", "--minutes", "22", "--depths", "2", "6"]
@@ -366,6 +369,7 @@ def test_numbers_may_be_written_short() -> None:
     assert parser.parse_args(["--json"]).json == "-"
 
 
+@pytest.mark.slow
 def test_program_that_fails_says_why(tmp_path: Path) -> None:
     run = importlib.import_module("benchmarks.program").run
     with pytest.raises(RuntimeError, match="FileNotFoundError"):

@@ -26,6 +26,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:
     write_pictures(tmp_path, 32)
     flags = Namespace(seconds=0.1, warmup=8)

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.packing.stores import taken
+
+pytestmark = pytest.mark.sample(4)
 
 POINTS = """
 import os, threading
@@ -20,7 +21,7 @@ class Points:
     def __getitem__(self, index):
         if index == int(os.environ.get("STOP_AT", -1)):
             open("reached", "w").close()
-            threading.Event().wait(60)  # for the signal
+            threading.Event().wait()  # for the signal
         return {"index": index}
 points = Points()
 """
@@ -51,6 +52,7 @@ def group_is_empty(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "everybody", "stop_at"),
     [
@@ -67,10 +69,8 @@ def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
         assert process.poll() is None, process.communicate()
-    begin = time.monotonic()
     (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
-    said, complaint = process.communicate(timeout=30)
-    assert time.monotonic() - begin < 20, "it does not wait for the sample"
+    said, complaint = process.communicate(timeout=100)  # it does not wait for the sample, which never comes
     assert process.returncode == 130, complaint
     assert said == ""
     lines = [line for line in complaint.splitlines() if line.startswith("feedline: ")]
@@ -85,7 +85,7 @@ def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at
     assert (tmp_path / "out.packing").exists() == is_kept
     assert not (tmp_path / "out").exists()
     second = start(tmp_path, "--workers", workers, stop_at=-1)
-    said, complaint = second.communicate(timeout=60)
+    said, complaint = second.communicate(timeout=100)
     assert second.returncode == 0, complaint
     assert ("were there from the run before" in said) == is_kept
     assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

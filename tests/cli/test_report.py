@@ -51,6 +51,28 @@ def test_a_file_that_is_no_recording_is_refused(
     assert not (tmp_path / "run.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"cores":16', '"cores":1e999'),
+        ('"cores":16', f'"cores":{"9" * 5000}'),
+        ('"epochs":[', f'"epochs":[{"[" * 9999}'),
+    ],
+)
+def test_a_damaged_recording_ends_with_a_sentence(
+    tmp_path: Path, before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    text = (tmp_path / "run.json").read_text()
+    assert before in text
+    (tmp_path / "run.json").write_text(text.replace(before, after, 1))
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("feedline: ")
+    assert "run.json is" in told
+    assert not (tmp_path / "run.html").exists()
+
+
 def test_a_recording_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "run.json")]) == 1
     assert "No such file" in capsys.readouterr().err

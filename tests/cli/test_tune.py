@@ -12,6 +12,8 @@ import pytest
 from feedline.cli.main import main
 from tests import program_server
 
+pytestmark = pytest.mark.sample(2)
+
 OWN = Path(__file__).parent / "own_datasets.py"
 BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"
 PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"

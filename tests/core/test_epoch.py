@@ -24,6 +24,7 @@ from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
+from tests.sampling import examples
 
 costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
 
@@ -90,7 +91,7 @@ def test_a_death_ends_the_epoch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     table=st.lists(costs, min_size=1, max_size=30),
     deaths=st.lists(st.tuples(st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0, 2.5, 7.0]), st.integers(0, 3)), max_size=3),
@@ -336,7 +337,7 @@ def test_a_failed_batch_counts_as_delivered() -> None:
         assert bench.epoch.progress.delivered == 2
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     already=st.sets(st.integers(1, 19), max_size=12),
     table=st.lists(costs, min_size=20, max_size=20),
@@ -416,7 +417,7 @@ class Ending(SteppingEngine):
         return result
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     table=st.lists(costs, min_size=60, max_size=60),
     workers=st.integers(1, 4),

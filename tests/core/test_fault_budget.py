@@ -17,6 +17,9 @@ from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
 from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
 from tests.loader.dice import Case
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(2)
 
 
 def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: Any) -> Fault:
@@ -295,7 +298,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(cases())
 def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
     try:
@@ -310,7 +313,7 @@ def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None
         assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases(), st.data())
 def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
     assume(len({*case.bad, *case.killers}) <= _MOST_NEIGHBOURS)

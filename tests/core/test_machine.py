@@ -5,9 +5,11 @@ There is no engine: the tests say what workers do. Workers that die, grow or do 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from feedline.core.decisions import FORGET, TAKE_BACK, Decision
+from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK, Decision
 from feedline.types import Call, Result, ResultKind, Resume
 from tests.core.world import Halves, World
 
@@ -85,12 +87,12 @@ def test_a_number_is_never_used_again() -> None:
 # -- work that moves to an idle worker ---
 
 
-def let_relieve(world: World, kind: ResultKind = ResultKind.DONE) -> list[Decision]:
+def let_relieve(world: World) -> list[Decision]:
     """Let worker 1 do all it has, and what worker 0 is at be late; returns what is decided."""
     while True:
         world.decided()
         if world.tasks[1]:
-            world.answer(1, kind)
+            world.answer(1)
         elif world.take() < 0:
             break
     assert world.epoch.in_flight[world.epoch.expected].worker == 0
@@ -187,37 +189,78 @@ def test_a_call_does_not_move() -> None:
     assert world.counters.relieved == 0
 
 
-def test_work_that_may_be_bound_to_its_worker_moves_when_both_have_shown_that_it_is_not() -> None:
-    world = World(8, depth=3, binds=True)
-    assert let_relieve(world) == [], "what the late one does is not known"
-    world.answer(0)
-    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
-
-
-@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED])
-def test_work_of_which_one_worker_said_that_it_is_bound_never_moves(kind: ResultKind) -> None:
-    world = World(9, workers=3, depth=3, binds=True, restarts=1)
-    world.answer(0)
-    world.answer(2, kind, bound=True)
+def test_batches_that_may_depend_on_their_worker_stay_with_it() -> None:
+    world = World(24, workers=3, moves=False)
     assert let_relieve(world) == []
-    world.replace(2)
-    assert let_relieve(world) == []
+    assert world.counters.relieved == 0
+    assert world.counters.run_ahead > 0, "the idle worker runs ahead in its own share"
+    given = world.given()
+    assert given[0] == [[0], [3], [6]]
+    assert given[1] == [[7]]
 
 
-@pytest.mark.parametrize("replaced", [0, 1])
-def test_a_worker_that_is_new_has_not_shown_that_work_may_move(replaced: int) -> None:
-    world = World(8, depth=4, binds=True, restarts=1)
-    world.answer(0)
+def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
+    """Have no worker begin anything; return from where to where the last task moved, at most so many times."""
+    taken: list[tuple[int, int]] = []
+    for _ in range(moves * 20):
+        world.machine.now_s += 0.1
+        world.machine.wait()
+        for what, worker, *_ in world.decided():
+            if what is not TAKE_BACK or len(taken) == moves:
+                return taken
+            world.take_back(worker, begun=0)
+            world.decided()
+            taken.append((worker, next(number for number, tasks in enumerate(world.tasks) if tasks)))
+        world.machine.judge_lateness()
+    return taken
+
+
+def last_task(**options: Any) -> World:
+    """Return a world of three idle workers, the first of which was just given the last task."""
+    world = World(4, workers=3, depth=1, **options)
+    for worker in (0, 1, 2):
+        world.answer(worker)
+    assert [world.take() for _ in range(3)] == [0, 1, 2]
+    assert world.given() == [[[3]], [], []]
+    return world
+
+
+def test_a_task_visits_each_stopped_worker_once_and_its_last_holder_is_replaced() -> None:
+    world = last_task(timeout_s=2.0, restarts=100)
+    assert stop_all(world, 10) == [(0, 1), (1, 2)]
+    for _ in range(100):
+        world.machine.wait()
+        world.machine.judge_lateness()
+        looks = world.decided()
+        if looks:
+            break
+        world.machine.now_s += 0.1
+    assert looks == [(LOOK_AT, 2, True)]
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout_s": 1000.0}, {"restarts": 100}])
+def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(options: dict[str, Any]) -> None:
+    assert stop_all(last_task(**options), 6) == [(0, 1), (1, 2), (2, 0), (0, 1), (1, 2), (2, 0)]
+
+
+def test_a_worker_that_answers_may_get_work_of_others_again() -> None:
+    world = World(4, workers=2, depth=1, timeout_s=2.0, restarts=100)
     world.answer(1)
-    world.replace(replaced)
-    assert let_relieve(world, ResultKind.FAILED if replaced else ResultKind.DONE) == []
-
-
-def test_neither_a_call_nor_a_failure_shows_that_work_may_move() -> None:
-    world = World(8, depth=4, binds=True)
-    world.machine.call(Call("set_epoch", (1,)))
-    world.answer(0, ResultKind.FAILED)
-    assert let_relieve(world, ResultKind.FAILED) == []
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=0)
+    assert world.given() == [[], [[0]]]
+    world.answer(1)
+    assert (world.take(), world.take()) == (0, 1)
+    assert world.given() == [[[2]], [[3]]]
+    world.answer(0)
+    world.machine.now_s += 1000.0
+    assert world.take() == 2
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 1, 1)]
+    world.take_back(1, begun=0)
+    assert world.given() == [[[3]], []]
 
 
 # -- leaving an epoch ---

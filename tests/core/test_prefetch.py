@@ -18,11 +18,12 @@ from feedline.core import prefetch
 from feedline.core.prefetch import _UNKNOWN_S, RUN_AHEAD, Limits, Pace, window_size
 from feedline.schedulers import InOrder, Unordered
 from tests.loader.epochs import Bench, numbers, slow_at
+from tests.sampling import examples
 
 costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     table=st.lists(costs, min_size=1, max_size=30),
     workers=st.integers(1, 5),

@@ -24,6 +24,7 @@ from feedline.faults import Policy, Replace, Retry
 from feedline.faults.policy import FunctionPolicy
 from feedline.types import Share, Task
 from tests.loader.dice import Case, Run
+from tests.sampling import examples
 
 RAISES = Policy()
 REPLACES = Policy(otherwise="replace", max_share=1.0)
@@ -53,7 +54,7 @@ def numbers(batches: list[list[int]]) -> list[int]:
 # -- samples that kill ---
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases())
 def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> None:
     raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
@@ -65,7 +66,7 @@ def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> Non
     assert run.counters.restarts == len(run.said)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases(), st.data())
 def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st.DataObject) -> None:
     whole = case.begin().take()
@@ -74,7 +75,7 @@ def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st
     assert head + replace(case, workers=3).begin(run.snapshot()).take() == whole
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     cases(), st.dictionaries(st.integers(0, 23), st.integers(1, 6), max_size=4), st.sampled_from(["in order", "whim"])
 )
@@ -87,7 +88,7 @@ def test_accidents_lose_nothing(case: Case, accidents: dict[int, int], order: st
     assert all(accidents[index] >= 2 for index in convicted)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(cases(), st.integers(2, 3))
 def test_with_other_ranks_the_number_of_batches_stays(case: Case, world_size: int) -> None:
     case = replace(case, bad=(), killers=case.killers[: case.count // 3], share=Share(0, world_size))
@@ -233,6 +234,37 @@ def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Ca
     with pytest.raises(type(death(0)), match=r"of worker_init_fn|could not start"):
         run.take()
     assert run.driver.closed
+
+
+def killed(*, was_ready: bool = True) -> WorkerDied:
+    death = WorkerDied("worker 0 was killed by signal 9 (SIGKILL)")
+    death.was_killed, death.was_ready = True, was_ready
+    return death
+
+
+def deaths_until_search(recovery: Recovery) -> int:
+    """Have workers killed over one batch until its samples are tried apart; returns how many."""
+    flight = Flight(0, 0, Task(1, [1, 2, 3, 4]))
+    deaths = 1
+    while recovery.redo(flight, killed(), Doubts(0, 4)) is None:
+        deaths += 1
+    return deaths
+
+
+def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_left() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    ends = [recovery.end_by(0, killed(was_ready=False), None, Doubts(0, 0)) for _ in range(51)]
+    assert ends[:50] == [None] * 50
+    assert "has ended 51 times in a row before it was ready" in str(ends[50])
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_workers_that_are_killed_at_no_task_clear_samples_of_blame(was_ready: bool) -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    usual = deaths_until_search(recovery)
+    for _ in range(5):
+        assert recovery.end_by(0, killed(was_ready=was_ready), None, Doubts(0, 4)) is None
+    assert deaths_until_search(recovery) > 2 * usual
 
 
 def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_given() -> None:

@@ -14,6 +14,8 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.transport.codec import Codec, SlotWriter
 from feedline.types import Parcel
 
+pytestmark = pytest.mark.sample(4)
+
 
 class Rows(Dataset[Any]):
     """Sample i: an array full of i, and i. The samples in `wide` have one column more."""

@@ -78,7 +78,7 @@ class World:
         slots: int = 8,
         restarts: int = 0,
         timeout_s: float = 0.0,
-        binds: bool = False,
+        moves: bool = True,
         splitter: Any = None,
         resumes: dict[int, Resume] | None = None,
         most: int | None = None,
@@ -86,7 +86,7 @@ class World:
         self.slots = Slots(slots)
         self.counters = Counters()
         recovery = Recovery(RecoveryOptions(restarts=restarts))
-        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, binds=binds, most=most)
+        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, moves=moves, most=most)
         self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
         self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""

@@ -19,8 +19,9 @@ import feedline
 from feedline.datasets import ArrayDataset, FileDataset
 from feedline.datasets.array_file import find_mapped
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
+from tests.sampling import examples
 
 COUNT = 30
 IMAGES = np.arange(COUNT * 12, dtype=np.float32).reshape(COUNT, 3, 4)
@@ -116,7 +117,7 @@ def test_samples_of_files_may_be_written_to(tmp_path: Path) -> None:
     assert (np.load(tmp_path / "x.npy") == IMAGES).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), mode=st.sampled_from(["r", "r+", "c"]))
 def test_parts_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, mode: Any) -> None:
     path = tmp_path_factory.mktemp("mapped") / "x.npy"
@@ -368,3 +369,14 @@ def test_headers_that_libraries_stumble_over_name_the_file(tmp_path: Path, head:
         ArrayDataset(path)
     with pytest.raises(CorruptSource, match=r"x\.npy"):
         FileDataset([path], read="npy")[0]
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (0, 1 << 70)])
+def test_arrays_of_nothing_that_numpy_refuses(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with pytest.raises(CorruptSource, match=r"a\.npy is not a \.npy file.* is larger than any memory"):
+        ArrayDataset(path)
+    with pytest.raises(CorruptSource, match=r"a\.npy holds no array.* is larger than any memory"):
+        FileDataset(tmp_path, read="npy", cache=False)[0]

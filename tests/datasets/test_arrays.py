@@ -20,6 +20,7 @@ from feedline.errors import BadOption, SourceError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 from feedline.types import EngineName
+from tests.sampling import examples
 
 COUNT = 20
 ARRAYS = {
@@ -64,7 +65,7 @@ def test_a_sample_has_the_form_of_the_arrays(table: Any, tensors: bool) -> None:
     assert equal(default(dataset.__getitems__([3, -1])), default([dataset[3], dataset[COUNT - 1]]))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     table=st.sampled_from(TABLES),
     tensors=st.booleans(),
@@ -128,6 +129,7 @@ def test_a_collate_function_of_the_user_sees_samples() -> None:
     assert NumpyFramework().gather_for(ArrayDataset(ARRAYS), list) is None
 
 
+@pytest.mark.sample(3)
 def test_transform_and_subclass_reach_the_batch(engine: EngineName) -> None:
     workers = 0 if engine == "inline" else 2
     for dataset, expected in (
@@ -158,6 +160,7 @@ def test_part_of_it_in_a_torch_loader() -> None:
     assert sorted(torch.cat(labels).tolist()) == list(range(COUNT))
 
 
+@pytest.mark.sample(3)
 def test_memory_mapped_arrays(tmp_path: Path, engine: EngineName) -> None:
     np.save(tmp_path / "x.npy", ARRAYS["image"])
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

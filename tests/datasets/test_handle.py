@@ -100,7 +100,7 @@ def test_threads_share_one_or_have_their_own() -> None:
     barrier = threading.Barrier(4)
 
     def act(_: int) -> tuple[Opened, Opened]:
-        barrier.wait(20)
+        barrier.wait(100)
         return shared.get(), apart.get()
 
     with ThreadPoolExecutor(4) as threads:

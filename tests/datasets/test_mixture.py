@@ -20,6 +20,7 @@ from feedline.errors import BadOption
 from feedline.randomness.orders import LARGEST
 from feedline.types import EngineName
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 
 def named(*sizes: int) -> list[list[tuple[int, int]]]:
@@ -34,7 +35,7 @@ mixtures = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(mixtures, st.integers(1, 3))
 def test_a_dataset_is_gone_through_before_it_is_repeated_across_epochs_too(mixture: Mixture, epochs: int) -> None:
     samples = []
@@ -50,7 +51,7 @@ def test_a_dataset_is_gone_through_before_it_is_repeated_across_epochs_too(mixtu
             assert len(set(one)) == len(one)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(mixtures, st.data())
 def test_several_samples_equal_single_ones(mixture: Mixture, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(-len(mixture), len(mixture) - 1), max_size=20))
@@ -160,6 +161,7 @@ def test_pickle_and_repr() -> None:
     assert repr(mixture) == "Mixture(10 samples of 2 datasets, weights=[0.5, 1], seed=3)"
 
 
+@pytest.mark.sample(3)
 def test_in_loaders(engine: EngineName) -> None:
     mixture = Mixture([ArrayDataset(np.arange(0, 30)), ArrayDataset(np.arange(100, 110))], [3, 1], 40, 1)
     expected = [int(sample) for sample in mixture]
@@ -180,7 +182,7 @@ def test_in_torch_s_loaders(kind: Any, parts: Any) -> None:
 # -- orders: none comes twice before all came once ---
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**64 - 1))
 def test_every_pass_has_each_index_once(sizes: list[int], key: int) -> None:
     passes = Orders(sizes, key)
@@ -212,7 +214,7 @@ weights = st.lists(st.integers(0, 100) | st.floats(0, 1e6) | st.just(1), min_siz
 keys = st.integers(0, 2**64 - 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(weights, keys)
 def test_proportions_hold_up_to_every_place(weights: list[float], key: int) -> None:
     assume(any(weights))
@@ -225,7 +227,7 @@ def test_proportions_hold_up_to_every_place(weights: list[float], key: int) -> N
         assert weight > 0 or counts[-1, number] == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(weights, keys, st.lists(st.integers(0, 2**63 - 1), max_size=8))
 def test_one_place_equals_one_of_many(weights: list[float], key: int, places: list[int]) -> None:
     assume(any(weights))
@@ -234,7 +236,7 @@ def test_one_place_equals_one_of_many(weights: list[float], key: int, places: li
     assert list(zip(numbers.tolist(), turns.tolist(), strict=True)) == [quota.one(place) for place in places]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(weights, keys, st.integers(2**40, 2**62))
 def test_turns_follow_each_other_far_out(weights: list[float], key: int, start: int) -> None:
     assume(any(weights))

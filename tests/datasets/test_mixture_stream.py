@@ -28,6 +28,9 @@ from feedline.datasets.passes import PartedStream
 from feedline.errors import BadOption, BadState
 from feedline.faults import Retry
 from feedline.types import EngineName
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 
 class Stream:
@@ -152,7 +155,7 @@ def test_a_dataset_that_yields_nothing_cannot_be_repeated() -> None:
         next(iter(stream_mixture(Stream("a", 0), repeat=True)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     kinds=st.lists(st.sampled_from(STREAMS), min_size=1, max_size=3),
     with_map=st.booleans(),
@@ -291,6 +294,7 @@ def test_in_our_loader(engine: EngineName) -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_without_torch() -> None:
     script = """
 import sys
@@ -303,7 +307,7 @@ assert len(list(mix([Numbers(), [1, 2, 3]], size=6))) == 6
 assert len(list(mix([[1], [1, 2, 3]]))) == 4
 assert "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
 
 

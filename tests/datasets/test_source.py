@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import feedline
 from feedline import collate
 from feedline.datasets.source import Empty, Indices, Source, TableSource, is_column, stacked
-from feedline.testing import SourceContract
+from tests.datasets.contract import SourceContract
 
 
 class Letters(Source):
@@ -89,6 +89,7 @@ def described(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "make",

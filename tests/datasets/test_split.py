@@ -19,6 +19,7 @@ from feedline.datasets import ArrayDataset
 from feedline.errors import BadOption
 from feedline.types import EngineName
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 fraction_lists = st.lists(st.integers(1, 10), min_size=1, max_size=5).flatmap(
     lambda shares: st.integers(0, 5).map(lambda rest: [share / (sum(shares) + rest) for share in shares])
@@ -30,7 +31,7 @@ def indices_of(parts: list[Any]) -> list[list[int]]:
     return [part.indices.tolist() for part in parts]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(5, 300), fraction_lists, seeds)
 def test_sizes_are_the_largest_remainders(count: int, fractions: list[float], seed: int) -> None:
     assume(min(fractions) * count >= 1)
@@ -45,7 +46,7 @@ def test_sizes_are_the_largest_remainders(count: int, fractions: list[float], se
         assert sorted(together) == list(range(count))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=120), fraction_lists, seeds)
 def test_stratified_parts_have_the_proportions_of_the_dataset(
     labels: list[int], fractions: list[float], seed: int
@@ -63,7 +64,7 @@ def test_stratified_parts_have_the_proportions_of_the_dataset(
         assert np.abs(found - expected).max() < 1 + 1e-6
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=150), fraction_lists, st.integers(0, 9))
 def test_many_small_classes(labels: list[int], fractions: list[float], seed: int) -> None:
     assume(min(fractions) * len(labels) >= 1)
@@ -71,7 +72,7 @@ def test_many_small_classes(labels: list[int], fractions: list[float], seed: int
     assert sizes == list(map(len, feedline.split(labels, fractions, seed=seed)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 15), min_size=20, max_size=120), st.sampled_from([[0.8, 0.2], [0.5, 0.25, 0.25]]), seeds)
 def test_groups_stay_together(groups: list[int], fractions: list[float], seed: int) -> None:
     try:
@@ -167,6 +168,7 @@ def test_what_cannot_be_split(arguments: dict[str, Any], message: str) -> None:
         feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
 
 
+@pytest.mark.sample(3)
 def test_parts_in_loaders(engine: EngineName) -> None:
     train, test = feedline.split(ArrayDataset(np.arange(40)), [0.75, 0.25], stratify=np.arange(40) % 4)
     workers = 0 if engine == "inline" else 2
@@ -178,11 +180,12 @@ def test_parts_in_loaders(engine: EngineName) -> None:
     assert torch.cat(batches).tolist() == test.indices.tolist()
 
 
+@pytest.mark.slow
 def test_without_torch() -> None:
     script = """
 import sys, feedline
 train, test = feedline.split(list(range(10)), [0.8, 0.2], stratify=[0, 1] * 5)
 assert sorted([*train, *test]) == list(range(10)) and "torch" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

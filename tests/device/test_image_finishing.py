@@ -19,6 +19,8 @@ from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images.rendering import colored
 
+pytestmark = pytest.mark.sample(3)
+
 CPU = torch.device("cpu")
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -12,7 +12,11 @@ from torch.utils.data import Dataset
 from feedline import DataLoader
 from feedline.types import EngineName
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.sample(3),
+]
 
 ENGINES = [("auto", 0), ("thread", 2), ("process", 2)]
 

@@ -43,6 +43,7 @@ PLAIN = Script(
 )
 
 
+@pytest.mark.slow
 def test_a_few_rounds_pass() -> None:
     command = [sys.executable, "-m", "tests.drill", "--seed", "11", "--from", "3", "--rounds", "2", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -122,6 +123,7 @@ def test_an_untampered_round_is_good() -> None:
     assert (outcome.batches, outcome.samples) == (5, 20)
 
 
+@pytest.mark.slow
 def test_a_hang_is_cut_off_and_says_how_to_repeat_it() -> None:
     told: list[int] = []
     summary = soak(Plan(seed=7, seconds=60, count=1, hang_s=0.001), lambda summary: told.append(summary.rounds))

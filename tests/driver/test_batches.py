@@ -28,6 +28,8 @@ from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, s
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
 
+pytestmark = pytest.mark.sample(2)
+
 
 def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
     engine = SteppingEngine(2, Clock(), lambda _: 0.0)

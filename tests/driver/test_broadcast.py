@@ -21,6 +21,8 @@ from feedline.types import Call, EngineName
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
 
+pytestmark = pytest.mark.sample(3)
+
 
 class Scaled:
     """Samples are multiplied by what the dataset was told."""

@@ -20,6 +20,8 @@ from feedline.abc.target import Target
 from feedline.errors import WorkerError
 from feedline.types import EngineName
 
+pytestmark = pytest.mark.sample(4)
+
 ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from feedline import DataLoader
 from feedline.collate import default
 from feedline.driver.resources import Resources
 from feedline.driver.settings import Settings
+from feedline.engines import abilities
 from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, WorkerSpec
+from tests.holding import Hold, Whereabouts
 
 
 def make(**options: Any) -> Resources:
@@ -120,3 +124,50 @@ def test_batches_are_split_only_where_that_does_not_show(dataset: Any, seeded: b
     finally:
         driver.close()
         resources.close()
+
+
+# -- which worker makes which batch ---
+
+COUNT = 12
+
+
+def makers(hold: Hold, workers: int, **options: Any) -> list[int]:
+    """Return which worker made each batch while the second batch of worker 0 was held."""
+    dataset = Whereabouts(hold.gate, COUNT, held=workers)
+    batches = DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+    where = [int(one) for one in batches]
+    return [where.index(one) for one in where]
+
+
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
+    return Hold(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("engine", ["process", "portable"])
+def test_worker_i_makes_batch_i_mod_n(hold: Hold, engine: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "portable":
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    assert makers(hold, workers, engine="process") == [place % workers for place in range(COUNT)]
+    assert hold.moved == 0
+
+
+@pytest.mark.parametrize("options", [{"engine": "process", "seed": 1}, {"engine": "thread"}])
+def test_an_idle_worker_takes_over_work_of_a_late_one(hold: Hold, options: dict[str, Any]) -> None:
+    made = makers(hold, 2, **options)
+    assert hold.moved > 0
+    assert made != [place % 2 for place in range(COUNT)]
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_out_of_order_a_late_worker_keeps_only_what_it_was_given(hold: Hold, engine: Any) -> None:
+    dataset = Whereabouts(hold.gate, COUNT, held=0)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, engine=engine, in_order=False)
+    made: list[int] = []
+    for where in loader:
+        made.append(int(where))
+        if len(made) == COUNT - 2:  # what is left is waiting behind sample 0
+            hold.release()
+    assert len(set(made)) == 2
+    assert len(set(made[:-2])) == len(set(made[-2:])) == 1

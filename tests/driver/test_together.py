@@ -20,6 +20,8 @@ from feedline.types import Tail
 from tests.datasets.tar.writing import write_shards
 from tests.rank_processes import run_ranks
 
+pytestmark = pytest.mark.sample(3)
+
 SIZES = (40, 3, 17, 2, 31, 9, 22, 1)
 COUNT = sum(SIZES)
 WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]

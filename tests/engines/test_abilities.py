@@ -18,6 +18,8 @@ import pytest
 
 from feedline.engines import abilities
 
+pytestmark = pytest.mark.sample(2)
+
 PROGRAM = """
 import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
 import multiprocessing.connection, multiprocessing.shared_memory
@@ -168,6 +170,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     assert done.stderr == "", "nothing was leaked, nothing complained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "methods"),
     [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],

@@ -149,7 +149,7 @@ def test_a_child_can_draw_although_another_thread_was_drawing() -> None:
         try:
             elsewhere(numpy_lock().acquire)  # as it is after a fork while another thread of the parent held it
             settle_in_child(None)
-            code = 0 if numpy_lock().acquire(timeout=10) else 2
+            code = 0 if numpy_lock().acquire(timeout=100) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -166,7 +166,7 @@ def test_a_module_that_another_thread_imports_is_waited_for(tmp_path: Path, monk
     (tmp_path / "calm_slow.py").write_text("import calm_events\ncalm_events.begun.set()\ncalm_events.release.wait()\n")
     importer = threading.Thread(target=importlib.import_module, args=("calm_slow",))
     importer.start()
-    assert begun.wait(30)
+    assert begun.wait(100)
     waits = 0
 
     def sleep(_: float) -> None:

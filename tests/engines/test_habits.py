@@ -19,7 +19,7 @@ from feedline.engines.habits import end_with, settle
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 class Pipe:

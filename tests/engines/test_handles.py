@@ -384,6 +384,7 @@ def test_an_endless_structure(connection: sqlite3.Connection) -> None:
     assert "others" not in message
 
 
+@pytest.mark.slow
 def test_no_package_is_imported_for_this() -> None:
     source = Path(handles.__file__).parents[2]
     code = (
@@ -575,7 +576,7 @@ class Meeting:
     def __getitem__(self, index: int) -> str:
         self.file.seek(index * 11)
         self.arrived[index].release()
-        assert self.arrived[1 - index].acquire(timeout=30)
+        assert self.arrived[1 - index].acquire(timeout=100)
         return str(self.file.read(10))
 
 

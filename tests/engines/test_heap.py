@@ -18,6 +18,8 @@ from feedline.engines.heap import Glibc, Heap, heap_of_this_process
 from feedline.system.process import own_bytes
 from tests.faults.programs import running_afresh
 
+pytestmark = pytest.mark.sample(4)
+
 MIB = 1 << 20
 
 
@@ -301,6 +303,7 @@ say("given back")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_worker_is_not_misled_by_what_the_training_process_has_freed() -> None:
     """It is seen with no more memory than before when it fills what its parent had freed: it takes copies of that."""
     glibc()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sample(4)
+
 SESSION = """
 import dataclasses, sys
 import numpy as np
@@ -56,6 +58,7 @@ def session(method: str, preparation: str = "") -> str:
     return SESSION.replace("METHOD", method).replace("PREPARATION", preparation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["prompt", "pipe", "command", "portable"])
 def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path: Path) -> None:
@@ -71,6 +74,7 @@ def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path
 WITHOUT = "sys.modules['cloudpickle'] = None"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preparation", ["", "abilities.can_share_arenas = lambda: False"])
 def test_without_cloudpickle_one_error_says_what_to_do(preparation: str, tmp_path: Path) -> None:
     ran = run(session("forkserver", f"{WITHOUT}; {preparation}"), cwd=tmp_path)
@@ -82,6 +86,7 @@ def test_without_cloudpickle_one_error_says_what_to_do(preparation: str, tmp_pat
         assert way in last
 
 
+@pytest.mark.slow
 def test_what_cannot_be_sent_by_value_is_named(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     ran = run(session("forkserver", "import threading; scale = threading.Lock()"), cwd=tmp_path)
@@ -104,6 +109,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{PROGRAM}{GUARDED_CLASS}")
     ran = run("", "train.py", cwd=tmp_path)
@@ -118,6 +124,7 @@ for batch in Loader(list(np.arange(8)), 4, workers=2, start_method="forkserver")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "preparation", ["", "from feedline.engines import abilities\nabilities.can_share_arenas = bool"]
 )

@@ -14,6 +14,8 @@ from torch.utils.data import Dataset, Subset
 import feedline
 from feedline.datasets import ArrayDataset
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Odd(Dataset[Any]):
     """Makes samples of a function."""

@@ -223,7 +223,7 @@ def test_a_thread_that_was_replaced_ends() -> None:
     engine.open(spec_of(Numbers()))
     (old,) = engine._threads
     engine.replace(0)
-    old.join(10)
+    old.join(100)
     assert not old.is_alive()
     assert engine.stack(0) is not None
     engine.close()
@@ -233,7 +233,7 @@ def test_the_stack_of_a_thread_that_is_gone_cannot_be_had() -> None:
     engine = ThreadEngine(1)
     engine.open(spec_of(Numbers(), init=leave))
     engine.collect(10)
-    engine._threads[0].join(10)
+    engine._threads[0].join(100)
     assert engine.stack(0) is None
     engine.close()
 
@@ -258,10 +258,10 @@ def test_closing_does_not_wait_for_a_sample_that_is_to_be_tried_again() -> None:
     engine = ThreadEngine(1)
     engine.open(spec_of(Failing(), on_error=Waiting()))
     engine.submit(0, Task(0, [3]))
-    assert asked.wait(10)
+    assert asked.wait(100)
     (thread,) = engine._threads
     engine.close()
-    thread.join(10)
+    thread.join(100)
     assert not thread.is_alive()
 
 
@@ -296,15 +296,18 @@ def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
 def test_the_end_of_the_program_waits_for_a_thread_that_is_at_a_sample(closed: bool) -> None:
     """A thread that is ended inside of a decoder takes the program down with it."""
     program = f"""
-import sys, time
+import sys, threading, time
 from feedline import Loader
+
+begun = threading.Event()
 
 class Slow:
     def __len__(self):
         return 8
     def __getitem__(self, index):
         if index:
-            time.sleep(0.8)
+            begun.set()
+            time.sleep(0.8)  # the program is at its end long before
             sys.stdout.write("whole\\n")
             sys.stdout.flush()
         return index
@@ -312,6 +315,7 @@ class Slow:
 loader = Loader(Slow(), 1, workers=1, engine="thread")
 batches = iter(loader)
 next(batches)
+begun.wait()
 if {closed}:
     loader.close()
 """

@@ -62,6 +62,8 @@ from tests.engines.unpicklable_objects import (
     spec_of,
 )
 
+pytestmark = pytest.mark.sample(3)
+
 HERE = re.escape(__file__)
 THERE = re.escape(str(objects.__file__))
 

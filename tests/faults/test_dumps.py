@@ -15,6 +15,8 @@ from feedline.datasets.cache.shared_bytes import SharedMemory
 from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
+pytestmark = pytest.mark.sample(4)
+
 
 class Told:
     """Sample i is the process that makes it, and what this process has mapped then."""
@@ -89,6 +91,7 @@ except feedline.errors.WorkerDied:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "who"), [("process", "worker"), ("process", "trainer"), ("thread", "trainer")])
 def test_a_core_file_has_what_is_in_use(engine: str, who: str, tmp_path: Path) -> None:
     if Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":

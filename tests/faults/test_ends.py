@@ -23,6 +23,8 @@ import pytest
 from tests.faults.loaders import LOADERS, make
 from tests.faults.programs import Program, running
 
+pytestmark = pytest.mark.sample(8)
+
 # -- in the same process ---
 
 
@@ -102,18 +104,10 @@ def test_a_loop_that_is_left_gives_everything_back(
     assert mapped() == before
 
 
-# -- how long it takes ---
+# -- stuck workers ---
 
-YARDSTICK = """
-import multiprocessing, threading
-
-def yardstick_s():
-    '''How long two new processes take to come, import NumPy and go.'''
-    begun = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(2, __import__, ("numpy",)) as pool:
-        pool.map(abs, range(4))
-    pool.join()
-    return time.monotonic() - begun
+STUCK_SAMPLES = """
+import threading
 
 def stuck_in_wait():
     threading.Event().wait()
@@ -145,7 +139,6 @@ reached = os.pipe()
 """
 
 STUCK = """
-limit_s = 2 + 3 * max(yardstick_s() for _ in range(2))
 others = set(worker_pids())  # multiprocessing's own
 for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
     loader = Loader(Stuck(way), 4, workers=2, persistent=True)
@@ -156,24 +149,19 @@ for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
             os.read(reached[0], 1)
     pids = set(worker_pids()) - others
     assert len(pids) == 2
-    begun = time.monotonic()
     if sys.argv[1] == "close":
         loader.close()
     else:
         del loader, batches
-    took_s = time.monotonic() - begun
-    left = pids & set(worker_pids())
-    late = took_s > limit_s * (3 if way is stuck_and_deaf else 1)  # which is told twice before it is killed
-    say(way and way.__name__, "left" if left else "late" if late else "gone", f"{took_s:.2f} of {limit_s:.2f}")
+    say(way and way.__name__, "left" if pids & set(worker_pids()) else "gone")
 """
 
 
 @pytest.mark.parametrize("way", ["close", "delete"])
-def test_workers_go_soon_whatever_they_are_stuck_in(way: str) -> None:
-    with running(YARDSTICK + STUCK, way) as program:
+def test_workers_are_gone_whatever_they_are_stuck_in(way: str) -> None:
+    with running(STUCK_SAMPLES + STUCK, way) as program:
         for name in ("None", "stuck_in_wait", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
-            told = program.line()
-            assert told.split()[:2] == [name, "gone"], told
+            assert program.line() == f"{name} gone"
         assert program.end() == 0
         assert program.errors() == ""
 
@@ -186,31 +174,27 @@ ENDS = {
 }
 
 STUCK_PROGRAM = """
-limit_s = 2 + 3 * max(yardstick_s() for _ in range(2))
 loader = Loader(Stuck(globals()[sys.argv[1]]), 2, workers=2, engine=sys.argv[2])
 batches = iter(loader)
 next(batches), next(batches)
 os.read(reached[0], 1)
-say(limit_s, *worker_pids())
+say(*worker_pids())
 """
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_ends_soon_although_its_workers_are_stuck(end: str, engine: str) -> None:
+def test_a_program_ends_although_its_workers_are_stuck(end: str, engine: str) -> None:
     text, code, told = ENDS[end]
     stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(end, "stuck_in_wait")
     # The loop waits for a batch that never comes, so what is in its body has to happen before.
     text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
-    with running(YARDSTICK + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
-        limit_s, *pids = program.line().split()
-        begun = time.monotonic()
+    with running(STUCK_SAMPLES + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
+        pids = program.line()
         if engine == "process":
-            program.watch(" ".join(pids))
+            program.watch(pids)
         assert program.end() == code, program.errors()
         assert program.watched_are_gone()
-        patience_s = 5 if engine == "thread" else 0  # with a thread that is at a sample
-        assert time.monotonic() - begun < float(limit_s) + patience_s, "the interpreter's own end included"
         errors = program.errors()
     assert told in errors
     assert errors.count("Traceback (most recent call last)") == bool(told), errors
@@ -245,7 +229,7 @@ def interrupt_at_random(program: Program, draw: random.Random) -> None:
 
 def group_is_gone(program: Program) -> bool:
     """Wait until no process of a program that has ended is left."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 100
     while time.monotonic() < deadline_s:
         try:
             os.killpg(program.pid, 0)
@@ -297,7 +281,7 @@ while True:
         interrupted = True
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
-            thread.join(10)
+            thread.join(100)
     assert len(list(loader)) == 16, "the loader can be used again"
     gc.collect()
     say("left", len(worker_pids()), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files)

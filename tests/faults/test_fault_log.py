@@ -37,6 +37,8 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
+pytestmark = pytest.mark.sample(5)
+
 
 @pytest.fixture(params=LOADERS)
 def loader_kind(request: pytest.FixtureRequest) -> str:

@@ -14,6 +14,8 @@ import pytest
 from tests import program_server
 from tests.faults.programs import running_afresh
 
+pytestmark = pytest.mark.sample(7)
+
 START = """
 import threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence
@@ -28,7 +30,7 @@ class Busy(threading.Thread):
         self.rounds = 0
         self.first = threading.Event()
         self.start()
-        assert self.first.wait(20)
+        assert self.first.wait(100)
     def run(self):
         while not ended.is_set():
             self.work()
@@ -48,14 +50,14 @@ class Samples:
 def start_loaders(dataset, busy, **options):
     for number in range(int(sys.argv[1])):
         if "torch" in sys.modules:
-            loader = feedline.DataLoader(dataset, 1, num_workers=2, timeout=20, sampler=range(4), **options)
+            loader = feedline.DataLoader(dataset, 1, num_workers=2, timeout=100, sampler=range(4), **options)
         else:
-            loader = Loader(dataset, 1, workers=2, timeout_s=20, sampler=range(4), **options)
+            loader = Loader(dataset, 1, workers=2, timeout_s=100, sampler=range(4), **options)
         assert [batch.item() for batch in loader] == [0, 1, 2, 3]
         say(number, sum(thread.rounds for thread in busy))
     ended.set()
     for thread in busy:
-        thread.join(20)
+        thread.join(100)
     say("stuck" if any(thread.is_alive() for thread in busy) else "done")
 """
 
@@ -140,7 +142,7 @@ class Talkative(Samples):
             return index
 
 def epoch(engine):
-    for batch in DataLoader(Talkative(32), 4, num_workers=2, engine=engine, timeout=20):
+    for batch in DataLoader(Talkative(32), 4, num_workers=2, engine=engine, timeout=100):
         pass
 
 start_loaders(Talkative(4), [Busy(lambda: epoch("thread")), Busy(lambda: epoch("process"))])
@@ -187,6 +189,7 @@ def check(text: str, starts: int) -> None:
         assert program.errors() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loaders_start_while_other_threads_go_on(name: str) -> None:
     check(*PROGRAMS[name])
@@ -244,11 +247,12 @@ begun = threading.Event()
 importing = threading.Thread(target=importlib.import_module, args=("takes_long",))
 importing.start()
 begun.wait()
-say(*[batch.item() for batch in Loader(Lazy(4), 1, workers=2, timeout_s=20)])
+say(*[batch.item() for batch in Loader(Lazy(4), 1, workers=2, timeout_s=100)])
 importing.join()
 """
 
 
+@pytest.mark.slow
 def test_a_module_that_another_thread_is_importing_can_be_imported_in_a_worker(tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text(TAKES_LONG)
     with running_afresh(IMPORTING, tmp_path) as program:

@@ -11,6 +11,8 @@ import pytest
 from feedline.testing import Gate
 from tests.faults.programs import Program, running
 
+pytestmark = pytest.mark.sample(4)
+
 LOOP = """
 batches = iter(Loader(Numbers(1_000_000), 4, workers=2, engine=sys.argv[1]))
 next(batches)

@@ -18,6 +18,8 @@ from feedline.types import EngineName
 from tests.faults.limits import descriptors_left
 from tests.faults.programs import ROOT, running_afresh
 
+pytestmark = pytest.mark.sample(3)
+
 # -- descriptors ---
 
 
@@ -49,6 +51,7 @@ for left in range(0, 30):
 """
 
 
+@pytest.mark.slow
 def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
     """Forked workers: the fork server of Python does not survive a client that runs out of descriptors."""
     with running_afresh(FEW_DESCRIPTORS) as program:
@@ -90,6 +93,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 def test_more_than_a_thousand_descriptors_are_no_trouble() -> None:
     with running_afresh(MANY_OPEN) as program:
         told = program.line()
@@ -168,6 +172,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_a_limit_on_addresses(engine: EngineName) -> None:
     with running_afresh(ADDRESS_LIMIT, engine, 1000) as program:
@@ -225,6 +230,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit_mib", [1024, 64, 8])
 def test_a_limit_on_the_size_of_files(limit_mib: int) -> None:
     """It holds for memory that processes share, too. A batch within it travels, in a slot or in a file of its own."""
@@ -256,6 +262,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_dataset_beyond_the_limit_on_the_size_of_files() -> None:
     with running_afresh(DATASET_UNDER_A_FILE_LIMIT) as program:
         assert program.line() == "True"
@@ -291,6 +298,7 @@ say(status("VmRSS") - before)
 """
 
 
+@pytest.mark.slow
 def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> None:
     with running_afresh(LOCKED, engine, 0 if engine == "inline" else 2) as program:
         told = program.line()

@@ -21,6 +21,8 @@ from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
 from feedline.indices import index_key
 
+pytestmark = pytest.mark.sample(3)
+
 indices: st.SearchStrategy[Any] = (
     st.integers(0, 50)
     | st.integers(0, 50).map(np.int64)

@@ -26,6 +26,8 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
+pytestmark = pytest.mark.sample(3)
+
 MIB = 1 << 20
 COUNT = 96
 ROOM = 24 * MIB

@@ -12,6 +12,8 @@ import pytest
 from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
 from tests.faults.programs import running_afresh
 
+pytestmark = pytest.mark.sample(4)
+
 # -- /dev/shm ---
 
 LARGE_BATCHES = """
@@ -45,6 +47,7 @@ def test_batches_larger_than_the_systems_shared_memory(memory: str, engine: str,
         assert program.errors() == ""
 
 
+@pytest.mark.slow
 def test_batches_larger_than_the_systems_shared_memory_without_slots(tmp_path: Path) -> None:
     with running_afresh(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
         assert program.line() == "[]"
@@ -68,6 +71,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 def test_the_drop_in_without_shared_memory_of_the_system(tmp_path: Path) -> None:
     inside = with_shared_memory("absent", tmp_path / "dev")
     with running_afresh(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
@@ -106,6 +110,7 @@ loader.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("memory_budget", [None, 0])
 def test_thousands_of_batches_are_kept_with_few_descriptors(engine: str, memory_budget: int | None) -> None:
@@ -167,6 +172,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [0, 2], ids=["no worker", "two of four workers"])
 @pytest.mark.parametrize(
     "start_method",
@@ -196,7 +202,7 @@ except feedline.errors.WorkerStartError as exc:
     say("refused", exc)
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
-        thread.join(10)
+        thread.join(100)
 say("left", threading.active_count() - before)
 resource.setrlimit(resource.RLIMIT_NPROC, limits)
 assert len(list(loader)) == 16
@@ -204,6 +210,7 @@ say("done")
 """
 
 
+@pytest.mark.slow
 def test_threads_that_the_limit_on_processes_forbids() -> None:
     with running_afresh(FEW_THREADS, inside=[*as_another_user(), *ONE_THREAD]) as program:
         told = program.line()
@@ -249,6 +256,7 @@ for room in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_a_limit_on_addresses_leaves_room_for_batches(engine: str) -> None:
     """Too few addresses for what the samples need are the user's MemoryError; the loader takes only its share."""

@@ -23,6 +23,9 @@ from torch.utils.data import Dataset
 from feedline import DataLoader, Loader
 from feedline.engines import abilities
 from feedline.types import EngineName
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(4)
 
 BATCH = 4
 IMAGE_BYTES = 1 << 20
@@ -211,7 +214,7 @@ Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_s
 
 @pytest.mark.parametrize("name", ENGINES)
 @given(pattern=Keeping, length=st.integers(0, 25))
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_for_any_pattern_of_keeping_memory_is_what_is_alive_and_a_window(
     name: str, pattern: list[tuple[bool, bool, bool]], length: int
 ) -> None:

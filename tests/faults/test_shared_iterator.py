@@ -23,7 +23,9 @@ from feedline.state.epochs import Epochs
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
-SOON_S = 20.0
+pytestmark = pytest.mark.sample(5)
+
+SOON_S = 100.0
 """How long anything may take that has to happen. Far more than it takes."""
 
 LONG_S = 60.0

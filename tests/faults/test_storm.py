@@ -21,6 +21,8 @@ from feedline.errors import WorkerError
 from tests.faults.loaders import Bad, Numbers, everywhere, make, on, plain
 from tests.faults.programs import running
 
+pytestmark = pytest.mark.sample(5)
+
 SENDER = """
 import os, random, signal, sys, time
 pid, count, mean_s, draw = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), random.Random(int(sys.argv[4]))
@@ -69,7 +71,7 @@ def make():
 def left():
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
-            thread.join(10)
+            thread.join(100)
     gc.collect()
     children = [pid for pid in worker_pids() if pid != str(storm.pid)]
     return len(children), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files

@@ -9,7 +9,7 @@ import re
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from torch.utils.data import Dataset
 
-from feedline import DataLoader
+from feedline import DataLoader, Loader
+from feedline.abc import WorkerView
 from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy
+from feedline.schedulers import InOrder
 from feedline.testing import Gate
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
@@ -34,6 +36,8 @@ from tests.faults.loaders import (
     plain,
     the_other_of_both,
 )
+
+pytestmark = pytest.mark.slow  # limits of 0.3 s, which a busy machine exceeds; tests/core has the law, in virtual time
 
 TIMEOUT_S = 0.3
 
@@ -174,7 +178,7 @@ def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> No
 @one_of_both
 def test_tasks_that_a_stopped_worker_has_not_begun_are_done_by_others(loader_kind: str) -> None:
     """The last one of them as well, and without a time-out."""
-    loader = make(loader_kind, Numbers(40), workers=2, prefetch=1, timeout_s=20, persistent=True)
+    loader = make(loader_kind, Numbers(40), workers=2, prefetch=1, timeout_s=100, persistent=True, seed=1)
     iterator = iter(loader)
     batches = [plain(next(iterator)) for _ in range(2)]
     answer = iterator._batches.driver.engine._channels[1].near
@@ -185,6 +189,39 @@ def test_tasks_that_a_stopped_worker_has_not_begun_are_done_by_others(loader_kin
     with stopped(pid):
         batches += batches_of(iterator)
     assert batches == batches_of(make(loader_kind, Numbers(40)))
+    loader.close()
+
+
+class StopsOthers(InOrder):
+    """Gives out the last batch when everybody is idle, and stops some of the workers for good right before."""
+
+    def __init__(self, last: int, count: int) -> None:
+        self.last = last
+        self.count = count
+        self.pids: list[int] = []
+        """Of all workers; filled in by the test."""
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        if ordinal == self.last:
+            if any(worker.outstanding for worker in workers):
+                return None
+            for pid in self.pids[: self.count]:
+                os.kill(pid, signal.SIGSTOP)
+                os.waitid(os.P_PID, pid, os.WSTOPPED)
+            self.pids.clear()
+        return super().assign(ordinal, indices, workers)
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", [1, None])
+def test_the_loop_ends_although_workers_are_stopped_for_good(seed: int | None, count: int) -> None:
+    scheduler = StopsOthers(last=6, count=count)
+    loader = Loader(Numbers(7), None, workers=3, prefetch=1, scheduler=scheduler, seed=seed, timeout_s=2, restarts=100)
+    iterator = iter(loader)
+    scheduler.pids = pids_of(iterator)
+    assert batches_of(iterator) == list(range(7))
+    assert scheduler.pids == []
     loader.close()
 
 

@@ -11,6 +11,8 @@ import pytest
 from feedline.testing import Gate
 from tests.faults.programs import running, shared_memory_names
 
+pytestmark = pytest.mark.sample(4)
+
 IN_THE_MIDDLE = """
 from feedline.testing.engine import Numbers  # under a name that a worker can import
 batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))

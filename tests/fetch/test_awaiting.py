@@ -275,6 +275,7 @@ class Session:
             file.write(f"{word} {os.getpid()}\n")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
 def test_what_belongs_to_the_loop_is_closed_on_it(engine: EngineName, workers: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -296,7 +297,7 @@ def _settled(log: Path) -> list[str]:
         child.join()
     for thread in threading.enumerate():
         if thread.name.startswith("feedline"):
-            thread.join(10)
+            thread.join(100)
     return [line.split()[0] for line in log.read_text().splitlines()]
 
 

@@ -29,6 +29,7 @@ from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit, WorkerSpec
+from tests.sampling import examples
 
 KEY = 77
 
@@ -452,7 +453,7 @@ def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kin
         assert [number for _, number in batch] == [drawn(place, "random") if draws else 0.0 for place in places]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     indices=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
     fails=st.dictionaries(st.integers(0, 9), st.sampled_from([1, 2, ALWAYS]), max_size=5),

@@ -18,6 +18,7 @@ from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import Draw
+from tests.sampling import examples
 
 pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
@@ -69,7 +70,7 @@ def expected(dataset: Sometimes, index: int) -> tuple[int, float]:
 
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("keeps", [True, False])
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(drawing=st.sets(st.integers(0, 39), max_size=5), disturbing=st.booleans())
 def test_batches_are_the_same_whoever_draws_and_however_rarely(
     name: str, keeps: bool, drawing: set[int], disturbing: bool

@@ -21,6 +21,9 @@ from feedline.frameworks import torch_collate as ours
 from feedline.transport.arena import Arena
 from feedline.transport.codec import MessageWriter, SlotWriter
 from feedline.transport.room import LocalRoom
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 
 class Pair(NamedTuple):
@@ -166,7 +169,7 @@ def arrays(draw: st.DrawFn, count: int) -> list[Any]:
     return [np.full(shape, number + 1).astype(dtype) for number in range(count)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(batches(), st.sampled_from(PLACES))
 def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: Any) -> None:
     same_as_torchs(samples, place)

@@ -20,6 +20,7 @@ from feedline.frameworks.torch_gather import gather_for
 from feedline.randomness.scope import Scope
 from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from tests.sampling import examples
 
 
 def fetch(dataset: Any) -> Callable[[Any], Any]:
@@ -123,7 +124,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", DATASETS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indices=st.lists(st.integers(-14, 14), max_size=6))
 def test_any_indices_give_what_samples_one_by_one_give(name: str, indices: list[int]) -> None:
     dataset = DATASETS[name]()

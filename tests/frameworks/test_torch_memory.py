@@ -22,6 +22,8 @@ from feedline.transport.codec import SlotWriter
 from feedline.types import EngineName
 from tests import program_server
 
+pytestmark = pytest.mark.sample(2)
+
 
 def test_outside_a_task_there_is_no_room() -> None:
     assert room((2, 3), torch.ones(1)) is None

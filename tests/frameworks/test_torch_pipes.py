@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -20,6 +21,7 @@ def pipe() -> IterDataPipe[Any]:
     return made.sharding_filter()
 
 
+@pytest.mark.slow
 def test_threads_take_turns() -> None:
     failures: list[Exception] = []
     begin = threading.Barrier(4)

@@ -23,6 +23,7 @@ from torch.utils.data import (
 from feedline.errors import BadState
 from feedline.frameworks.torch_samplers import index_blocks, is_sequential
 from feedline.order.torch_order import batches_of
+from tests.sampling import examples
 
 counts = st.integers(1, 200)
 
@@ -48,7 +49,7 @@ def step_by_step(make: Callable[[], Iterator[Any]], generator: torch.Generator |
     return noted
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     count=counts,
     replacement=st.booleans(),
@@ -81,7 +82,7 @@ def test_a_random_sampler_is_obeyed_to_the_letter(
     assert step_by_step(ours, generator, stop) == step_by_step(theirs, generator, stop)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     count=counts,
     replacement=st.booleans(),

@@ -12,6 +12,8 @@ from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
+pytestmark = pytest.mark.sample(2)
+
 need("jax")
 
 SCRIPT = Path(__file__).with_name("jax_ranks.py")

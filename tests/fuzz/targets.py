@@ -1,7 +1,8 @@
 """What is damaged: one target for every format that feedline reads.
 
-Formats without checksums cannot tell that a value was changed. Of those it is asked that what is cut off is noticed,
-that nothing but errors of feedline's comes out, with the name of the file, and no more bytes than there are.
+What `feedline pack` wrote has checksums: any damage is an error, or does no harm. In formats without checksums a
+changed value cannot be noticed. Of those it is asked that what is cut off is noticed, that nothing but errors of
+feedline's comes out, with the name of the file, and no more bytes than there are.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from feedline.values import records
 from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
+from tests.report.recordings import everything_of, recording_of
 
 VICTIM = "victim"
 """Part of the name of every file that is damaged, and so of every error about it."""
@@ -114,6 +116,8 @@ def all_of(dataset: Any) -> list[Any]:
         found = [dataset[index] for index in range(len(dataset))]
         if hasattr(dataset, "read_columns"):
             dataset.read_columns(np.arange(len(dataset)))
+        if isinstance(dataset, ArrayDataset):
+            found.append([*feedline.Loader(dataset, 5)])
         return found
     finally:
         dataset.close()
@@ -131,6 +135,24 @@ def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _tar_file(folder: Path) -> bytes:
+    """Return a shard of another program, without checksums."""
+    fields = [("image.npy", "image"), ("vector.npy", "vector")]
+    content = [
+        (f"{place}.{ending}", _saved(one[name])) for place, one in enumerate(samples()) for ending, name in fields
+    ]
+    labels = [
+        (f"{place}.{ending}", data) for place in range(COUNT) for ending, data in (("cls", b"3"), ("name.txt", b"a"))
+    ]
+    return tar_of(sorted(content + labels))
+
+
+def _saved(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
     return out.getvalue()
 
 
@@ -170,9 +192,7 @@ def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any 
 
 
 def _npy() -> bytes:
-    out = io.BytesIO()
-    np.save(out, samples()[0]["image"])
-    return out.getvalue()
+    return _saved(samples()[0]["image"])
 
 
 def _npz(**options: bool) -> bytes:
@@ -267,6 +287,33 @@ def _npy_file(folder: Path) -> bytes:
     out = io.BytesIO()
     np.save(out, np.stack([one["vector"] for one in samples()]))
     return out.getvalue()
+
+
+def _npy_folder(folder: Path) -> Path:
+    feedline.pack(samples(), folder, format="npy", workers=0)
+    return folder
+
+
+def _npy_packed(folder: Path) -> bytes:
+    return (_npy_folder(folder) / "vector.npy").read_bytes()
+
+
+def _npy_place(folder: Path, data: bytes) -> Path:
+    """Put a damaged array in the place of one that was packed."""
+    path = _npy_folder(folder / VICTIM)
+    (path / "vector.npy").write_bytes(data)
+    return path
+
+
+def _npy_facts(folder: Path) -> bytes:
+    return (_npy_folder(folder) / "feedline.json").read_bytes()
+
+
+def _facts_place(folder: Path, data: bytes) -> Path:
+    """Put damaged facts, in which the checksums are, in the place of those that were packed."""
+    path = _npy_folder(folder / VICTIM)
+    (path / "feedline.json").write_bytes(data)
+    return path
 
 
 def _npz_file(folder: Path) -> bytes:
@@ -469,6 +516,24 @@ def _csv_packed(folder: Path) -> bytes:
     return gzip.compress(_csv_file(folder), mtime=0)
 
 
+# -- recordings --------------------------------------------------------------------------------------------------------
+
+
+def _recording_file(ending: str) -> Callable[[Path], bytes]:
+    def make(folder: Path) -> bytes:
+        folder.mkdir()
+        recording_of(30, workers=2).save(folder / f"run{ending}")
+        return (folder / f"run{ending}").read_bytes()
+
+    return make
+
+
+def _recording_target(ending: str, *values: str) -> Target:
+    return Target(
+        f"recording{ending}", _recording_file(ending), at(f"-run{ending}"), lambda path: [everything_of(path)], values
+    )
+
+
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
@@ -484,8 +549,9 @@ def inspected(target: Target) -> Target:
 # ----------------------------------------------------------------------------------------------------------------------
 
 _FILES = [
-    Target("tar", packed("all.tar"), at(".tar"), _stream, (TRUNCATE,), ALL),
-    Target("tar-random", packed("all.tar"), at(".tar"), _table, (TRUNCATE,), ALL),
+    Target("tar", packed("all.tar"), at(".tar"), _stream, ALL, ALL),
+    Target("tar-random", packed("all.tar"), at(".tar"), _table, ALL, ALL),
+    Target("tar-foreign", _tar_file, at(".tar"), _stream, (TRUNCATE,)),
     Target("tar.gz", _compressed(gzip.compress), at(".tar.gz"), _stream, ALL),
     Target("tar.xz", _compressed(lzma.compress), at(".tar.xz"), _stream, ALL),
     Target("tar.bz2", _compressed(bz2.compress), at(".tar.bz2"), _stream, ALL),
@@ -514,7 +580,19 @@ _FILES = [
         may_ask=True,
     ),
     Target("hdf5", _hdf5_file, at(".h5"), lambda path: all_of(HDF5Dataset(path)), (TRUNCATE,)),
-    Target("lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), (TRUNCATE,)),
+    Target("hdf5-packed", packed("all.h5"), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
+    Target("hdf5-gzip", packed("all.h5", compression="gzip"), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
+    Target("npy-packed", _npy_packed, _npy_place, lambda path: all_of(ArrayDataset(path)), ALL),
+    Target("npy-facts", _npy_facts, _facts_place, lambda path: all_of(ArrayDataset(path)), ALL),
+    Target(
+        "parquet-packed",
+        packed("all.parquet"),
+        at(".parquet"),
+        lambda path: all_of(ParquetDataset(path)),
+        ALL,
+        may_ask=True,
+    ),
+    Target("lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), ALL),
     Target("sqlite", _sqlite_file, at(".db"), _sql("sqlite"), (TRUNCATE,)),
     Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
@@ -556,6 +634,8 @@ _OTHERS = [
     _picture_target("ppm", "PPM"),
     _picture_target("avif", "AVIF"),
     *_DECODED,
+    _recording_target(".json"),
+    _recording_target(".json.gz", *ALL),
     Target(
         "files-npy", _npy_file, at("/a.npy"), lambda path: all_of(FileDataset(path.parent, read="npy", cache=False))
     ),
@@ -563,7 +643,8 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
-_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "parquet-far", "duckdb", "csv.gz")]
+_LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
+_LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
 TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
@@ -571,6 +652,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
+    "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],
 }
 """Formats that one process goes through: to start one takes longer than a hundred cases."""

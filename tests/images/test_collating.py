@@ -17,6 +17,8 @@ from feedline.images.deferred import DeferredImage, DeferredImages, Finish
 from feedline.images.placement import Placement, place
 from tests.images.pictures import encoded, finished, photo
 
+pytestmark = pytest.mark.sample(3)
+
 FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
 FILES[7] = encoded(photo(119, 90, seed=7))
 TRAIN = images.Compose(

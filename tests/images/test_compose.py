@@ -153,6 +153,7 @@ def test_other_libraries_get_what_they_expect(foreign: type, monkeypatch: pytest
     assert (pipeline(pixels) == (pixels // 2)[25:65, 40:80][:, ::-1]).all()
 
 
+@pytest.mark.slow
 def test_torchvision_itself_works_in_a_pipeline() -> None:
     transforms = pytest.importorskip("torchvision.transforms.v2")
     result = images.Compose([images.CenterCrop(40), transforms.RandomVerticalFlip(1.0), images.Normalize()])(photo())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,3 +214,9 @@ def test_the_fastest_decoder_that_is_installed_is_taken(decoder: str) -> None:
 def test_a_factor_is_a_power_of_two() -> None:
     with pytest.raises(BadOption, match="factor=3 is none of 1, 2, 4 and 8"):
         decode_image(files()["jpeg"], factor=3)
+
+
+@pytest.mark.parametrize("rows", [-5, 0, 1.5, True, "7"])
+def test_rows_that_are_no_number_of_rows(rows: Any) -> None:
+    with pytest.raises(BadOption, match=r"rows=.* is not a number of rows"):
+        decode_image(files()["jpeg"], rows=rows)

@@ -114,6 +114,7 @@ def test_ranges_that_are_none_are_refused(options: dict[str, tuple[float, float]
         RandomResizedCrop(8, **options)
 
 
+@pytest.mark.slow
 def test_torchvision_draws_from_the_same_distribution() -> None:
     transforms = pytest.importorskip("torchvision.transforms")
     image = torch.empty(3, 375, 500)

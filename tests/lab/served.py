@@ -1,11 +1,12 @@
 """A lab that is served for a test, and the requests of a browser that knows its token."""
 
 import asyncio
+import os
 import queue
+import select
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -13,7 +14,7 @@ import httpx
 from feedline.lab.app import app_of
 from feedline.lab.controls import Number, Switch, Values
 from feedline.lab.guard import HEADER
-from feedline.lab.pictures import Event, figures, say
+from feedline.lab.pictures import Event, buttons, doing, figures, say
 from feedline.lab.server import Server
 from feedline.lab.view import Actions, View
 
@@ -34,6 +35,7 @@ def counting() -> View:
         "counting",
         "Counting",
         "It counts.",
+        "Numbers go up.",
         (Number("events", "Events", 0, 100_000, 3), Switch("fails", "Fails", default=False)),
         lambda values: f"count({values['events']})",
         _count,
@@ -48,10 +50,12 @@ class Waiting:
         self.told = 0
 
     def view(self) -> View:
-        return View("waiting", "Waiting", "It waits.", (), lambda values: "wait()", self._run, actions=(("go", "Go"),))
+        return View("waiting", "Waiting", "It waits.", "For a click.", (), lambda values: "wait()", self._run)
 
     def _run(self, values: Values, actions: Actions) -> Iterator[Event]:
         try:
+            yield doing("Waiting for a click.")
+            yield buttons({"go": "Go"})
             while True:
                 self.told += 1
                 yield figures({"told": self.told})
@@ -64,24 +68,61 @@ class Waiting:
             self.closed.set()
 
 
+class Connections(set[object]):
+    """The connections of a server, for a test that waits until some have come or all have gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+
+    def add(self, connection: object) -> None:
+        with self._changed:
+            super().add(connection)
+            self._changed.notify_all()
+
+    def discard(self, connection: object) -> None:
+        with self._changed:
+            super().discard(connection)
+            self._changed.notify_all()
+
+    def wait_until(self, is_so: Callable[[int], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: is_so(len(self)), 60)
+
+
 @contextmanager
-def serving(*views: View) -> Iterator[tuple[str, Server]]:
-    """Serve views on a thread; give the address, and what serves there."""
+def serving(*views: View) -> Iterator[tuple[str, Connections]]:
+    """Serve views on a thread; give the address, and the connections to it."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # requests that come before the server has started wait for it
         port = listening.getsockname()[1]
         app = app_of(views, token=TOKEN, port=port)
-        server = Server(app)
+        server, connections = Server(app), Connections()
+        server.server_state.connections = connections  # type: ignore[assignment]  # what uvicorn puts into it is its own
         server.config.headers.append(("connection", "close"))  # a browser would keep connections for the next test
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{port}", server
+            with client(f"http://127.0.0.1:{port}") as asking:
+                asking.get("/")  # which is answered when the server has started
+            connections.wait_until(lambda count: not count)
+            yield f"http://127.0.0.1:{port}", connections
         finally:
             server.should_exit = True
             thread.join()
+
+
+def has_ended(pid: int) -> bool:
+    """Wait until a process has ended, reaped or not; False if it has not after a minute."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 60)[0])
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -89,13 +130,6 @@ def served(*views: View) -> Iterator[str]:
     """Serve views on a thread, at the address that is given."""
     with serving(*views) as (address, _):
         yield address
-
-
-def wait_until_left(server: Server) -> None:
-    """Wait until the server has noticed that whoever asked has gone, and holds no connection any more."""
-    until = time.monotonic() + 30
-    while server.server_state.connections and time.monotonic() < until:
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import queue
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,19 +15,20 @@ from feedline.lab.apart import ViewFailed, apart
 from feedline.lab.controls import Values
 from feedline.lab.pictures import Event, say
 from feedline.lab.view import Actions
+from tests.lab.served import has_ended
 
 
 def _forking(values: Values, _: Actions) -> Iterator[Event]:
     """Tell the ids of this process and of a worker that stays when it dies, and where it has put a file."""
     worker = os.fork()
     if not worker:
-        time.sleep(3600)
+        signal.pause()
     file = Path(tempfile.mkdtemp()) / "file"
     file.write_text("x")
     yield say(f"{os.getpid()} {worker} {file}")
     if values["dies"]:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(3600)
+    signal.pause()
 
 
 def _as_lab(sender: Connection) -> None:
@@ -38,14 +38,6 @@ def _as_lab(sender: Connection) -> None:
             sender.send(event["text"])
 
 
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("dies", [True, False])
 def test_nothing_of_a_run_stays(dies: bool) -> None:
     events = apart(_forking)({"dies": dies}, queue.SimpleQueue())
@@ -58,7 +50,7 @@ def test_nothing_of_a_run_stays(dies: bool) -> None:
     _check_nothing_stays(told)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_nothing_of_a_run_stays_when_the_lab_is_killed() -> None:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -70,11 +62,14 @@ def test_nothing_of_a_run_stays_when_the_lab_is_killed() -> None:
     _check_nothing_stays(told)
 
 
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These runs do not use torch, which Python's fork server takes seconds to import."""
+    monkeypatch.setattr("feedline.lab.apart._PRELOADED", ())
+
+
 def _check_nothing_stays(told: str) -> None:
     process, worker, file = told.split(maxsplit=2)
-    until = time.monotonic() + 10
-    while (_is_running(int(process)) or _is_running(int(worker))) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _is_running(int(process))
-    assert not _is_running(int(worker))
+    assert has_ended(int(process))
+    assert has_ended(int(worker))
     assert not Path(file).parent.exists()

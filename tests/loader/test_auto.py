@@ -19,6 +19,8 @@ from feedline.driver import tuning as tuning_module
 from feedline.driver.driver import Driver
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Slow(Dataset[Any]):
     """Samples that take some time, and draw random numbers."""
@@ -90,6 +92,7 @@ def test_a_stream_that_the_loader_shares_out() -> None:
     assert torch.cat(list(loader)).tolist() == list(range(300))
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is decided, and however often: every sample once, in order."""
     counts = [1, 5, 2, 4, 1, 3] * 20

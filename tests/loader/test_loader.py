@@ -21,6 +21,9 @@ from feedline.abc import Columnar, Scheduler, WorkerView
 from feedline.errors import CollateError, EmptyBatch, WorkerTimeout
 from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import EngineName
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
 Y = np.arange(100)
@@ -183,7 +186,7 @@ def test_lists_of_indices_from_a_sampler_of_single_samples() -> None:
     assert second[0].tolist() == X[[2]].tolist()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20), deadline=None)
 @given(
     count=st.integers(0, 40),
     batch_size=st.integers(1, 9),
@@ -520,6 +523,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_torch_is_imported_neither_here_nor_in_the_workers(tmp_path: Path) -> None:
     script = tmp_path / "no_torch.py"
     script.write_text(NO_TORCH)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.sample(2)
+
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402

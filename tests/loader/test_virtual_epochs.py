@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
+from tests.sampling import examples
 
 
 def make(count: int = 10, size: int = 4, **options: Any) -> Loader:
@@ -30,7 +31,7 @@ def chain(loader: Loader, count: int, **options: Any) -> list[list[int]]:
     return epochs_of(loader, count, 1, **options)[0]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6))
 def test_every_epoch_has_its_batches_all_of_them_full_and_they_follow_each_other(
     count: int, size: int, steps: int
@@ -116,7 +117,7 @@ def test_a_batch_is_gone_before_the_next_is_made(kind: Any) -> None:
 # -- state ---
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 5))
 def test_the_place_is_saved_and_restored(steps: int, epochs_done: int, batches_done: int) -> None:
     batches_done = min(batches_done, steps)

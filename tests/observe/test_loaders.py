@@ -26,6 +26,8 @@ from feedline.observe.stats import Period
 from feedline.randomness import scope
 from feedline.recorder import Recorder
 
+pytestmark = pytest.mark.sample(4)
+
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
 """Long enough that a machine which is busy with other things does not hide it."""

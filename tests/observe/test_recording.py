@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import tracemalloc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from feedline.errors import BadRecording
 from feedline.observe.batch_rows import columns_of, row
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample, WorkerMemory
+from tests.report.recordings import everything_of
 
 
 def a_recording() -> Recording:
@@ -142,6 +145,73 @@ def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(told))
     with pytest.raises(BadRecording, match="missing or damaged"):
         Recording.load(path)
+
+
+def nested(depth: int) -> Any:
+    found: Any = 1
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+ODD: list[Any] = [
+    *(-1, 0, 1 << 31, 1 << 70, -(1 << 62), 0.5, 1e300, math.nan, math.inf, None, "text", [], {"a": 1}, nested(200)),
+]
+
+
+def places(told: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where values are in a file: of each list, the last."""
+    found = [path] if path else []
+    if isinstance(told, dict):
+        found += [place for name, value in told.items() for place in places(value, (*path, name))]
+    elif isinstance(told, list) and told:
+        found += places(told[-1], (*path, len(told) - 1))
+    return found
+
+
+def refusal_of(path: Path) -> Exception | None:
+    try:
+        everything_of(path)
+    except Exception as exc:  # of whatever kind: that is what is judged
+        return exc
+    return None
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:20])
+def test_an_odd_value_anywhere_is_refused_or_does_no_harm(odd: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    a_recording().save(path)
+    text = path.read_text()
+    for place in places(json.loads(text)):
+        told = json.loads(text)
+        inside = told
+        for step in place[:-1]:
+            inside = inside[step]
+        inside[place[-1]] = odd
+        path.write_text(json.dumps(told))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            refused = refusal_of(path)
+        assert refused is None or (type(refused) is BadRecording and "run.json" in str(refused)), (place, refused)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[" * 100_000, "recursion"), ('{"format":"feedline recording","version":' + "9" * 5000 + "}", "digits")],
+)
+def test_json_that_python_cannot_read(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(BadRecording, match=rf"run\.json is no recording: .*{message}"):
+        Recording.load(tmp_path / "run.json")
+
+
+def test_no_more_is_unpacked_than_a_recording_has(tmp_path: Path) -> None:
+    (tmp_path / "run.json.gz").write_bytes(gzip.compress(b" " * (1 << 27), 1))
+    tracemalloc.start()
+    with pytest.raises(BadRecording, match=r"run\.json\.gz is no recording: more than 1\d,\d{3},\d{3} bytes come out"):
+        Recording.load(tmp_path / "run.json.gz")
+    assert tracemalloc.get_traced_memory()[1] < 3 << 24  # the text, twice while it is put together
+    tracemalloc.stop()
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ from feedline.errors import BadOption, BadState, FeedlineError
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, values
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(9)
 
 # Nothing to deliver
 
@@ -455,7 +458,7 @@ MAKERS: dict[str, Callable[[], DataLoader[Any]]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_a_damaged_state_is_refused_or_harmless(name: str, data: st.DataObject) -> None:
     """Never an error that is not feedline's, never a hang, never more than an epoch."""

@@ -20,6 +20,8 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, as_bytes, rows, values
 
+pytestmark = pytest.mark.sample(4)
+
 N = 37
 SEED = 7
 
@@ -119,6 +121,7 @@ def test_persistent_threads_make_the_batches_of_the_inline_engine() -> None:
     loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("forkserver", 2), ("spawn", 1)])
 def test_workers_that_start_from_nothing_make_the_same(method: str, workers: int) -> None:
     loader = seeded("drawing", "drawing", num_workers=workers, multiprocessing_context=method, persistent_workers=True)

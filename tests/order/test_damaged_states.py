@@ -20,6 +20,8 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
 from tests.order import datasets
 
+pytestmark = pytest.mark.sample(10)
+
 N = 20
 BATCH = 3
 HUGE = 10**30

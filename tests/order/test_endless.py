@@ -15,6 +15,7 @@ from feedline.order.endless import EndlessBatches, EndlessSampler
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.samplers import InfiniteSampler, LengthBucketBatchSampler, RandomSampler, SequentialSampler
 from feedline.types import Key, Share
+from tests.sampling import examples
 
 KEY = Key(3, 5)
 counts, worlds = st.integers(1, 12), st.integers(1, 4)
@@ -26,7 +27,7 @@ def pass_of(sampler: Sampler, number: int) -> list[int]:
     return order
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(counts, st.integers(0, 100), st.integers(0, 40))
 def test_one_epoch_follows_the_other(count: int, first: int, length: int) -> None:
     sampler = RandomSampler(range(count), seed=3)
@@ -87,7 +88,7 @@ class Epochs(Sampler):
         return places + 100 * key.epoch
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(counts, worlds, st.integers(1, 3))
 def test_ranks_share_the_endless_order(count: int, world: int, size: int) -> None:
     sampler = Epochs(count)

@@ -18,6 +18,8 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
 
+pytestmark = pytest.mark.sample(6)
+
 N = 20
 
 

@@ -15,6 +15,8 @@ from feedline.order import foreign
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.types import Share
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Progress:
     delivered = 0

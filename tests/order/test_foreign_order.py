@@ -17,6 +17,9 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Entry
 from feedline.order.progress import Progress
 from feedline.types import Key, Share
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(5)
 
 # -- cutting ---
 
@@ -205,7 +208,7 @@ class Iteration:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [None, 1, 2, 3, 7, 8])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(done=st.integers(0, 8), ahead=st.integers(0, 3), again=st.integers(0, 3))
 def test_an_order_goes_on_from_every_batch(kind: Any, size: int | None, done: int, ahead: int, again: int) -> None:
     everything = Iteration(order_of(kind, size)).take()

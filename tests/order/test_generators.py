@@ -17,6 +17,8 @@ from feedline import DataLoader, Loader
 from tests.order import datasets
 from tests.order.facts import all_bytes, rows, through_json
 
+pytestmark = pytest.mark.sample(7)
+
 COUNT = 150
 
 

@@ -20,6 +20,8 @@ from feedline import DataLoader
 from feedline.engines import abilities
 from feedline.errors import WorkerRestarted
 
+pytestmark = pytest.mark.sample(4)
+
 N = 96
 BATCH = 4
 LATE = 2 * BATCH + 1

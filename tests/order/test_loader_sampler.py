@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.sample(8)
+
 torch = pytest.importorskip("torch")
 
 from feedline import DataLoader, samplers  # noqa: E402

@@ -16,6 +16,8 @@ from feedline.errors import WorkerDied, WorkerError, WorkerTimeout
 from tests.order import datasets
 from tests.order.facts import values
 
+pytestmark = pytest.mark.sample(4)
+
 
 def streaming(**options: Any) -> Any:
     return DataLoader(datasets.StatefulStream(12), batch_size=2, collate_fn=datasets.first_fields, **options)

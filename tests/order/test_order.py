@@ -23,6 +23,8 @@ from feedline.order.order import (
 )
 from feedline.types import IndexBlock, Key, Share, Span, StreamSplit, Tail
 
+pytestmark = pytest.mark.sample(5)
+
 KEY = Key(3, 0)
 
 

@@ -20,6 +20,8 @@ from feedline.ranks import share_if_known
 from feedline.types import EngineName
 from tests.datasets.tar.writing import write_shards
 
+pytestmark = pytest.mark.sample(10)
+
 COUNT = 48
 RANKS = 2
 

@@ -26,6 +26,8 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import RepeatedSamples
 from feedline.order.rank_watch import RankWatch
 
+pytestmark = pytest.mark.sample(6)
+
 DATA: Any = list(range(16))
 RANKS = 4
 

@@ -19,6 +19,8 @@ from feedline import DataLoader, Loader
 from feedline.errors import WorkerRestarted
 from feedline.types import Key
 
+pytestmark = pytest.mark.sample(9)
+
 N = 80
 BATCH = 4
 LATE = 2 * BATCH + 1

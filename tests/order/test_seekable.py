@@ -17,6 +17,8 @@ from feedline.randomness.keys import mix
 from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, distribute
 from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
 
+pytestmark = pytest.mark.sample(8)
+
 KEY = Key(3, 1)
 
 

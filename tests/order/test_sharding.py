@@ -18,6 +18,8 @@ from feedline.errors import BadOption, SplitTwice, UnequalStreams
 from feedline.order.sharding import split_of
 from feedline.types import EngineName, Share, StreamSplit
 
+pytestmark = pytest.mark.sample(4)
+
 
 class Source(StreamSource):
     def __iter__(self) -> Iterator[int]:

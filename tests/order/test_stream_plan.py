@@ -10,6 +10,8 @@ from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
 from feedline.types import Draw, Share, Span, StreamSplit
 
+pytestmark = pytest.mark.sample(3)
+
 SPLIT = StreamSplit(4, Share(1, 3))
 
 

@@ -19,6 +19,9 @@ from feedline.errors import BadState, RepeatedSamples
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(7)
 
 # Each sample once
 
@@ -31,7 +34,7 @@ def test_a_shared_stream_is_delivered_once_and_in_order(workers: int, batch_size
         assert flat(loader) == list(range(17))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     n=st.integers(0, 25),
     batch_size=st.sampled_from([1, 2, 4, 30, None]),

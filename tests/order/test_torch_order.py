@@ -26,6 +26,8 @@ from feedline.order.order import BatchOrder, Entry, Order, SampleOrder, SpanOrde
 from feedline.order.torch_order import torch_order
 from feedline.types import IndexBlock, Key, Share, StreamSplit
 
+pytestmark = pytest.mark.sample(10)
+
 NUMBERS: Any = range(10)
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from feedline.packing.digest import START, chained, digest_of
 
+pytestmark = pytest.mark.sample(3)
+
 ALIKE: list[tuple[Any, Any]] = [
     (3, np.int64(3)),
     (3, np.uint8(3)),

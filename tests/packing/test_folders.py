@@ -14,6 +14,8 @@ from feedline.packing import opening as folders
 from feedline.packing.inspection import inspect
 from feedline.packing.opening import TableFiles, called, open_table, unused_in
 
+pytestmark = pytest.mark.sample(3)
+
 
 def open_folder(root: Path) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
     return folders.open_folder(recognise(root))

@@ -19,6 +19,8 @@ from feedline.datasets import CachedDataset
 from feedline.errors import FeedlineError
 from feedline.packing.inspection import Statistics, inspect, type_text, value_text
 
+pytestmark = pytest.mark.sample(3)
+
 
 def known(*values: Any) -> dict[str, Any]:
     statistics = Statistics()

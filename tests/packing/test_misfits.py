@@ -25,6 +25,8 @@ from tests.packing.stores import (
     stored_in,
 )
 
+pytestmark = pytest.mark.sample(3)
+
 pack = partial(feedline.pack, workers=0)
 
 # -- samples that fail ------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from feedline.packing.opening import fingerprint, open_source
 from feedline.packing.options import as_fields
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
+pytestmark = pytest.mark.sample(3)
+
 
 def foreign_hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:

@@ -32,6 +32,8 @@ from tests.packing.stores import (
     stored_in,
 )
 
+pytestmark = pytest.mark.sample(3)
+
 pack = partial(feedline.pack, workers=0)
 
 
@@ -252,6 +254,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
         (shutil.rmtree if out.is_dir() else os.unlink)(out)
 
 
+@pytest.mark.slow
 def test_the_disk_is_full_after_some_shards(tmp_path: Path) -> None:
     for format_ in SHARDED:
         out = tmp_path / format_

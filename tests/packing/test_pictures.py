@@ -10,6 +10,8 @@ from PIL import Image
 from feedline.errors import BadOption, PackError
 from feedline.packing.pictures import Pictures, extension_of
 
+pytestmark = pytest.mark.sample(3)
+
 
 def encoded(image: Any, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()

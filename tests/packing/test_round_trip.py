@@ -20,6 +20,9 @@ from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.packing.schema import Schema
 from feedline.packing.writers import tar
 from tests.packing.stores import FORMATS, SINGLE, mixed
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 pack = partial(feedline.pack, workers=0)
 
@@ -85,7 +88,7 @@ columns = st.one_of(
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(values=columns, skips=st.booleans(), verify=st.booleans())
 def test_what_was_packed_reads_back_equal(format_: str, values: list[Any], skips: bool, verify: bool) -> None:
     samples = [{"x": value, "number": number} for number, value in enumerate(values)]

@@ -10,6 +10,8 @@ from feedline.errors import PackError
 from feedline.packing.schema import Agreement, Column, Schema, Unfit
 from feedline.packing.writers.contract import FORMATS
 
+pytestmark = pytest.mark.sample(3)
+
 
 @pytest.mark.parametrize(
     ("values", "kind", "dtype", "shape"),

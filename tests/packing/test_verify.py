@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
@@ -14,6 +15,8 @@ import feedline
 from feedline.errors import CorruptSource
 from feedline.packing.inspection import inspect
 from tests.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
+
+pytestmark = pytest.mark.sample(3)
 
 
 def verify(path: Path) -> dict[str, Any]:
@@ -51,6 +54,11 @@ def test_a_value_that_was_changed(tmp_path: Path) -> None:
     packed = feedline.pack(Mixed(), tmp_path / "out.h5", workers=0)
     with h5py.File(packed.path, "r+") as file:
         file["label"][7] = 77
+    with pytest.raises(CorruptSource, match=r"'label' in .* is damaged"):
+        verify(packed.path)
+    with h5py.File(packed.path, "r+") as file:  # without checksums, as earlier versions wrote it
+        facts = json.loads(file.attrs["feedline"])
+        file.attrs["feedline"] = json.dumps({name: facts[name] for name in facts if name not in ("crc32", "checksum")})
     with pytest.raises(CorruptSource, match="Pack it again, or restore it"):
         verify(packed.path)
 

@@ -20,7 +20,7 @@ def in_a_child(work: Callable[[], object], *, daemon: bool = False) -> object:
     with receiver, sender:
         child = FORK.Process(target=run, args=(sender,), daemon=daemon)
         child.start()
-        assert receiver.poll(60), "the child never answered"
+        assert receiver.poll(100), "the child never answered"
         result: object = receiver.recv()
         child.join()
         assert child.exitcode == 0

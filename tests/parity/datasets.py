@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
+from tests.holding import pass_gate
+
 Point = namedtuple("Point", ["x", "y"])  # the untyped kind is what most code has
 
 
@@ -359,7 +361,7 @@ class HeldBack(Whereabouts):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            assert self.release.wait(30), "nobody released the first sample"
+            assert self.release.wait(100), "nobody released the first sample"
         return super().__getitem__(index)
 
 
@@ -427,6 +429,19 @@ class Counter(Squares):
     def __getitem__(self, index: int) -> Any:
         self.calls += 1
         return self.calls, self.label
+
+
+class HeldCounter(Counter):
+    """The same; sample 2 waits at a gate, if there is one."""
+
+    def __init__(self, gate: Path, n: int) -> None:
+        super().__init__(n)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            pass_gate(self.gate)
+        return super().__getitem__(index)
 
 
 class Environment(Squares):
@@ -591,10 +606,10 @@ class Exiting(Squares):
 
 
 class StuckBriefly(Squares):
-    """Takes a second for every sample: long against a time-out of a fifth, short enough to end by itself."""
+    """Takes half a minute for every sample: long against a time-out of a fifth of a second, even on a busy machine."""
 
     def __getitem__(self, index: int) -> Tensor:
-        threading.Event().wait(1)
+        threading.Event().wait(30)
         return super().__getitem__(index)
 
 

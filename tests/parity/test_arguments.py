@@ -19,6 +19,8 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(8)
+
 Arguments = Callable[[], dict[str, Any]]  # Any: torch's arguments, wrong ones among them
 
 FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")

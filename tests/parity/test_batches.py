@@ -23,6 +23,8 @@ from feedline.engines import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(6)
+
 N = 40  # with two samples per batch five times as many batches as two workers have in flight
 
 Derive = Callable[[Any], Any]  # Any: whatever is made of a batch

@@ -19,7 +19,10 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.workers(1)  # one sends what many send
+pytestmark = [
+    pytest.mark.workers(1),  # one sends what many send
+    pytest.mark.sample(12),
+]
 
 Make = Callable[[], list[Any]]  # Any: samples of every kind
 

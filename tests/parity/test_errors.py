@@ -18,6 +18,8 @@ from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(5)
+
 Make = Callable[[int], BaseException]
 
 ORDINARY: dict[str, tuple[Make, str]] = {

@@ -27,6 +27,8 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(33)
+
 N = 11
 
 

@@ -22,6 +22,8 @@ from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(4)
+
 
 def as_lists(loader: Any) -> list[Any]:
     return [batch.tolist() for batch in loader]
@@ -483,7 +485,7 @@ def children() -> list[int]:
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100, check=False
     )
 
 

@@ -19,6 +19,8 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(14)
+
 Make = Callable[[], Any]  # Any: torch accepts anything with `__getitem__` and `__len__`
 
 

@@ -12,6 +12,8 @@ from feedline.errors import WorkerDied, WorkerTimeout
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(5)
+
 
 @pytest.fixture(autouse=True)
 def _cannot_share_arenas(monkeypatch: pytest.MonkeyPatch) -> None:

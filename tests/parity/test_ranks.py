@@ -19,6 +19,8 @@ import torch.utils.data as torch_data
 from feedline import DataLoader
 from tests.rank_processes import run_ranks
 
+pytestmark = pytest.mark.sample(2)
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrun_training.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -58,6 +60,7 @@ def parameters(rank: int, world_size: int, folder: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_train_to_the_same_parameters_bit_by_bit(tmp_path: Path, world_size: int) -> None:
     reports = run_ranks(world_size, tmp_path, parameters)

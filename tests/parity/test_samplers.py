@@ -21,6 +21,8 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(9)
+
 N = 11
 
 

@@ -12,6 +12,8 @@ from feedline.errors import BadOption
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.sample(6)
+
 
 class Squared:
     """Around an iterator of batches, as those of torch-geometric are."""

@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from torch.utils.data import get_worker_info
 
 from feedline import DataLoader
 from feedline.engines import abilities
+from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
+
+pytestmark = pytest.mark.sample(3)
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -137,6 +141,20 @@ def test_it_starts_with_worker_zero_in_every_epoch_of_persistent_workers(worker_
 
 def test_more_workers_than_batches(worker_parity: Parity) -> None:
     worker_parity.same(lambda side: list(side.loader(datasets.Whereabouts(4), batch_size=2, num_workers=3)))
+
+
+def test_a_dataset_that_counts_its_calls_counts_alike_when_a_worker_is_late(
+    process_parity: Parity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker 0 is held at its second sample while the other one is idle. torch's loader does not look at the time."""
+    hold = Hold(tmp_path, monkeypatch)
+
+    def code(side: Side) -> object:
+        gate = hold.gate if side.is_feedline else tmp_path / "none"
+        loader = side.loader(datasets.HeldCounter(gate, 12), batch_size=1, persistent_workers=True)
+        return list(loader), list(loader)
+
+    process_parity.same(code)
 
 
 def test_out_of_order_every_batch_comes_once(worker_parity: Parity) -> None:

@@ -16,6 +16,8 @@ from feedline.randomness.bijection import Bijection, small_orders
 from feedline.randomness.keys import mix, mix_array
 from tests.samplers.chi_square import assert_fits
 
+pytestmark = pytest.mark.sample(2)
+
 KEYS = [0, 1, 0xFEED, 2**64 - 1]
 sizes = (
     st.integers(1, 5000)

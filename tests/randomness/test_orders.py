@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from feedline.randomness.keys import mix_array
 from feedline.randomness.orders import LARGEST, index_at, indices_at
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 sizes = (
     st.integers(1, 300) | st.integers(1, LARGEST) | st.sampled_from([2**b + d for b in range(1, 32) for d in (-1, 1)])
@@ -20,7 +21,7 @@ sizes = (
 keys = st.integers(0, 2**64 - 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(1, 40) | st.sampled_from([1023, 1025]), keys), min_size=1, max_size=8))
 def test_every_order_has_each_index_once(orders: list[tuple[int, int]]) -> None:
     places = np.concatenate([np.arange(size) for size, _ in orders])

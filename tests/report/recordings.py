@@ -1,11 +1,15 @@
 """Recordings of runs that never were: tasks given to whoever is free first, with drawn durations."""
 
+import json
 import random
+from pathlib import Path
 
 import numpy as np
 
 from feedline.observe.batch_rows import Row, columns_of, row, settle_order
 from feedline.observe.recording import EpochSpan, Recording
+from feedline.report import page_of
+from feedline.tune.diagnosis import diagnose_recording
 
 MS = 1_000_000
 BEGUN = 10**15
@@ -66,3 +70,11 @@ def recording_of(
         system={"at": at, "memory": [4e8] * 50, "worker_memory": [9e8 + 1e6 * place for place in range(50)]},
         counters={"workers": workers, "batches": batches},
     )
+
+
+def everything_of(path: Path) -> str:
+    """Do all that `feedline report` does with a file; returns the figures of the run."""
+    recording = Recording.load(path)
+    page_of(recording, [str(finding) for finding in diagnose_recording(recording)])
+    json.dumps(recording.chrome_trace(), default=str)
+    return str(recording.stats())

@@ -14,11 +14,12 @@ import feedline
 from feedline.errors import BadOption
 from feedline.samplers import BlockSampler
 from feedline.types import Key
+from tests.sampling import examples
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sizes=SIZES, window=st.integers(1, 40), epoch=st.integers(0, 3))
 def test_every_index_once_and_a_window_at_a_time(sizes: list[int], window: int, epoch: int) -> None:
     sampler = BlockSampler(sizes, window, seed=7)
@@ -43,6 +44,7 @@ def test_samples_of_a_window_are_mixed() -> None:
     assert neighbours < 20
 
 
+@pytest.mark.slow
 def test_all_blocks_in_one_window_is_a_plain_shuffle() -> None:
     sampler = BlockSampler([10] * 10, window=10)
     firsts = [int(sampler.at(np.zeros(1, np.int64), Key(seed, 0))[0]) for seed in range(2000)]

@@ -21,6 +21,7 @@ from feedline.samplers.buckets import BucketBatches, LengthBucketBatchSampler, T
 from feedline.samplers.distributed import distribute
 from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 LOG_NORMAL = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(int)
 
@@ -39,7 +40,7 @@ length_lists = st.lists(st.integers(0, 100), min_size=2, max_size=120) | st.list
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(lengths=length_lists, drop_last=st.booleans(), shuffle=st.booleans(), seed=st.integers(0, 2**64))
 def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool, shuffle: bool, seed: int) -> None:
     sampler = MAKERS[name](lengths, drop_last=drop_last, shuffle=shuffle, seed=seed)
@@ -53,7 +54,7 @@ def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(lengths=length_lists, data=st.data())
 def test_any_batch_equals_the_one_that_iterating_gives(name: str, lengths: list[float], data: st.DataObject) -> None:
     sampler = MAKERS[name](lengths, seed=3)

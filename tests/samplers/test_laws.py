@@ -25,6 +25,7 @@ from feedline.samplers import (
     distribute,
 )
 from feedline.types import Key
+from tests.sampling import examples
 
 torch = pytest.importorskip("torch")
 
@@ -59,7 +60,7 @@ def make(request: pytest.FixtureRequest) -> Maker:
     return MAKERS[request.param]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 @pytest.mark.parametrize("name", MAKERS)
 def test_any_places_of_an_epoch(name: str, data: st.DataObject) -> None:

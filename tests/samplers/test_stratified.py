@@ -20,6 +20,7 @@ from feedline.samplers.distributed import distribute
 from feedline.samplers.stratified import Mode, StratifiedBatchSampler
 from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 label_lists = st.lists(st.integers(0, 9) | st.just(0), min_size=1, max_size=150)
 batch_sizes = st.integers(1, 40)
@@ -62,7 +63,7 @@ def test_every_batch_has_each_class(labels: list[int], batch_size: int, shuffle:
     assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(label_lists, st.integers(10, 40), st.sampled_from(["proportional", "each"]), st.data())
 def test_any_batch_equals_the_one_that_iterating_gives(
     labels: list[int], batch_size: int, mode: Mode, data: st.DataObject
@@ -248,6 +249,7 @@ def test_pickle_description_and_repr() -> None:
     assert repr(others[3]).endswith("shuffle=False)")
 
 
+@pytest.mark.slow
 def test_many_classes_are_quick() -> None:
     labels = np.random.default_rng(0).integers(0, 1000, 100_000)
     sampler = StratifiedBatchSampler(labels, 256, seed=1)

@@ -56,11 +56,13 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     if code.startswith("import torch"):
         done = program_server.run(script)  # which has torch already
     else:
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "imports",
     [pytest.param(IMPORTS[name], id=name, marks=[pytest.mark.slow] * (name == "through a loader")) for name in IMPORTS],
@@ -71,10 +73,12 @@ def test_every_sampler_with_a_torch_name_is_torch_s(imports: str) -> None:
     assert all(all(answers) for _, *answers in told), told
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported_for_it() -> None:
     assert not ask_interpreter(MAKE + "made = [list(one) for one in make().values()]\nanswer = 'torch' in sys.modules")
 
 
+@pytest.mark.slow
 def test_samplers_work_where_torch_cannot_be_imported() -> None:
     code = "sys.modules['torch'] = None" + MAKE + "answer = {name: list(one) for name, one in make().items()}"
     found = ask_interpreter(code)
@@ -122,6 +126,7 @@ def test_frameworks_rebuild_them() -> None:
     assert list(type(weighted)(weighted.weights, weighted.num_samples, weighted.replacement)) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_class_that_stands_in_the_way_is_named_and_no_import_fails() -> None:
     program = (
         "import typing, warnings\nfrom feedline import samplers\n"

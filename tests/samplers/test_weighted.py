@@ -54,6 +54,7 @@ def test_without_replacement_repeats_nothing_and_leaves_zeros_out(weights: list[
     assert all(weights[index] > 0 for index in drawn)
 
 
+@pytest.mark.slow
 def test_more_weights_than_torch_takes() -> None:
     weights = np.zeros(2**24 + 10, np.float32)
     weights[-3:] = 1

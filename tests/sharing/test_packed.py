@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from feedline.sharing.packed import Packed
 from feedline.values import records
+from tests.sampling import examples
 
 ODD_NAMES = [
     "",
@@ -34,7 +35,7 @@ def paths(count: int) -> list[str]:
     return [f"/data/train/class-{number // 100:04d}/image-{number:09d}.jpeg" for number in range(count)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values=some)
 def test_text_comes_back(values: list[str]) -> None:
     packed = Packed(values, is_text=True)
@@ -45,7 +46,7 @@ def test_text_comes_back(values: list[str]) -> None:
     assert list(packed.each(range(len(values))[::-3])) == values[::-3]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values=st.lists(st.binary(max_size=40), max_size=80))
 def test_bytes_come_back(values: list[bytes]) -> None:
     packed = Packed(values, is_text=False)

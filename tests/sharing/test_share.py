@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.sharing import SharedDict, SharedList
 from feedline.testing.source import assert_same
+from tests.sampling import examples
 
 
 class Point(NamedTuple):
@@ -156,7 +157,7 @@ nested = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(values=st.lists(nested, max_size=12))
 def test_any_list_comes_back(values: list[Any]) -> None:
     shared = feedline.share(values)
@@ -172,7 +173,7 @@ keys = st.one_of(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(original=st.dictionaries(keys, nested, max_size=12), other=keys)
 def test_any_dict_comes_back(original: dict[Any, Any], other: Any) -> None:
     shared = feedline.share(original)

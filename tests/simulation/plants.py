@@ -46,9 +46,53 @@ class Plant:
         patches.setattr(self.owner, self.method, grown[self.method])
 
 
+STOPPED: dict[str, Any] = {
+    "kind": MAP,
+    "stateful": False,
+    "order": IN_ORDER,
+    "moves": True,
+    "workers": 3,
+    "timeout_s": 5.0,
+    "kills_stuck": True,
+    "restarts": 1000,
+    "troubles": Troubles(),
+    "accidents": Accidents(stop=0.3),
+    "habits": Habits(),
+}
+"""Worlds in which workers are stopped for good, and their work moves."""
+
 RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
 
 PLANTS = [
+    Plant(
+        "signals that hit workers as they start end the epoch",
+        Recovery,
+        "end_by",
+        "starts > _MOST_STARTS and not was_killed",
+        "starts > _MOST_STARTS",
+        drawn={
+            "kind": MAP,
+            "stateful": False,
+            "restarts": 1000,
+            "accidents": Accidents(killed_at_start=0.8, death=0.1),
+        },
+    ),
+    Plant(
+        "a stopped worker gets the work of another again and again",
+        Machine,
+        "taken_back",
+        "self._unresponsive[worker] = None",
+        "pass",
+        drawn=STOPPED,
+    ),
+    Plant(
+        "work moves although batches depend on their worker",
+        Machine,
+        "_help_idle_workers",
+        "self._moves and ",
+        "",
+        drawn={**STOPPED, "moves": False},
+    ),
     Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
     Plant(
         "the slot of a batch that failed is lost",
@@ -79,7 +123,7 @@ PLANTS = [
         "write",
         "self._lost += fault",
         "self._lost += 2 * fault",
-        seed=36,
+        seed=54,
     ),
     Plant(
         "samples that were seen count twice",
@@ -120,7 +164,7 @@ PLANTS = [
         "_hand_over",
         "].append(flight)",
         "].copy()",
-        seed=3,
+        seed=2,
     ),
     Plant("a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=2),
     Plant(
@@ -170,12 +214,12 @@ PLANTS = [
         "taken_back",
         "flight.worker = target",
         "flight.worker = target; self.decisions.append((GIVE, worker, flight.task))",
-        seed=13,
+        seed=22,
     ),
     Plant(
         "a call comes after tasks that were given later",
         Machine,
-        "_may_move",
+        "_may_move_from",
         "flight.is_call or",
         "",
         drawn={"kind": MAP, "order": IN_ORDER, "late": 0.1, "depth": 4, "workers": 3, "habits": Habits(call=0.3)},

@@ -23,6 +23,7 @@ def test_two_runs_of_a_seed_are_the_same(seed: int) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_fresh_worlds() -> None:
     seed, until_s = random.SystemRandom().randrange(1 << 30), time.monotonic() + FRESH_S
     while time.monotonic() < until_s:
@@ -38,6 +39,7 @@ def test_an_error_at_the_start_of_a_worker_while_a_state_is_asked_for_is_told_by
     assert simulate(draw_scenario(270519213), events=2000).raised["NotReady"]
 
 
+@pytest.mark.slow
 def test_everything_happens_in_drawn_worlds() -> None:
     counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
     raised: set[str] = set()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STREAMS = {
     "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt").stream()',
     "parquet": 'feedline.datasets.ParquetDataset("a.parquet", fields="x").stream()',
@@ -40,6 +42,7 @@ print(json.dumps({name: sum(1 for _ in feedline.DataLoader(stream, 2)) for name,
 """
 
 
+@pytest.mark.slow
 def test_streams_that_were_made_before_torch_was_imported(tmp_path: Path) -> None:
     streams = ", ".join(f"{name!r}: {code}" for name, code in STREAMS.items())
     code = PROGRAM.replace("STREAMS", f"{{{streams}}}")

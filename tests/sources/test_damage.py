@@ -22,6 +22,8 @@ from feedline.errors import FeedlineError, SourceError
 from feedline.testing.source import assert_same
 from tests.sources.stores import FORMATS, NAMES, TAR_FIELDS, Original, close, packed
 
+pytestmark = pytest.mark.sample(2)
+
 COUNT = 120
 SINGLE = {"npy": "npy/vector.npy", "hdf5": "all.h5", "lmdb": "all.lmdb", "tar": "all.tar", "parquet": "all.parquet"}
 SHARDED = {"hdf5 shards": "hdf5", "tar shards": "tar", "parquet shards": "parquet"}

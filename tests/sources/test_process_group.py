@@ -34,6 +34,8 @@ from feedline.samplers import DistributedSampler
 from feedline.types import Tail
 from tests.datasets.streams.server import Server, find_server, has_server
 
+pytestmark = pytest.mark.sample(2)
+
 distributed = pytest.importorskip("torch.distributed")
 
 COUNT = 103

@@ -19,6 +19,8 @@ from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 
+pytestmark = pytest.mark.sample(2)
+
 QUICK, FULL = 200, 5000
 BATCH = 32
 SEED = 7

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 import feedline
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
+from tests.sampling import examples
 from tests.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
+
+pytestmark = pytest.mark.sample(2)
 
 # Any, throughout: states.
 
@@ -32,7 +35,7 @@ def without_rank(state: Any) -> Any:
 moments = st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=4, max_size=4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     name=st.sampled_from(["tar", "sql"]),
     ranks=st.integers(1, 4),

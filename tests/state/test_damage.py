@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 
+import feedline
 from feedline.errors import BadState
 from feedline.state import Snapshot
 from feedline.state.damage import checked, upgraded
@@ -178,3 +180,24 @@ def test_damage_is_not_upgraded_away() -> None:
             checked(upgraded({**state, **damage}))
     with pytest.raises(BadState, match="no 'order'"):
         Snapshot.from_dict({"feedline": 1, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3})
+
+
+@pytest.mark.parametrize("array", [np.arange(3), np.zeros(0), np.zeros((2, 2))])
+@pytest.mark.parametrize("place", ["sampler", "batch_size", "length", "unit", "consumed"])
+def test_an_array_in_the_place_of_a_value(array: Any, place: str) -> None:
+    loader = feedline.Loader(list(range(20)), 2, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    for told in (array, {"kind": array}, [1, array]):
+        with pytest.raises(BadState, match=rf"damaged: order\.{place}"):
+            loader.load_state_dict({**state, "order": {**state["order"], place: told}})
+    with pytest.raises(BadState, match="not ndarray"):
+        loader.load_state_dict(array)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 9
+    loader.close()
+
+
+def test_arrays_of_users_are_left_to_them() -> None:
+    state = {**SAMPLER, "order": {**SAMPLER["order"], "sampler_state": {"parts": [np.arange(3)], "iterator": None}}}
+    assert checked(state) is state

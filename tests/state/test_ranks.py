@@ -20,7 +20,10 @@ from feedline.datasets import TarDataset, mix
 from feedline.errors import BadState
 from feedline.types import EngineName
 from tests.datasets.tar.writing import write_shards
+from tests.sampling import examples
 from tests.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
+
+pytestmark = pytest.mark.sample(3)
 
 WORLDS = [1, 2, 3, 4, 8]
 PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]
@@ -95,7 +98,7 @@ places = st.sampled_from([(1, 0), (2, 0), (3, 0), (4, 0), (8, 0), (1, 1), (2, 3)
 legs = st.lists(st.tuples(places, st.lists(st.integers(0, 9), min_size=8, max_size=8)), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(name=st.sampled_from(SPLIT), legs=legs, last=places)
 def test_states_of_random_moments_and_of_states_again(
     sources: dict[str, Make], name: str, legs: list[tuple[Place, list[int]]], last: Place
@@ -207,6 +210,7 @@ def test_virtual_epochs_keep_their_place(sources: dict[str, Make], monkeypatch: 
     assert not set(rest) & set(came)
 
 
+@pytest.mark.slow
 def test_a_state_stays_small_with_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shard,) = write_shards(tmp_path, [3])
     shards = [str(tmp_path / f"{number}.tar") for number in range(10_000)]

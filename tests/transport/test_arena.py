@@ -28,6 +28,7 @@ from feedline.transport.reading import LARGE_BYTES, Bytes
 from feedline.transport.residency import Residency
 from feedline.transport.slot import Device
 from tests.faults.limits import descriptors_left
+from tests.sampling import examples
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -437,6 +438,7 @@ def test_a_slot_that_a_failed_task_may_have_written_is_given_back_as_a_whole() -
     assert resident(arena) == 0
 
 
+@pytest.mark.slow
 def test_many_arrays_of_one_batch_are_dropped_one_by_one_in_linear_time() -> None:
     arena = make_arena(2)
     kept = filled(arena, *[LARGE_BYTES] * 3000)
@@ -811,4 +813,4 @@ class OneOwner(RuleBasedStateMachine):
 
 
 TestOneOwner = OneOwner.TestCase
-TestOneOwner.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOneOwner.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -26,6 +26,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 from feedline.transport.codec import ALIGNMENT, Codec, MessageWriter, PartWriter, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes, Views
+from tests.sampling import examples
 
 # -- how to compare ---
 
@@ -175,7 +176,7 @@ def batches(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -561,6 +562,7 @@ def test_a_batch_like_the_one_before_is_not_described_anew(monkeypatch: pytest.M
     assert rebuild.call_count == 1, "the others are copied"
 
 
+@pytest.mark.slow
 def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
     codec = Codec(TorchFramework())
     message = packed(codec, [torch.ones(3)])

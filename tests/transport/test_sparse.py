@@ -30,7 +30,7 @@ def run_limited(program: str, *words: object) -> str:
         [sys.executable, "-c", UNDER_A_LIMIT + textwrap.dedent(program), *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -106,11 +106,13 @@ def test_under_a_limit_on_the_size_of_files_slots_are_smaller(limit: int) -> Non
     assert limit // 2 < 80 * int(told) <= limit
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_does_not_concern_memory_of_this_process_alone() -> None:
     told = run_limited(f"{FILE_LIMIT}\n    print(Arena(16, shared=False, budget=1 << 30).slot_bytes)", 1 << 20)
     assert int(told) > 1 << 30
 
 
+@pytest.mark.slow
 def test_without_room_for_a_page_per_slot_the_error_names_the_limit_on_files() -> None:
     told = run_limited(
         f"""{FILE_LIMIT}
@@ -126,6 +128,7 @@ def test_without_room_for_a_page_per_slot_the_error_names_the_limit_on_files() -
     assert "ulimit -v" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "size"), [(1 << 30, 1 << 30), (8 << 20, 8 << 20), (10_000, 8192)])
 def test_a_file_is_as_long_as_the_limit_allows(limit: int, size: int) -> None:
     told = run_limited(
@@ -140,6 +143,7 @@ def test_a_file_is_as_long_as_the_limit_allows(limit: int, size: int) -> None:
     assert told.startswith(f"{size} The limit on the size of files (`ulimit -f`)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [1 << 30, 100_000])
 def test_a_file_within_the_limit_on_addresses_names_it(spare: int) -> None:
     told = run_limited(f"""
@@ -171,6 +175,7 @@ FUTURE = 2
 CURRENT = 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("flags", [FUTURE, FUTURE | CURRENT])
 def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
@@ -195,6 +200,7 @@ def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
     assert value == 0
 
 
+@pytest.mark.slow
 def test_a_file_in_locked_memory_is_not_filled() -> None:
     told = run_limited(
         f"""{LOCKED}

@@ -21,6 +21,8 @@ from tests.report.recordings import recording_of
 from tests.tune import sick, sound  # with torch: a process that is forked has both imported
 from tests.tune.cures import CURES
 
+pytestmark = pytest.mark.sample(3)
+
 
 def tried(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> Measured:
     monkeypatch.chdir(folder)  # where some of them write files

@@ -56,6 +56,7 @@ def regular(
     )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 def test_without_a_change_what_was_recorded_is_predicted(workers: int) -> None:
     prediction = predict(regular(workers=workers))

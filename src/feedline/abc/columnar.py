@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import FeedlineError
+
+Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 
 
 class Columnar(ABC):
@@ -20,3 +28,37 @@ class Columnar(ABC):
         Sample i is row i of each, in the same form. None if that does not hold, because samples are transformed.
         Called once per worker.
         """
+
+    def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
+        """Return a function that the loader calls with the numbers of the rows that it is about to read.
+
+        It raises an exception if one of them is damaged. None if there is nothing to check. Called once per worker,
+        after `columns`.
+        """
+        return None
+
+
+def checking(dataset: Columnar, take: Take | None) -> Take | None:
+    """Return what takes rows of a dataset after the dataset has checked them, if it wants to."""
+    check = None if take is None else dataset.row_check()
+    if take is None or check is None:
+        return take
+
+    # Any: another function that takes rows, and batches of any form.
+    quick: Any = getattr(take, "quick", None)
+
+    def take_checked(indices: NDArray[np.int64]) -> Any:
+        check(indices)
+        return take(indices)
+
+    def quick_checked(indices: NDArray[np.int64]) -> Any:
+        try:
+            check(indices)
+        except FeedlineError:
+            return None  # the other one raises it, where it is known which task it belongs to
+        return quick(indices)
+
+    found: Any = take_checked
+    if quick is not None:
+        found.quick = quick_checked
+    return cast("Take", found)

@@ -54,8 +54,10 @@ class Scheduler(ABC):
     def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
         """Choose whose waiting task goes to whom, while the training loop waits.
 
+        Called only where a batch is a pure function of its place: with `seed=`, or on threads.
+
         Args:
-            workers: all but those that are known to have begun all they have.
+            workers: all but those that are known to have begun all they have, and idle ones that seem to be stopped.
             now_s: the clock that `WorkerView.since_s` was read from.
             typical_s: the median time of recent tasks.
 

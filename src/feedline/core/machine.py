@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 
+from feedline.abc.scheduler import WorkerView
 from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK
 from feedline.core.epoch import NOTHING, Epoch
 from feedline.core.flight import Flight
@@ -249,17 +250,16 @@ class Machine(Workers):
 
     def _help_idle_workers(self, epoch: Epoch) -> float | None:
         """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
-        workers, scheduler = self.active, epoch.scheduler
+        scheduler = epoch.scheduler
         typical_s = self._pace.typical_s()
-        if self._idle and epoch.can_move and self.now_s >= self._settled_s:
-            begun = self._has_begun_all
-            views = [view for view in workers if view.id not in begun] if begun else workers
+        if self._idle and self._moves and epoch.can_move and self.now_s >= self._settled_s:
+            views = self._views_for_relief(epoch)
             move = scheduler.relieve(views, self.now_s, typical_s)
             if move is None:  # it goes through all workers, and nobody is late all of a sudden
                 self._settled_s = self.now_s + typical_s / 4
             else:
                 self._check_move(epoch, *move)
-                if move[0] not in self._has_begun_all and self._may_move(*move):
+                if move[0] not in self._has_begun_all and self._may_move_from(move[0]):
                     self._moving = move
                     self.decisions.append((TAKE_BACK, move[0], 1))
                     return scheduler.grace_s(typical_s)
@@ -271,6 +271,22 @@ class Machine(Workers):
                 break
             self._counters.run_ahead += 1
         return scheduler.grace_s(typical_s)
+
+    def _views_for_relief(self, epoch: Epoch) -> list[WorkerView]:
+        """Return the workers between which work may move.
+
+        A worker that lost all its tasks unanswered gets no tasks of others until it has answered: so a task visits each
+        stopped worker at most once, and its last holder is replaced by the time-out. If there is no such time-out, the
+        worker that was passed over for longest is tried again.
+        """
+        unresponsive, begun = self._unresponsive, self._has_begun_all
+        if not unresponsive and not begun:
+            return self.active
+        idle = [view.id for view in self.active if not view.outstanding]
+        is_replaced = epoch.limits.kills_stuck and epoch.limits.timeout_s > 0
+        if not is_replaced and unresponsive.keys() >= set(idle):
+            del unresponsive[next(worker for worker in unresponsive if worker in idle)]
+        return [view for view in self.active if view.id not in (begun if view.outstanding else unresponsive)]
 
     def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
         """Refuse what would never end: work that goes to a worker who has work."""

@@ -3,7 +3,8 @@
 The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a batch that is
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
 sample does not idle the others: up to `RUN_AHEAD` windows, as many as a window of short tasks (below) has anyway. (With
-a fixed window one slow sample in a hundred halves the rate, as the benchmark w6_stragglers shows.)
+a fixed window one slow sample in a hundred halves the rate, as the benchmark w6_stragglers shows.) Each worker runs
+ahead in its own share; work moves between workers only where a batch is a pure function of its place (`Machine`).
 
 If nobody asked for another depth, the window is up to `DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
@@ -20,8 +21,8 @@ from collections import deque
 from dataclasses import dataclass
 
 RUN_AHEAD = 16
-"""How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
-(1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
+"""How many windows may be in flight while a batch is late. A guess that was enough: with it and `seed=` the benchmark
+w6_stragglers (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
 
 DEEP = 16
 _SHORT_S = 1e-3

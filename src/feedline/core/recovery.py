@@ -4,9 +4,10 @@ A task over which two workers have died is made in halves until one sample is le
 that one, the user's policy says, as of any sample that fails.
 
 Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory.
-Such a death betrays itself: the batch is made later, with all its samples. So these accidents are counted, and the more
-there are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is
-to blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
+Such a death betrays itself: the worker was at no task, or the batch is made later, with all its samples. So these
+accidents are counted, and the more there are, the more workers in a row have to die before a batch is searched, and
+then over the sample alone before it is to blame: so many that accidents would do the first once in a hundred times, and
+the second once in ten thousand.
 """
 
 from __future__ import annotations
@@ -36,11 +37,8 @@ _MOST_STREAM_DEATHS = 4
 
 _MOST_STARTS = 2
 """How often in a row a worker that does not get ready is started again: an exception in `worker_init_fn`, a program
-that cannot be imported."""
-
-_MOST_STARTS_KILLED = 9
-"""The same for one that is killed by a signal: somebody may be killing workers who cares little how old they are. Ten
-in a row that die so young are no coincidence."""
+that cannot be imported. For one that is killed from outside (`WorkerDied.was_killed`) only `restarts` counts: on a busy
+machine, signals hit more workers that are starting than workers that are ready."""
 
 _DOUBT = 1e-4
 """How likely it may be that a sample is blamed for accidents."""
@@ -95,7 +93,7 @@ class Recovery:
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}
         self._accidents = 0
-        """Deaths over batches that were made later with all their samples."""
+        """Workers that were killed at no task, or died over batches that were made later with all their samples."""
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 
@@ -137,6 +135,8 @@ class Recovery:
         """
         failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
         starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
+        was_killed = getattr(death, "was_killed", False)
+        self._accidents += was_killed and (failed or begun is None)
         stays = begun is not None and (begun.stays or not self._care.searches)
         deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
         stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
@@ -145,8 +145,8 @@ class Recovery:
                 f"{death} It is worker number {deaths + 1} that died at this place, and the samples of a "
                 "stream, or of a dataset that keeps a state, cannot be tried one by one.",
             )
-        never_starts = starts > (_MOST_STARTS_KILLED if getattr(death, "was_killed", False) else _MOST_STARTS)
-        if never_starts:
+        never_starts = starts > _MOST_STARTS and not was_killed
+        if never_starts or (starts > _MOST_STARTS and self._left <= 0):
             self._tell_of_starts(death, worker, starts)
         is_final = isinstance(death, (WorkerStartError, NotPicklable))  # another would end alike
         if self._left <= 0 or stays_stuck or never_starts or is_final:
@@ -167,9 +167,8 @@ class Recovery:
     def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
         """Add to the last words of a worker that it is one of several that did not get ready."""
         told = (
-            f"Worker {worker} has ended {count} times in a row before it was ready to work, so another would end as "
-            f"well (restarts={self._care.restarts} allows {self._left} more, which would not help). Look at what runs "
-            "that early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
+            f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
+            "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
         )
         if isinstance(death, WorkerError):
             death.args = (f"{death} {told}",)

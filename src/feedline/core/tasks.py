@@ -48,7 +48,7 @@ class Tasks:
         slots: what batches are written to.
         counters: told what happened.
         splitter: cuts tasks into parts, if several workers share a batch.
-        binds: True if what a worker makes may depend on which worker it is: see `_may_move`.
+        moves: True if a batch is a pure function of its place, so that any worker may make it.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
     """
@@ -66,7 +66,7 @@ class Tasks:
         counters: Counters,
         *,
         splitter: Splitter | None = None,
-        binds: bool = False,
+        moves: bool = True,
         now_s: float = 0.0,
         most: int | None = None,
     ) -> None:
@@ -97,10 +97,10 @@ class Tasks:
         """Workers that had nothing waiting when they were last asked, and were given nothing since."""
         self._tied: set[int] = set()
         """Workers that have, or had, a call or a task that tells them where to go on."""
-        self._binds = binds
-        self._bound = False
-        self._unbound: set[int] = set()
-        """Workers that have made a batch, and found nothing that binds it to them."""
+        self._moves = moves
+        self._unresponsive: dict[int, None] = {}
+        """Workers that lost all their tasks to others and have answered nothing since, the earliest first. They may be
+        stopped."""
 
     @property
     def is_busy(self) -> bool:
@@ -172,15 +172,11 @@ class Tasks:
         held = [flight for flight in self._flights.values() if worker is None or flight.worker == worker]
         return min(held, key=by_turn, default=None)
 
-    def _may_move(self, source: int, target: int) -> bool:
-        """True if work may go from one worker to the other without changing what comes out.
+    def _may_move_from(self, source: int) -> bool:
+        """True if work may move away from a worker.
 
-        Not from one that is still to hear a call, or where to go on: what is taken back and has to stay is given again
-        behind the rest, and the tasks after it are not to be made before it.
-
-        If batches may depend on their workers, both must have made one, and nobody may have found that it does. The
-        task that is late may still be the first that draws a random number: then the numbers are not those of a run in
-        which it was not late. Nobody can know before.
+        Not while that worker still has a call to make or a state to resume from: what must stay is given again behind
+        the rest, and the tasks after it must not overtake it.
         """
         if source in self._tied:  # only then: with thousands of workers there are many tasks to go through
             if any(
@@ -189,13 +185,7 @@ class Tasks:
             ):
                 return False
             self._tied.discard(source)
-        return not self._binds or (not self._bound and {source, target} <= self._unbound)
-
-    def _note_bonds(self, flight: Flight, result: Result) -> None:
-        if result.bound:
-            self._bound = True
-        elif result.kind is ResultKind.DONE and not flight.is_call:
-            self._unbound.add(result.worker)
+        return True
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Workers(Tasks):
         recovery: what is done about deaths.
         counters: told what happened.
         splitter: cuts tasks into parts, if several workers share a batch.
-        binds: True if what a worker makes may depend on which worker it is.
+        moves: True if a batch is a pure function of its place, so that any worker may make it.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
     """
@@ -52,11 +52,11 @@ class Workers(Tasks):
         counters: Counters,
         *,
         splitter: Splitter | None = None,
-        binds: bool = False,
+        moves: bool = True,
         now_s: float = 0.0,
         most: int | None = None,
     ) -> None:
-        super().__init__(worker_count, slots, counters, splitter=splitter, binds=binds, now_s=now_s, most=most)
+        super().__init__(worker_count, slots, counters, splitter=splitter, moves=moves, now_s=now_s, most=most)
         self.unsaid: list[tuple[str, type[FeedlineWarning]]] = []
         """What the user is to be told, when there is nothing that an exception could disturb."""
         self.fatal: BaseException | None = None
@@ -99,8 +99,8 @@ class Workers(Tasks):
             self._has_begun_all.discard(worker)
         if self._silent:
             self._silent.discard(worker)
-        if self._binds and not self._bound:
-            self._note_bonds(flight, result)
+        if self._unresponsive:
+            self._unresponsive.pop(worker, None)
         if result.busy_ns:
             self._pace.note(result.busy_ns)
         notes = result.notes
@@ -175,6 +175,8 @@ class Workers(Tasks):
                 self._counters.relieved += 1
                 self._has_begun_all.discard(worker)
             self._hand_over(flight)
+        if target is not None and not view.outstanding:
+            self._unresponsive[worker] = None
         if worker in self._parked:
             self._replace_if_idle(worker)
         else:
@@ -255,7 +257,7 @@ class Workers(Tasks):
         view.outstanding = 0
         self._silent.add(worker)
         view.since_s = self.now_s + self.start_up_s
-        self._unbound.discard(worker)
+        self._unresponsive.pop(worker, None)
         resume = None if epoch is None else epoch.resume_for(worker)
         if resume is not None:
             self._owed[worker] = resume
@@ -328,7 +330,8 @@ class Workers(Tasks):
         if is_kept or self.workers[worker].outstanding:
             return
         self._absent.add(worker)
-        for told in (self._silent, self._unbound, self._has_begun_all):
+        self._unresponsive.pop(worker, None)
+        for told in (self._silent, self._has_begun_all):
             told.discard(worker)
         self.decisions.append((RETIRE, worker))
 

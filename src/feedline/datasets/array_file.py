@@ -9,13 +9,17 @@ out: it may happen between the check and the read. So files are checked in full 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import mmap
 import os
 import struct
+import sys
 import tokenize
 import zipfile
-from collections.abc import Container
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,9 +27,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from feedline.datasets.form import check_count, in_packed_order
+from feedline.datasets.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
+from feedline.values.checksums import AGAIN, Checked, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
@@ -35,6 +40,14 @@ _ZIP_END = struct.Struct("<8xHHIIH")
 """The last record of a zip file: members in this file, in all; bytes of their list, where it begins; of a comment."""
 _ZIP_END_BYTES = _ZIP_END.size + 65_535
 """Bytes at the end of a zip file within which that record begins."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Checksums of the numbers in a file, block by block."""
+
+    block_bytes: int
+    sums: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,8 @@ class ArrayFile:
     dtype: np.dtype[Any]
     has_header: bool = True
     """False for a file of bare numbers, of which only a mapped array knew what they are."""
+    sums: Sums | None = None
+    """Checksums of its bytes, if `feedline pack` wrote it."""
 
     @property
     def end(self) -> int:
@@ -75,6 +90,37 @@ class ArrayFile:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
+
+    def row_check(self, array: NDArray[Any]) -> Callable[[NDArray[np.int64]], None] | None:
+        """Return what compares the checksums of rows before they are read; None if there are none.
+
+        `array` is what `mapped` returned. The function takes the numbers of rows, and raises CorruptSource.
+        """
+        if self.sums is None or array.size == 0:
+            return None
+        size, row_bytes, count = self.sums.block_bytes, array.strides[0], len(array)
+        flat = array.reshape(-1).view(np.uint8)
+        most = -(-row_bytes // size) + 1  # blocks that a row lies in
+
+        def name(block: int) -> str:
+            rows = range(block * size // row_bytes, min(count, -(-(block + 1) * size // row_bytes)))
+            return f"{self.path}, in rows {rows.start} to {rows.stop - 1},"
+
+        checked = Checked(self.sums.sums, lambda block: flat[block * size : (block + 1) * size], name)
+
+        def check(rows: NDArray[np.int64]) -> None:
+            if checked.is_complete:
+                return
+            known = rows[(rows >= -count) & (rows < count)]  # whoever reads others is told
+            starts = np.where(known < 0, known + count, known) * row_bytes
+            if row_bytes <= size and size % row_bytes == 0:
+                checked.check(starts // size)
+                return
+            last = (starts + row_bytes - 1) // size
+            for step in range(most):
+                checked.check(np.minimum(starts // size + step, last))
+
+        return check
 
     def _looked_at_again(self) -> ArrayFile:
         found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
@@ -146,10 +192,11 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
         raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
-    try:
+    stored: bytes | None = None
+    with contextlib.suppress(OSError):
         stored = (Path(path) / "feedline.json").read_bytes()
-    except OSError:
-        stored = None
+    if stored is not None:
+        check_seal(f"{path}/feedline.json", stored)
     found = {
         name: find_npy(str(files[name])) if wanted is None or name in wanted else None
         for name in in_packed_order(files, stored)
@@ -157,7 +204,28 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     for array in found.values():
         if array is not None:
             check_count(str(array), stored, array.shape[0])
-    return found
+    sums = block_sums(stored)
+    return {name: None if array is None else _with_sums(array, sums.get(name)) for name, array in found.items()}
+
+
+# Any: what JSON holds.
+def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
+    """Return an array with the checksums that `feedline pack` stored.
+
+    Raises CorruptSource: that of its header differs, or they are damaged.
+    """
+    if stored is None:
+        return array
+    try:
+        header, size, sums = int(stored["header"]), int(stored["bytes"]), from_text(stored["blocks"])
+        if size <= 0 or len(sums) != -(-(array.end - array.offset) // size):
+            raise ValueError("there are more or fewer than it needs")
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CorruptSource(f"The checksums of {array} are damaged: {words(exc)}. {AGAIN}") from exc
+    with _opened(array.path) as file:
+        if zlib.crc32(file.read(array.offset)) != header:
+            raise damaged(f"The header of {array}")
+    return replace(array, sums=Sums(size, sums))
 
 
 # Any: whatever an array may be.
@@ -265,6 +333,8 @@ def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.d
         raise ValueError(f"its header is damaged ({type(exc).__name__}: {words(exc)})") from exc
     if min(shape, default=0) < 0:
         raise ValueError(f"an array cannot have shape {shape}")
+    if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # which NumPy refuses, also if one length is 0
+        raise ValueError(f"an array of shape {shape} and {dtype} is larger than any memory")
     if dtype.itemsize == 0:
         raise ValueError(
             f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
@@ -63,32 +64,56 @@ class ArrayDataset(Columnar):
             self._shape = Form(tuple(names), None, is_one=not isinstance(table, tuple))
         self._length = _check(names, self._arrays)
         self._opened: list[Any] | None = None
+        self._checks: list[Callable[[NDArray[np.int64]], None]] = []
+        """What compares the checksums of rows, for each open file that has some."""
         self.transform = checked_transform(transform)
 
     def _mapped(self) -> list[Any]:
         if self._opened is None:
-            self._opened = [one.mapped() if isinstance(one, ArrayFile) else one for one in self._arrays]
+            opened = [one.mapped() if isinstance(one, ArrayFile) else one for one in self._arrays]
+            checks = [
+                one.row_check(array)
+                for one, array in zip(self._arrays, opened, strict=True)
+                if isinstance(one, ArrayFile)
+            ]
+            self._checks = [check for check in checks if check is not None]
+            self._opened = opened
         return self._opened
 
     @property
     def arrays(self) -> Any:
-        """The arrays, in the form of a sample. Files are mapped now, unless they are already."""
+        """The arrays, in the form of a sample. Files are mapped now, unless they are already.
+
+        Nothing compares the checksums of what is read from these: read samples for that.
+        """
         return self._shape.build(self._mapped())
 
     def close(self) -> None:
         """Let go of mapped files. They are mapped again when a sample is read."""
-        self._opened = None
+        self._opened, self._checks = None, []
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        sample = self._shape.build([_row(array, index) for array in self._mapped()])
+        arrays = self._mapped()
+        if self._checks:
+            rows = np.atleast_1d(np.arange(self._length)[index]) if not isinstance(index, int) else np.array([index])
+            self._check_rows(rows)
+        sample = self._shape.build([_row(array, index) for array in arrays])
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         """Return the samples of several indices; torch's loader asks in this way as well."""
         return [self[index] for index in indices]
+
+    def _check_rows(self, rows: NDArray[np.int64]) -> None:
+        for check in self._checks:
+            check(rows)
+
+    def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
+        self._mapped()
+        return self._check_rows if self._checks else None
 
     def columns(self) -> Any:
         return None if self.transform is not None or self._has_own_samples else self.arrays
@@ -106,7 +131,8 @@ class ArrayDataset(Columnar):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is in a file travels as the place where it is.
-        return {**self.__dict__, "_arrays": [find_mapped(one) or one for one in self._arrays], "_opened": None}
+        arrays = [find_mapped(one) or one for one in self._arrays]
+        return {**self.__dict__, "_arrays": arrays, "_opened": None, "_checks": []}
 
     def __repr__(self) -> str:
         transform = "" if self.transform is None else f", transform={self.transform!r}"

@@ -15,11 +15,14 @@ import os
 import struct
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
 from feedline.values import records
+
+T = TypeVar("T")
 
 VARIABLE = "FEEDLINE_CACHE"
 """The environment variable that says where cache files are kept."""
@@ -114,6 +117,18 @@ class CacheFile:
         if cache is False:
             return None
         return cls(cache_home() if cache is True else cache, kind, about)
+
+    def read_as(self, make: Callable[[Any], T]) -> T | None:
+        """Return what a function makes of what was written, None if it can make nothing of it.
+
+        So a file whose checksum is right and whose content is not, which another version may have written, reads as if
+        it were not there, too.
+        """
+        stored = self.read()
+        try:
+            return None if stored is None else make(stored)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+            return None
 
     def read(self) -> Any:
         """Return what was written, None if there is nothing, nothing whole, or what another user wrote."""

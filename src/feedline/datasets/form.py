@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadOption, CorruptSource
+from feedline.values.checksums import KIND
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
 """Which fields a sample has, in the form that it has: see `Form.of`."""
@@ -107,6 +108,18 @@ def _facts(stored: str | bytes | None) -> dict[str, Any]:
 def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
     fields = _facts(stored).get("fields")
     return [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+
+
+def block_sums(stored: str | bytes | None) -> dict[str, Any]:
+    """Return the checksums of arrays, by their names, that `feedline pack` stored; none of earlier versions."""
+    sums = _facts(stored).get("sums")
+    return sums if isinstance(sums, dict) else {}
+
+
+def fields_with_sums(stored: str | bytes | None) -> frozenset[str]:
+    """Return the fields that `feedline pack` wrote with checksums: none of files of earlier versions, or of others."""
+    names = [field.get("name") for field in _fields(stored)]
+    return frozenset(name for name in names if isinstance(name, str) and _facts(stored).get("checksum") == KIND)
 
 
 def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:

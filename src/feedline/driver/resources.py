@@ -57,6 +57,8 @@ class Resources:
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
         self._tuning: Tuning | None = None
+        self._moves = True
+        """True if work may move between the workers that were started last."""
 
     def __reduce__(self) -> Any:
         return Resources, (
@@ -117,14 +119,16 @@ class Resources:
             wall_s=time.time,
             chance=random.Random().random,
         )
+        # Work moves between workers only where a batch is a pure function of its place: with a seed, and on threads,
+        # which share one dataset. Otherwise worker i makes batch i mod n, as in torch's loader.
+        self._moves = spec.seeded or settings.engine_name == "thread"
         machine = Machine(
             engine.worker_count,
             slots,
             Recovery(care),
             self.counters,
             splitter=splitter,
-            # With a seed everything random follows from keys; threads share their generators in any case.
-            binds=not spec.seeded and settings.engine_name != "thread",
+            moves=self._moves,
             now_s=time.monotonic(),
             most=settings.most_workers,
         )
@@ -210,6 +214,7 @@ class Resources:
             "workers": self.worker_count,
             "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
             "in_order": settings.make_scheduler().in_order,
+            "moves": self._moves,
             "persistent": settings.persistent,
             "pin": settings.pin,
             "split": settings.split,

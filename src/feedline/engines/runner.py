@@ -14,7 +14,6 @@ from feedline.abc import memory
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.engines.bonds import Bonds
 from feedline.engines.telling import notes_on
 from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
@@ -99,21 +98,15 @@ class Runner:
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
         """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
-        self.bound: bool | None = None
-        """True if `look_for_bonds` has found anything; None before it has looked."""
-        self._bonds: Bonds | None = None
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
                 if isinstance(self._dataset, SplitSource):
                     self._dataset.set_worker(worker.id, worker.count)
-                spec.framework.forget_asking()  # of the process that this one was forked from
                 if is_born is not None:
                     is_born()
                 if spec.init is not None:
                     spec.init(worker.id)
-                if not self.streams and not spec.seeded and not threaded:
-                    self._bonds = Bonds(self._dataset, spec)
         except Exception as exc:
             self.trouble = self.unready = exc
 
@@ -124,12 +117,6 @@ class Runner:
             result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
             result.notes.opening, self._opening = self._opening, None
         return result
-
-    def look_for_bonds(self) -> None:
-        """See whether what this worker makes may depend on which worker it is. Not looked at if nothing can move."""
-        if self._bonds is not None and self._bonds.are_there():
-            self.bound, self._bonds = True, None  # for good: there is nothing more to look for
-        self.bound = bool(self.bound)
 
     def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         began = time.monotonic_ns()

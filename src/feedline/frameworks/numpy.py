@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
-from feedline.abc.columnar import Columnar
+from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
@@ -35,7 +35,7 @@ class NumpyFramework:
         if (found := columns_of(dataset)) is not None:
             return None if found[0] == "torch" else _without_positions(found[1])
         table = dataset.columns() if isinstance(dataset, Columnar) else None
-        return None if table is None else _gather(table)
+        return None if table is None else checking(dataset, _gather(table))
 
     def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         bind = getattr(collate, "bound_to", None)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from feedline.abc.columnar import Columnar
+from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
@@ -46,7 +46,7 @@ class _Gather:
 
     def __init__(self, take: Take) -> None:
         self._take = take
-        self.quick = take.quick if isinstance(take, _Tensors) else None
+        self.quick = getattr(take, "quick", None)
         """See `feedline.abc.framework.Gather`."""
 
     def __call__(self, indices: Indices) -> Any:
@@ -79,7 +79,7 @@ def _take_from(dataset: Any) -> Take | None:
         return _from_columns(dataset.read_columns)
     if (table := columns_of(dataset)) is not None:
         return _from_columns(table[1])
-    return _from_column_table(dataset.columns()) if isinstance(dataset, Columnar) else None
+    return checking(dataset, _from_column_table(dataset.columns())) if isinstance(dataset, Columnar) else None
 
 
 def _from_columns(read: Gather) -> Take:

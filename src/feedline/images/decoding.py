@@ -12,6 +12,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from feedline._optional import require
 from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
 from feedline.failures import words
 from feedline.images.header import FileBytes, Header, file_bytes, read_header
+from feedline.images.parts import essential_png
 from feedline.images.pillow import eight_bits, open_picture
 from feedline.values.sizes import SampleSize
 
@@ -63,7 +65,8 @@ def decode_image(
 
     Raises:
         CorruptSource: the file is damaged, cut off or no image; or it is larger than `PIL.Image.MAX_IMAGE_PIXELS` or
-            `$FEEDLINE_MAX_SAMPLE_BYTES` allow.
+            `$FEEDLINE_MAX_SAMPLE_BYTES` allow, or has more parts than `feedline.images.parts` accepts.
+        BadOption: `factor` or `rows` makes no sense.
         MissingExtra: Pillow is not installed.
 
     Example:
@@ -76,6 +79,9 @@ def decode_image(
     """
     if factor not in _FACTORS:
         raise BadOption(f"factor={factor!r} is none of 1, 2, 4 and 8.")
+    given: Any = rows  # Any: whatever was given
+    if rows is not None and (type(given) is bool or not isinstance(given, (int, np.integer)) or rows < 1):
+        raise BadOption(f"rows={rows!r} is not a number of rows from 1 up. Leave it out for all of them.")
     data = file_bytes(data)
     if header is None:
         header = read_header(data, total)
@@ -168,6 +174,8 @@ def _opencv(data: bytes, header: Header, factor: int) -> Pixels:
     rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # since 4.11
     reduced = 0 if factor == 1 else getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{factor}")
     flags = (rgb or cv2.IMREAD_COLOR) | reduced | cv2.IMREAD_IGNORE_ORIENTATION
+    if header.format == "PNG":
+        data = essential_png(data)
     pixels: Pixels | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
         raise ValueError("OpenCV cannot read it")

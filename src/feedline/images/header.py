@@ -10,10 +10,9 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import words
+from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
 from feedline.images.pillow import check_pixels, checked_picture
 from feedline.values.sizes import SampleSize, check_size
 
@@ -24,24 +23,16 @@ _ORIENTATION = 0x0112
 """The EXIF tag."""
 _SIDEWAYS = (5, 6, 7, 8)
 
-_FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers of frame headers, of which every decoder takes 0xc0 to 0xc2: baseline, extended and progressive."""
 _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
 """Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
-_MOST_SEGMENTS = 10_000
 _JPEG_PIXELS_PER_BYTE = 512
 """How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least, for the mean."""
-_MOST_SCANS = 100
-"""How many scans a JPEG may have. Usual are ten. Each takes time for the whole image, however few bytes it has."""
-_WORTH_COUNTING = 1 << 37
-"""Bytes times pixels of JPEGs whose scans are counted: smaller ones, all of empty scans, take seconds at worst."""
 
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """By colour type."""
 _DEFLATE_RATIO = 1032
 """How many times as many bytes as it has itself can come out of deflated data."""
 
-_segment = struct.Struct(">BBH").unpack_from
 _frame = struct.Struct(">BHHB").unpack_from
 
 
@@ -87,9 +78,9 @@ def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
         Header(format='PNG', width=2, height=1, orientation=1, plain=True, gpu=False, height_at=0)
     """
     data = file_bytes(data)
-    if data[:2] == b"\xff\xd8":
+    if data[:2] == JPEG_MAGIC:
         read = _jpeg
-    elif data[:8] == b"\x89PNG\r\n\x1a\n":
+    elif data[:8] == PNG_MAGIC:
         read = _png
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         read = _webp
@@ -137,17 +128,9 @@ def _upright(format_: str, size: tuple[int, int], orientation: int, *, plain: bo
 
 
 def _jpeg(data: bytes) -> Header:
-    orientation, adobe, restarts, place = 1, None, False, 2
-    for _ in range(_MOST_SEGMENTS):
-        start, marker, length = _segment(data, place)
-        if start != 0xFF or marker <= 1 or marker >= 0xFF or 0xD0 <= marker <= 0xD8:
-            # As libjpeg does it: bytes before a marker are passed over, and 0xff may be repeated.
-            place = data.find(0xFF, place if start != 0xFF else place + 1 + (marker != 0xFF))
-            if place < 0:
-                raise _damaged(data, "ends inside of its header")
-            continue
-        end = place + 2 + length
-        if marker in _FRAMES:
+    orientation, adobe, restarts = 1, None, False
+    for marker, place, end in jpeg_segments(data):
+        if marker in FRAMES:
             break
         if marker == 0xE1 and data[place + 4 : place + 10] == b"Exif\0\0":
             orientation = _exif_orientation(data[place + 10 : end])
@@ -157,14 +140,13 @@ def _jpeg(data: bytes) -> Header:
             restarts = True
         elif marker == 0xDA or marker == 0xD9:
             raise _damaged(data, "has no frame header before its pixels")
-        place = end
     else:
-        raise _damaged(data, f"has no frame header among its first {_MOST_SEGMENTS} segments")
+        raise _damaged(data, "ends inside of its header")
     bits, height, width, components = _frame(data, place + 4)
     names, sampling = data[place + 10 : end : 3], data[place + 11 : end : 3]
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
-    _check_jpeg(data, end, width * height, plain=plain)
+    _check_jpeg(data, place, end, width * height, plain=plain)
     gpu = plain and marker != 0xC1 and orientation == 1 and usual
     # Sequential, upright, all colours in one scan, and not in intervals, at whose ends a marker is looked for.
     scan = data.find(b"\xff\xda\0\x08\x01" if components == 1 else b"\xff\xda\0\x0c\x03", end, end + 1000)
@@ -175,12 +157,13 @@ def _jpeg(data: bytes) -> Header:
     return Header("JPEG", width, height, orientation, plain, gpu, place + 5 if in_part else 0)
 
 
-def _check_jpeg(data: bytes, end: int, pixels: int, *, plain: bool) -> None:
+def _check_jpeg(data: bytes, place: int, end: int, pixels: int, *, plain: bool) -> None:
     """Refuse a JPEG that is cut off, which not every decoder does, or that would take long for its size.
 
     Args:
         data: the file.
-        end: of the frame header.
+        place: where the frame header begins.
+        end: where it ends.
         pixels: how many it declares.
         plain: as in its `Header`.
     """
@@ -190,14 +173,7 @@ def _check_jpeg(data: bytes, end: int, pixels: int, *, plain: bool) -> None:
         check_size(
             lambda: f"A JPEG of {len(data)} bytes", pixels, held=len(data) * _JPEG_PIXELS_PER_BYTE, unit="pixels"
         )
-    if len(data) * pixels > _WORTH_COUNTING:
-        values = np.frombuffer(data, np.uint8)
-        scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == 0xDA))
-        if scans > _MOST_SCANS:
-            raise CorruptSource(
-                f"A JPEG of {pixels} pixels has {scans} scans, which take long to decode, and at most {_MOST_SCANS} "
-                "are accepted. Encode it again."
-            )
+    check_scans(data, place)
 
 
 def _exif_orientation(exif: bytes) -> int:
@@ -226,16 +202,15 @@ def _png(data: bytes) -> Header:
         raise _damaged(data, "has no header as PNG has")
     row = (width * depth * _PNG_CHANNELS[color] + 7) // 8
     check_size(lambda: f"A PNG of {len(data)} bytes", row * height, held=len(data) * _DEFLATE_RATIO)
-    orientation, plain, place = 1, True, 8
-    while True:  # to the end: EXIF data may come after the pixels
-        length, name = struct.unpack_from(">I4s", data, place)
+    orientation, plain = 1, True
+    for name, place, length in png_chunks(data):  # to the end: EXIF data may come after the pixels
         if name == b"IEND":
             return _upright("PNG", (width, height), orientation, plain=plain)
         if name == b"eXIf":
             orientation = _exif_orientation(data[place + 8 : place + 8 + length])
         elif name == b"acTL":
             plain = False  # an animation
-        place += 12 + length
+    raise _damaged(data, "has no end")
 
 
 def _webp(data: bytes) -> Header:

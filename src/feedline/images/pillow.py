@@ -16,6 +16,7 @@ import numpy as np
 from feedline._optional import require
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
+from feedline.images.parts import check_parts
 from feedline.values.sizes import SampleSize, check_size
 
 # fmt: off
@@ -59,8 +60,9 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 
 # Any: images of Pillow.
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
-    """Return a picture that is not decoded yet, and whose size was checked."""
+    """Return a picture that is not decoded yet, and whose size and number of parts were checked."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    check_parts(data)
     try:
         image = open_picture(io.BytesIO(data))
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 
 from feedline.errors import FeedlineError
 from feedline.lab.controls import Values
-from feedline.lab.pictures import Event, failure
+from feedline.lab.pictures import Event, doing, failure
 from feedline.lab.view import Actions
 
 Run = Callable[[Values, Actions], Iterator[Event]]
@@ -36,6 +36,7 @@ def apart(run: Run) -> Run:
     """Return a run that does the same in a process of its own. `run` must be found in its module by name."""
 
     def begin(values: Values, actions: Actions) -> Iterator[Event]:
+        yield doing("Starting a process for this run. The first one imports torch.")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         ours, theirs = context.Pipe()
@@ -47,10 +48,11 @@ def apart(run: Run) -> Run:
             try:
                 yield from _told(ours, actions, process.is_alive)
             finally:
-                ours.close()
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all its workers
                     os.killpg(process.pid or 0, signal.SIGKILL)
+                process.kill()  # it has no group of its own, and no workers, if it has just been started
                 process.join()
+                ours.close()
                 process.close()
 
     return begin

@@ -13,6 +13,9 @@ from feedline.lab.page import page_of
 from feedline.lab.view import View
 from feedline.system.limits import usable_cores
 
+_LIVE = ("still", "doing", "buttons")
+"""Events that mean something only while a run goes on."""
+
 
 def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: None) -> str:
     """Run every view with each of its presets, and return a page that holds what they told.
@@ -41,6 +44,6 @@ def _recorded(view: View, preset: dict[str, Any]) -> dict[str, Any]:
     for event in view.run(values, queue.SimpleQueue()):
         if event["kind"] == "error":
             raise FeedlineError(f"The view {view.title} failed with {preset or 'its defaults'}: {event['text']}")
-        if event["kind"] != "still":
+        if event["kind"] not in _LIVE:
             events.append(event)
     return {"values": values, "events": events}

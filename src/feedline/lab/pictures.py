@@ -24,17 +24,50 @@ def figures(values: Mapping[str, str | float]) -> Event:
     return {"kind": "figures", "values": dict(values)}
 
 
-def say(text: str, at: float | None = None) -> Event:
-    """Tell a sentence: what has just happened."""
-    return _timed({"kind": "say", "text": text}, at)
+def say(text: str) -> Event:
+    """Show a sentence: what has just happened."""
+    return {"kind": "say", "text": text}
+
+
+def doing(text: str, seconds: float | None = None) -> Event:
+    """Show what the run does now, with a progress bar.
+
+    Args:
+        text: what it does; an empty text hides the bar, for a run that waits for a click.
+        seconds: about how long it takes. The bar moves without a goal if this is not known.
+    """
+    return {"kind": "doing", "text": text, "seconds": seconds}
+
+
+def buttons(actions: Mapping[str, str]) -> Event:
+    """Show what may be clicked from now on, in place of former buttons: the text of each button by its action."""
+    return {"kind": "buttons", "actions": dict(actions)}
+
+
+def code(text: str) -> Event:
+    """Replace the code of the configuration, where it depends on what the run has found."""
+    return {"kind": "code", "text": text}
 
 
 def cells(
-    name: str, title: str, rows: Sequence[tuple[str, Sequence[tuple[str, Shade]]]], at: float | None = None
+    name: str,
+    title: str,
+    rows: Sequence[tuple[str, Sequence[tuple[str, Shade]]]],
+    legend: Sequence[tuple[str, Shade]],
+    at: float | None = None,
 ) -> Event:
-    """Draw rows of small boxes, each with a text and a shade: samples in batches."""
+    """Draw rows of small boxes, each with a text and a shade: samples in batches.
+
+    Args:
+        name: of the picture.
+        title: above it.
+        rows: the name of each row, and its boxes.
+        legend: the meaning of each shade.
+        at: when it is shown, in seconds since the run began.
+    """
     drawn = [{"name": row, "cells": [list(cell) for cell in members]} for row, members in rows]
-    return _timed({"kind": "cells", "name": name, "title": title, "rows": drawn}, at)
+    event = {"kind": "cells", "name": name, "title": title, "rows": drawn, "legend": [list(one) for one in legend]}
+    return _timed(event, at)
 
 
 def lanes(
@@ -50,11 +83,21 @@ def lanes(
 
 
 def lines(
-    name: str, title: str, across: str, up: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    name: str,
+    title: str,
+    across: str,
+    up: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    doubling: bool = False,
 ) -> Event:
-    """Draw lines: a name, and x and y for each; `across` and `up` name the axes."""
+    """Draw lines: a name, and x and y for each; `across` and `up` name the axes.
+
+    With `doubling`, x and twice x are the same distance apart everywhere (a logarithmic axis).
+    """
     drawn = [{"name": key, "x": list(x), "y": list(y)} for key, (x, y) in series.items()]
-    return {"kind": "lines", "name": name, "title": title, "across": across, "up": up, "series": drawn}
+    event = {"kind": "lines", "name": name, "title": title, "across": across, "up": up, "series": drawn}
+    return {**event, "doubling": doubling}
 
 
 def bars(name: str, title: str, values: Sequence[tuple[str, float, str, Shade]]) -> Event:

@@ -28,7 +28,7 @@ class Runs:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._running: dict[int, _Run] = {}
+        self._running: dict[str, _Run] = {}
 
     def begin(self, view: View, values: Values) -> _Run:
         """Start a run.
@@ -40,9 +40,9 @@ class Runs:
             raise BadOption(
                 f"{MOST} runs of the lab are going on, which is as many as it does at a time. Close a tab or wait."
             )
-        return _Run(next(self._numbers), view, values, self._running)
+        return _Run(str(next(self._numbers)), view, values, self._running)
 
-    def act(self, number: int, action: str) -> None:
+    def act(self, number: str, action: str) -> None:
         """Tell a run what the user has clicked.
 
         Raises:
@@ -51,8 +51,8 @@ class Runs:
         run = self._running.get(number)
         if run is None:
             raise BadOption("This run has ended. Start it again.")
-        if action not in dict(run.view.actions):
-            raise BadOption(f"There is nothing called {action!r} to click on this view.")
+        if action not in run.offered:
+            raise BadOption(f"This run has no button {action!r}.")
         run.actions.put(action)
 
     def close(self) -> None:
@@ -62,11 +62,13 @@ class Runs:
 
 
 class _Run:
-    def __init__(self, number: int, view: View, values: Values, running: dict[int, _Run]) -> None:
-        self.view = view
+    def __init__(self, number: str, view: View, values: Values, running: dict[str, _Run]) -> None:
         self.actions: Actions = queue.SimpleQueue()
+        self.offered: frozenset[str] = frozenset()
+        """The actions of the buttons that the page shows now."""
         self.is_stopped = False
         self._number = number
+        self._view = view
         self._values = values
         self._running = running
 
@@ -78,6 +80,8 @@ class _Run:
                 async for event in iterate_in_threadpool(told):
                     if self.is_stopped:
                         return
+                    if event["kind"] == "buttons":
+                        self.offered = frozenset(event["actions"])
                     if event["kind"] != "still":
                         yield json.dumps(event, separators=(",", ":"), allow_nan=False, default=str) + "\n"
         except ValueError as error:  # a number that JSON has not
@@ -88,8 +92,8 @@ class _Run:
     def _told(self) -> Generator[Event, None, None]:
         """Run the view. On whatever thread asks for the next event."""
         try:
-            yield {"kind": "run", "number": self._number, "code": self.view.code(self._values)}
-            yield from self.view.run(self._values, self.actions)
+            yield {"kind": "run", "number": self._number, "code": self._view.code(self._values)}
+            yield from self._view.run(self._values, self.actions)
             yield {"kind": "done"}
         except Exception as error:
             yield failure(error)

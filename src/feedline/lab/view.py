@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from feedline.lab.controls import Control, Values, described
 from feedline.lab.pictures import Event
 
 Actions = queue.SimpleQueue[str]
-"""What the user clicked while a run goes on, by the names of `View.actions`."""
+"""What the user clicked while a run goes on, by the names that the run gave its `buttons`."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class View:
     name: str
     title: str
     notice: str
-    """What to look for, a paragraph."""
+    """What the view shows, in one short sentence above the controls."""
+    more: str
+    """What to look for, a paragraph below the controls that opens on a click."""
     controls: tuple[Control, ...]
     code: Callable[[Values], str]
     """The configuration, as Python that a user may copy."""
     run: Callable[[Values, Actions], Iterator[Event]]
     presets: Sequence[Values] = ({},)
     """What the exported page holds: values that differ from the defaults, one run each."""
-    actions: tuple[tuple[str, str], ...] = field(default=())
-    """What may be clicked during a run: a name, and the text of its button."""
 
     # Any: what JSON has.
     def described(self) -> dict[str, Any]:
@@ -42,8 +42,8 @@ class View:
             "name": self.name,
             "title": self.title,
             "notice": self.notice,
+            "more": self.more,
             "controls": [described(control) for control in self.controls],
-            "actions": [list(action) for action in self.actions],
         }
 
 

@@ -190,7 +190,7 @@ class LoaderBase(LoaderParts):
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
-        if state_dict == {}:
+        if isinstance(state_dict, dict) and not state_dict:  # not `== {}`, which arrays answer with an array
             tell(
                 "The state is empty, so the next iteration begins where it would have begun without it. Give what "
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",

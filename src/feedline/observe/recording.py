@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadRecording
+from feedline.failures import words
 from feedline.observe.batch_rows import COLUMNS, DURATIONS, MOMENTS, Totals, columns_of
 from feedline.observe.period import Period, period_of
 from feedline.observe.stats import SlowSample, Stats, WorkerMemory, plain
@@ -171,38 +172,45 @@ class Recording:
         told = _read(Path(path))
         try:
             return cls._of(told)
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
             raise BadRecording(
-                f"{path} is a recording, but a part of it is missing or damaged ({type(exc).__name__}: {exc}). It may "
-                "have been edited. Record the run again: with feedline.record(loader, path)."
+                f"{path} is a recording, but a part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
+                "It may have been edited. Record the run again: with feedline.record(loader, path)."
             ) from exc
 
     @classmethod
     def _of(cls, told: dict[str, Any]) -> Recording:
-        rows = {
-            name: _nanoseconds(told["rows"][name]) if name in _TIMES else np.array(told["rows"][name], np.int64)
-            for name in COLUMNS
-        }
-        if len({column.shape for column in rows.values()}) != 1 or rows["got"].ndim != 1:
+        """Return the recording that a file holds. Whoever uses one need not check its values again.
+
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing, or is not what it
+        should be.
+        """
+        rows = {name: _column(name, told["rows"][name]) for name in COLUMNS}
+        if len({column.shape for column in rows.values()}) != 1:
             raise ValueError("its columns have different lengths")
-        epochs = [
-            EpochSpan(**{name: round(value * 1e3) if name in _SPAN_TIMES else value for name, value in span.items()})
-            for span in told["epochs"]
-        ]
-        system = dict(told["system"])
+        system = {str(name): [_figure(value) for value in column] for name, column in told["system"].items()}
+        if len({len(column) for column in system.values()}) > 1:
+            raise ValueError("the figures of the machine have different lengths")
         if "at" in system:
-            system["at"] = [None if at is None else round(at * 1e3) for at in system["at"]]
+            system["at"] = [None if at is None else _time(at) for at in system["at"]]
+        _check_settings(told)
         return cls(
             **{name: told[name] for name in _AS_THEY_ARE},
-            epochs=epochs,
+            epochs=_epochs(told["epochs"], rows["got"]),
             rows=rows,
             stages={
-                name: [[int(number), round(spent * 1e3)] for number, spent in pairs]
+                str(name): [[_whole(number), _time(spent)] for number, spent in pairs]
                 for name, pairs in told["stages"].items()
             },
             system=system,
-            slow_samples=[SlowSample(**slow) for slow in told["slow_samples"]],
-            memory=[WorkerMemory(**one) for one in told["memory"]],
+            slow_samples=[
+                SlowSample(_shallow(slow["index"]), _number(slow["seconds"]), _whole(slow["worker"], -1))
+                for slow in told["slow_samples"]
+            ],
+            memory=[
+                WorkerMemory(_whole(one["worker"], -1), _whole(one["pss_bytes"]), _whole(one["growth_bytes"], -_MOST))
+                for one in told["memory"]
+            ],
         )
 
 
@@ -214,20 +222,138 @@ def _microseconds(column: NDArray[np.int64]) -> list[float]:
     return cast("list[float]", (column / 1e3).round(3).tolist())
 
 
-def _nanoseconds(values: list[float]) -> NDArray[np.int64]:
-    column = np.array(values, np.float64) * 1e3
-    if not np.isfinite(column).all():
-        raise ValueError("a moment or duration is no number")
-    return column.round().astype(np.int64)
+_MOST = 1 << 53
+"""The largest number of anything. Sums of some rows stay within 64 bits, and browsers keep all digits."""
+_MOST_NS = 10**16
+"""The longest time from the beginning of a recording, and the longest duration: some four months."""
+_MOST_DEPTH = 32
+"""How deep settings and the like may be nested."""
+_LEAST = {"worker": -1}
+_LARGEST = {"worker": 1 << 20, "samples": 1 << 40, "behind": 1 << 20, "held": 1, "first": 1, "weight": 1 << 40}
+"""What a column holds at least and at most, where that is not 0 and `_MOST`."""
+_MOST_WORKERS = 1 << 16
+_SETTINGS = {
+    **dict.fromkeys(("cores", "prefetch", "split", "workers", "local_ranks"), _MOST_WORKERS),
+    "memory_limit": 1 << 64,  # machines without a limit may say so
+}
+"""Settings that are reckoned with, and how large they may be."""
+_COUNTERS = {
+    "workers": _MOST_WORKERS,
+    **dict.fromkeys(("batches", "failures", "restarted_workers", "recycled_workers"), _MOST),
+    **dict.fromkeys(("overflowed_batches", "copied_batches"), _MOST),
+}
+
+
+# Any, from here on: what JSON has.
+def _column(name: str, values: Any) -> NDArray[np.int64]:
+    """Return a column of the rows; times in nanoseconds."""
+    if name in _TIMES:
+        times = np.array(values, np.float64) * 1e3
+        if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # which NaN is not
+            raise ValueError(f"a moment or duration in {name!r} is none")
+        return times.round().astype(np.int64)
+    counts = np.array(values) if values else np.empty(0, np.int64)
+    least, most = _LEAST.get(name, 0), _LARGEST.get(name, _MOST)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or ((counts < least) | (counts > most)).any():
+        raise ValueError(f"a value in {name!r} is no whole number from {least} to {most}")
+    return counts.astype(np.int64)
+
+
+def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
+    found = [
+        EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else _whole(value) for name, value in span.items()})
+        for span in spans
+    ]
+    ends = [*(span.row for span in found[1:]), len(got)]
+    for span, end in zip(found, ends, strict=False):  # there is one end too many if there are no epochs
+        if not span.row <= end <= len(got):
+            raise ValueError(f"epoch {span.epoch} begins with row {span.row}, which is not there")
+        if (got[span.row : end] < span.begun).any() or span.asked > span.ended > 0:
+            raise ValueError(f"epoch {span.epoch} begins after a batch of it was delivered, or ends too early")
+    return found
+
+
+def _check_settings(told: dict[str, Any]) -> None:
+    """Refuse what is kept as it is in the file, if it is of another type than it should be."""
+    for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
+        if not isinstance(_shallow(told[name]), kind):
+            raise TypeError(f"{name!r} is no {kind.__name__}")
+    if not all(isinstance(fault, dict) for fault in told["faults"]) or not all(
+        isinstance(one, str) for one in told["log"]
+    ):
+        raise TypeError("a fault or a line of the log is of another type")
+    _number(told["started"])
+    for name, most in _SETTINGS.items():
+        if told["settings"].get(name) is not None:
+            _whole(told["settings"][name], int(name == "local_ranks"), most)
+    for name, most in _COUNTERS.items():
+        _whole(told["counters"].get(name, 0), 0, most)
+    for count in told["counters"].get("faults", {}).values():
+        _whole(count)
+
+
+def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
+    """Return a value that is not nested too deeply for whoever goes through it."""
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise ValueError(f"something is nested more than {_MOST_DEPTH} deep")
+        for one in value.values() if isinstance(value, dict) else value:
+            _shallow(one, left - 1)
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # which NaN is not
+        raise ValueError(f"{value!r:.60} is no number up to {_MOST}")
+    return value
+
+
+def _figure(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r:.60} is no whole number from {least} to {most}")
+    return value
+
+
+def _time(value: Any) -> int:
+    """Return nanoseconds, given microseconds."""
+    microseconds = _number(value)
+    if abs(microseconds) > _MOST_NS / 1e3:
+        raise ValueError(f"{value!r} is no moment or duration")
+    return round(microseconds * 1e3)
+
+
+_MOST_TIMES = 32
+_ALWAYS_BYTES = 1 << 24
+"""A compressed file may unpack to so many times its bytes, and to so many bytes in any case. Recordings compress to
+about a third of their size."""
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Unpack what `gzip` packed. Raises ValueError: far more comes out than from a recording; EOFError, zlib.error."""
+    most = max(_ALWAYS_BYTES, _MOST_TIMES * len(data))
+    unpacker = zlib.decompressobj(31)
+    text = unpacker.decompress(data, most)
+    if not unpacker.eof:
+        if unpacker.unconsumed_tail and unpacker.decompress(unpacker.unconsumed_tail, 1):
+            raise ValueError(f"more than {most:,} bytes come out of {len(data):,}, so it was unpacked no further")
+        if not unpacker.eof:
+            raise EOFError
+    if unpacker.unused_data:
+        raise ValueError("other bytes follow what was compressed")
+    return text
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return what a file holds, if it is a recording of this version."""
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        text = (_unpacked(data) if data[:2] == b"\x1f\x8b" else data).decode()
         told = json.loads(text)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+    except (EOFError, zlib.error) as exc:
         raise BadRecording(_cut_off(path)) from exc
     except OSError as exc:
         raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Give the file of a recording.") from exc
@@ -237,6 +363,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadRecording(_none(path, "it is no JSON")) from exc
     except UnicodeDecodeError as exc:
         raise BadRecording(_none(path, "it is no text")) from exc
+    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, brackets within brackets, a bomb
+        raise BadRecording(_none(path, f"{words(exc)}")) from exc
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise BadRecording(_none(path, f'its "format" is not {FORMAT!r}'))
     if told.get("version") != VERSION:

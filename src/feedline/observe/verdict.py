@@ -75,7 +75,8 @@ _REMEDIES = {
     ),
     "order": (
         "for a late batch while later ones were ready",
-        "in_order=False delivers those first, more workers or a larger prefetch_factor bridge it",
+        "in_order=False delivers those first, seed= lets idle workers take over late work, more workers or a larger "
+        "prefetch_factor bridge it",
     ),
     "transfer": (
         "for batches on their way from the workers",

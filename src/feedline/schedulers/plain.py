@@ -8,15 +8,18 @@ from typing import Any
 from feedline.abc.scheduler import Scheduler, WorkerView
 
 _SURELY_LATE_S = 0.1
-"""Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late,
-so that users who look see batch i come from worker i mod n; idle workers run ahead with their own work before that."""
+"""Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late;
+idle workers run ahead with their own work before that."""
 
 _PLACES = 2
 """Tasks that a worker has at most with `LeastLoaded`: one at work, one that follows without a pause."""
 
 
 class InOrder(Scheduler):
-    """The default scheduler: batch i is made by worker i mod n unless that one is late.
+    """The default scheduler: batch i is made by worker i mod n.
+
+    Where a batch is a pure function of its place (with `seed=`, or on threads), an idle worker takes over what a late
+    one has not begun.
 
     Example:
         >>> policy = InOrder()

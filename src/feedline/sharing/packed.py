@@ -135,7 +135,22 @@ class Packed(Column):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
-        """Return what `arrays` was made of."""
+        """Return what `arrays` was made of. Raises KeyError, TypeError, ValueError or AttributeError: it is damaged."""
+        begin, end, middle = (arrays[name] for name in ("begin", "end", "middle"))
+        starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
+        sizes = middle.astype(np.int64)
+        begins = np.cumsum(sizes) - sizes
+        heads = sizes[::_BLOCK].repeat(_BLOCK)[: len(sizes)]
+        is_whole = (
+            begin.shape == end.shape == middle.shape == (len(middle),)
+            and np.array_equal(starts, begins[::_BLOCK])
+            and data.shape == (int(sizes.sum()),)
+            and bool((np.maximum(begin, end) <= heads).all())
+            and begin.dtype == end.dtype == data.dtype == np.uint8
+            and (order is None or np.array_equal(np.sort(order), np.arange(len(begin))))
+        )
+        if not is_whole:
+            raise ValueError("the arrays do not belong together")
         packed = cls.__new__(cls)
         packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
         return packed

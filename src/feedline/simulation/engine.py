@@ -134,7 +134,11 @@ class SimulatedEngine(Engine):
     def _get_ready(self, worker: Worker) -> None:
         accidents, dice = self._scenario.accidents, self._dice
         seconds = draw_s(dice, self._scenario.start_s)
-        if accidents.death_at_start and dice.random() < accidents.death_at_start:
+        if accidents.killed_at_start and dice.random() < accidents.killed_at_start:
+            killed = WorkerDied(f"worker {worker.number} was killed before it was ready.")
+            killed.was_ready, killed.was_killed = False, True
+            self._at(seconds, "death", worker, killed)
+        elif accidents.death_at_start and dice.random() < accidents.death_at_start:
             death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
             death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
             if dice.random() < 0.3:
@@ -145,7 +149,7 @@ class SimulatedEngine(Engine):
 
     def _go_on(self, worker: Worker) -> None:
         """Let a worker begin its next task, if it has one."""
-        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead:
+        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead or worker.is_stopped:
             return
         task = worker.queue[0]
         needs, ordinal = self._known.get(task.id, (0, 0))
@@ -170,6 +174,10 @@ class SimulatedEngine(Engine):
                 self._slots.memory[task.slot] = result.payload
             result.payload = Parcel(result.payload, task.slot, 1)
         self._heard.append((worker, result))
+        stop = self._scenario.accidents.stop
+        if stop and self._dice.random() < stop:
+            self._trace.add(self.now_s, "stopped", worker.number)
+            worker.is_stopped = True
         self._go_on(worker)
 
     def _die(self, worker: Worker, death: Exception) -> None:

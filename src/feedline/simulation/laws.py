@@ -4,6 +4,8 @@
 - A worker has as many tasks as the machine believes, and a task is with one worker.
 - No more is in flight than the window allows, or what running ahead has added to it.
 - If the machine waits, a worker has something that it waits for.
+- If there is a time-out, the machine does not wait for many times as long without an answer, a death or an error.
+- If batches may depend on their worker, worker i is given batch i mod n and no other.
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
 
@@ -22,6 +24,10 @@ from feedline.simulation.worker import Worker
 
 _MANY = 16
 """Workers whose books are checked after every event."""
+
+_MOST_TIMEOUTS = 3.0
+"""Time-outs for which nothing may be heard of any worker: one until a worker is replaced, and another for the new one,
+which has two seconds more to start."""
 
 
 @dataclass
@@ -46,6 +52,11 @@ class Books:
     surplus: int = 0
     """Batches that were under way when the window became smaller; there are no more until they are fewer."""
 
+    begun_s: float = 0.0
+    """When the epoch began."""
+    heard_s: float = 0.0
+    """When a worker last answered or died, or a batch was asked for."""
+
     _skipped: int = 0
 
     def note_surplus(self) -> None:
@@ -67,12 +78,26 @@ class Books:
         _check_window(self)
         _check_restarts(self)
 
+    def check_owner(self, worker: int, ordinal: int) -> None:
+        """Check that a worker is given a batch of its own share."""
+        machine = self.machine
+        assert machine.epoch is not None
+        own = (ordinal + machine.epoch._origin.turn) % len(machine.active)
+        if worker != own:
+            raise LawBroken(f"worker {worker} is given batch {ordinal}, which is for worker {own} to make")
+
     def check_wait(self, worker: int | None) -> None:
         """Check that something can happen when the machine waits, for a worker or for anybody."""
         waits_for = self.workers if worker is None else [self.workers[worker]]
         if not any(one.queue or one.unheard for one in waits_for):
             whom = "anybody" if worker is None else f"worker {worker}"
             raise LawBroken(f"the machine waits for {whom}, and there is nothing that could happen")
+        epoch = self.machine.epoch
+        timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
+        silent_s = self.machine.now_s - self.heard_s
+        # A new worker that reads a stream again has as long as the epoch has lasted.
+        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.heard_s - self.begun_s):
+            raise LawBroken(f"nobody has answered or died for {silent_s:.0f} s, and the machine still waits")
 
 
 def _check_slots(books: Books) -> None:

@@ -353,8 +353,8 @@ class _Training:
             return not isinstance(exc, LawBroken)
         scenario, books = self._scenario, world.books
         has_left = books.epoch_deaths <= scenario.restarts
-        counts = scenario.kind == MAP and not scenario.accidents.death_at_start
-        if isinstance(exc, WorkerDied) and world.closed and has_left and counts:
+        may_go_on = scenario.kind == MAP and has_left
+        if isinstance(exc, WorkerDied) and world.closed and may_go_on and (exc.was_ready or exc.was_killed):
             raise LawBroken(f"the epoch is given up after {books.epoch_deaths} deaths") from exc
         if isinstance(exc, WorkerTimeout) and not any(worker.outstanding for worker in world.workers):
             raise LawBroken("the training loop is told of a time-out, and nobody is at work") from exc

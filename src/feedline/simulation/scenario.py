@@ -66,8 +66,12 @@ class Accidents:
     """That a worker dies while it is at a task."""
     hang: float = 0.0
     """That a worker never answers."""
+    stop: float = 0.0
+    """That a worker is stopped for good between two tasks (SIGSTOP): it is given tasks, and begins none of them."""
     death_at_start: float = 0.0
     """That a worker dies before it is ready."""
+    killed_at_start: float = 0.0
+    """That somebody kills a worker before it is ready."""
     no_start: float = 0.0
     """That no worker can be started in the place of another."""
     growth: float = 0.0
@@ -133,6 +137,8 @@ class Scenario:
     depth: int = 2
     order: str = IN_ORDER
     """Or "unordered", or "custom": a user's own scheduler, which chooses at random."""
+    moves: bool = True
+    """False if batches may depend on their worker, so that worker i makes batch i mod n: processes without `seed=`."""
     policy: ErrorPolicy = field(default_factory=Policy)
     restarts: int = 32
     timeout_s: float = 0.0
@@ -164,7 +170,7 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise BadOption(f"kind={self.kind!r} is not one of {', '.join(map(repr, KINDS))}.")
-        hangs = self.accidents.hang > 0 or self.troubles.blockers
+        hangs = self.accidents.hang > 0 or self.accidents.stop > 0 or self.troubles.blockers
         if hangs and not self.timeout_s:
             raise BadOption("Workers hang, and timeout_s=0 lets the training loop wait for ever. Give a time-out.")
         if self.kind == OWN and self.ranks > 1:
@@ -233,6 +239,11 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     if drawn["kind"] == MAP and dice.random() < 0.2:
         drawn |= {**STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
     drawn["habits"] = replace(drawn["habits"], resize=dice.choice((0.0, 0.0, 0.1)))
+    drawn["moves"] = dice.random() < 0.6
+    if drawn["timeout_s"] and drawn["kills_stuck"] and not drawn["stateful"] and dice.random() < 0.4:
+        drawn["accidents"] = replace(drawn["accidents"], stop=dice.choice((0.02, 0.2)))
+    if dice.random() < 0.1:
+        drawn["accidents"] = replace(drawn["accidents"], killed_at_start=0.8)
     return Scenario(**{**drawn, **changes})
 
 

@@ -94,6 +94,8 @@ class Worker:
         """True if it is at the first of them."""
         self.is_ready = False
         self.is_dead = False
+        self.is_stopped = False
+        """True if it begins nothing any more, and is not dead."""
         self.is_absent = False
         """True if it was not started, or has been retired."""
         self.has_grown = False

@@ -25,7 +25,7 @@ from feedline.randomness.keys import epoch_key
 from feedline.simulation.dataset import NotReady, NotSent, dataset_of
 from feedline.simulation.engine import TICK_S, SimulatedEngine, Trace
 from feedline.simulation.laws import Books
-from feedline.simulation.scenario import MAP, LawBroken, Scenario
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN, LawBroken, Scenario
 from feedline.simulation.scheduler import order_of, scheduler_of
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, spec_of
@@ -103,12 +103,16 @@ class World(Driver):
             wall_s=engine.clock,
             chance=dice.random,
         )
-        machine = Machine(workers, self.slots, Recovery(options), self.slots.counters, most=most)
+        machine = Machine(workers, self.slots, Recovery(options), self.slots.counters, moves=scenario.moves, most=most)
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
-        most_deaths = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
+        is_calm = not (accidents.blames or accidents.death_at_start or accidents.killed_at_start or accidents.stop)
+        most_deaths = _MOST_DEATHS * fatal if is_calm else math.inf
         self.books = Books(machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
+        self._keeps_shares = (
+            not scenario.moves and scenario.kind != OWN and scenario.order == IN_ORDER and most == workers
+        )
         self.early: tuple[int, ...] = ()
         """Batches of the epoch that had been delivered before it was entered."""
         self._idle = 0
@@ -152,6 +156,7 @@ class World(Driver):
         self.early = () if snapshot is None else snapshot.early
         self.books.epoch_deaths = 0
         self.books.ran_ahead = self.counters.run_ahead
+        self.books.begun_s = self.books.heard_s = self.now_s
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
         self.begin_epoch(
             new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
@@ -168,6 +173,7 @@ class World(Driver):
         if self._death is not None:
             raise self._death
         self._idle = 0
+        self.books.heard_s = self.now_s
         batch: tuple[Any, int] = super().next()
         return batch
 
@@ -249,6 +255,7 @@ class World(Driver):
         heard = self.engine.hear(self.scenario.timeout_s or None if pause_s is None else pause_s, worker)
         self.machine.now_s = self.now_s
         for said in heard:
+            self.books.heard_s = self.now_s
             self._tell(*said)
         if self.machine.fatal is not None:
             self._give_up()
@@ -293,6 +300,8 @@ class World(Driver):
 
     def _give(self, worker: int, task: Task) -> None:
         self.trace.add(self.now_s, "give", worker, task.id, task.slot)
+        if self._keeps_shares and type(task.indices) is not Call:
+            self.books.check_owner(worker, self.machine._flights[task.id].ordinal)
         not_sent = self.scenario.accidents.not_sent
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))

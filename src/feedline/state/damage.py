@@ -110,6 +110,9 @@ def checked_ranks(state: Mapping[str, Any]) -> list[Any]:
 
 def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
     at = "order."
+    for name, value in order.items():
+        if name not in _OF_USERS:
+            _check_plain(value, at + name)
     if not ended and unit != "stream batches":
         _number(order, "consumed", at)
     elif "consumed" in order:
@@ -141,6 +144,20 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
             _refuse(f"order.held has {len(order['held'])} batches")
     if ("finish" in order) != (ended and states is not None):
         _refuse("its sampler is in another epoch than the rest, or has no state")
+
+
+_OF_USERS = ("sampler_state", "held")
+"""Parts of an order that hold what the user's sampler made, which may be anything."""
+
+
+def _check_plain(value: Any, at: str) -> None:
+    """Refuse arrays and tensors, which cannot be compared with what is expected, wherever they are in a value."""
+    if isinstance(value, (Mapping, list, tuple)):
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, one in inside:
+            _check_plain(one, f"{at}.{name}")
+    elif getattr(value, "shape", ()) != ():
+        _refuse(f"{at} is the array {value!r:.100}")
 
 
 def _check_stream(stream: Any, at: str, *, counts: bool, ended: bool) -> None:

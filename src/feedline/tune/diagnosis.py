@@ -72,7 +72,7 @@ def diagnose_recording(recording: Recording) -> Findings:
         local_ranks=int(told.get("local_ranks") or 1),
     )  # fmt: skip
     system, got = recording.system, recording.rows["got"]
-    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=True)
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # machines may lack the second
     made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
     memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
     return diagnose_run(Run(stats, room, steady_growth(memory)))

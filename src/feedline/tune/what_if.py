@@ -176,6 +176,7 @@ class _Recorded:
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
+        self.moves = bool(settings.get("moves", True))
         self.cores: int | None = cores_of(settings) or None
         numbers, self.period = self._steady(recording)
         steps = recording.rows["body"][numbers]
@@ -313,6 +314,7 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
             workers=workers,
             depth=prefetch,
             order=IN_ORDER if in_order else UNORDERED,
+            moves=recorded.moves,
             deepens=recorded.comes_in_messages,  # as loaders do, while batches take no time
             batch_s=InTurn(tuple(((recorded.batches + recorded.between) / 1e9).tolist())),
             start_s=0.0,

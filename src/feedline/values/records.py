@@ -77,7 +77,7 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
         CorruptSource: this is no record, or not a whole one.
     """
     view = memoryview(record).cast("B")  # type: ignore[arg-type]  # arrays have the buffer protocol, too
-    if len(view) < 8 or bytes(view[:4]) != _MAGIC:
+    if len(view) < 8 or not is_record(view):
         raise CorruptSource(
             f"{len(view)} bytes that begin with {bytes(view[:8])!r} are no record of feedline. They were written by "
             "another program, or damaged."
@@ -96,6 +96,11 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
         raise
     except Exception as exc:  # what NumPy, JSON and torch make of damaged bytes, down to SyntaxError
         raise CorruptSource(f"A record of {len(view)} bytes is damaged or cut off: {str(exc).rstrip('.')}.") from exc
+
+
+def is_record(data: Buffer) -> bool:
+    """True if bytes begin as a record does."""
+    return bytes(data[:4]) == _MAGIC
 
 
 _known: dict[bytes, tuple[Any, _Flat | None]] = {}

@@ -20,10 +20,12 @@ from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
-from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.values.records import NotARecord
+from tests.datasets.contract import SourceContract
+
+pytestmark = pytest.mark.sample(2)
 
 
 class Count:
@@ -151,6 +153,7 @@ def test_torchs_loader_shares_the_cache_too() -> None:
     assert cached.dataset.made == 60
 
 
+@pytest.mark.slow
 def test_started_workers_share_the_memory() -> None:
     cached = CachedDataset(Numbers(), memory="1MB")
     for _ in range(2):

@@ -32,6 +32,8 @@ from feedline.datasets import (
 from feedline.errors import CacheDropped
 from feedline.types import EngineName
 
+pytestmark = pytest.mark.sample(2)
+
 COUNT = 6
 Write = Callable[[Path, int], Any]
 """Writes files whose values are a number into a folder, over those that are there; returns what opens them."""

@@ -28,6 +28,8 @@ from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 def double(value: int) -> int:
     return value * 2
@@ -434,6 +436,7 @@ print(fingerprint(Dataset(), "v1").hex())
 """
 
 
+@pytest.mark.slow
 def test_another_run_of_the_program_finds_the_same() -> None:
     """Whatever the hashes of strings are, on which the order of sets depends."""
     found = {

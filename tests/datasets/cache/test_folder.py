@@ -19,6 +19,8 @@ from feedline.datasets.cache.sample_store import (
 )
 from feedline.errors import BadOption, SourceError
 
+pytestmark = pytest.mark.sample(2)
+
 HEAD = Head(b"h" * 32, 10)
 
 

@@ -13,6 +13,8 @@ import torch
 import feedline
 from feedline.datasets.cache.keepable import RandomWatch
 
+pytestmark = pytest.mark.sample(2)
+
 DRAWS: dict[str, Callable[[], Any]] = {
     "feedline.rng()": lambda: feedline.rng().random(),
     "random": random.random,

@@ -16,6 +16,9 @@ from feedline.datasets.cache.sample_store import Encoded, Head, Kind, SampleStor
 from feedline.datasets.cache.shared_bytes import SharedFile, SharedMemory
 from feedline.errors import CorruptSource
 from feedline.values.records import NotARecord
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(2)
 
 HEAD = Head(bytes(32), 50)
 
@@ -64,7 +67,7 @@ def test_what_is_there_stays() -> None:
     assert store.stored == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 49), st.binary(max_size=300)), max_size=40), st.integers(0, 5000))
 def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room: int) -> None:
     size = SampleStore.least_bytes(HEAD.count) + room

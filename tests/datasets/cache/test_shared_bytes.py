@@ -13,6 +13,8 @@ import pytest
 from feedline.datasets.cache.shared_bytes import Counters, SharedBytes, SharedFile, SharedMemory
 from feedline.errors import SourceError
 
+pytestmark = pytest.mark.sample(2)
+
 KINDS = pytest.mark.parametrize("kind", ["memory", "file"])
 
 
@@ -90,6 +92,7 @@ def _write(shared: SharedMemory) -> None:
     shared.write(8, b"from afar")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_memory_arrives_in_a_started_process_as_the_same_memory(method: str) -> None:
     shared = SharedMemory(4096)

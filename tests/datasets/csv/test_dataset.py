@@ -27,9 +27,10 @@ from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import unpacked_file
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
-from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
+from tests.datasets.contract import SourceContract
+from tests.sampling import examples
 
 COUNT = 60
 PART = 300
@@ -132,7 +133,7 @@ CELLS = (
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
 @example(cells=["1", "true"])
 @example(cells=["17", "true"])
@@ -204,6 +205,7 @@ def test_filters(tmp_path: Path) -> None:
         len(CSVDataset(tmp_path, filters=[("nothing", "==", 1)]))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
 def test_a_stream_is_shared_out_and_resumed(ending: str, engine: EngineName, workers: int, tmp_path: Path) -> None:

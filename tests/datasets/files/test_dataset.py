@@ -12,7 +12,8 @@ import feedline
 from feedline.datasets import FileDataset
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 
 COUNT = 24
 

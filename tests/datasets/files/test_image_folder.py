@@ -18,7 +18,8 @@ from feedline import images
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.faults import Policy
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 
 Image = pytest.importorskip("PIL.Image")
 COUNT = 24

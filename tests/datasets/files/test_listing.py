@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from feedline.datasets.files import listing
 from feedline.datasets.files.listing import Choice, list_files, scan
 from feedline.errors import BadOption, FeedlineWarning, SourceError
+from feedline.values import records
 
 JPG = Choice(extensions=(".jpg",))
 LONG_AGO_NS = 1_600_000_000_000_000_000
@@ -179,3 +183,25 @@ def test_hundreds_of_directories_are_checked(tmp_path: Path, scans: list[int]) -
     assert len(scans) == 1
     (tmp_path / "root" / "123" / "y.jpg").touch()
     assert paths(tmp_path / "root", tmp_path / "cache") == [*first[:124], "123/y.jpg", *first[124:]]
+
+
+@pytest.mark.parametrize("odd", [None, "text", {}, np.arange(100), np.zeros((2, 2), np.uint8)])
+def test_a_cache_that_is_damaged_is_made_anew(root: Path, tmp_path: Path, scans: list[int], odd: Any) -> None:
+    """Its checksum is right, as if another version or program had written it."""
+    cache = tmp_path / "cache"
+    expected = paths(root, cache)
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    stored = records.decode(whole[:-4], copy=True)
+    places = [(), *((name,) for name in stored["value"])]
+    places += [(part, name) for part in ("paths", "directories") for name in stored["value"][part] if name != "is_text"]
+    for place in places:
+        damaged = records.decode(whole[:-4], copy=True)
+        inside = damaged
+        for step in ("value", *place)[:-1]:
+            inside = inside[step]
+        inside[("value", *place)[-1]] = odd
+        content = records.encode(damaged)
+        path.write_bytes(content + struct.pack("<I", zlib.crc32(content)))
+        assert paths(root, cache) == expected, place
+    assert len(scans) > len(places) // 2  # some values, such as how many files were left out, may be anything

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from feedline.datasets.files import listing as module
 from feedline.datasets.files.listing import Choice, scan
 from feedline.errors import FeedlineWarning, SourceError
+from tests.sampling import examples
 
 
 @pytest.fixture(autouse=True, scope="module", params=["alone", "together"])
@@ -76,7 +77,7 @@ names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=[
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(tree=st.sets(st.lists(names, min_size=1, max_size=3).map(tuple), max_size=12))
 def test_any_tree_is_listed_like_torchvisions(
     tree: set[tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory

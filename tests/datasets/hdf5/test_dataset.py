@@ -25,6 +25,8 @@ from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
 from feedline.types import EngineName
 
+pytestmark = pytest.mark.sample(2)
+
 COUNT = 31
 
 
@@ -202,6 +204,7 @@ def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_closing_while_threads_read(path: Path) -> None:
     source = HDF5Dataset(path)
     done = threading.Event()
@@ -383,6 +386,7 @@ class TestDamage:
             source[1]
         source.close()
 
+    @pytest.mark.slow
     def test_garbage_never_ends_the_process(self, path: Path) -> None:
         """Of what we read ourselves. HDF5 does not return from some damage to values of variable length."""
         whole = path.read_bytes()
@@ -508,10 +512,12 @@ class TestWhileItIsWritten:
         yield writer
         writer.close()
 
+    @pytest.mark.slow
     def test_without_swmr(self, tmp_path: Path, writer: Writer) -> None:
         with pytest.raises(SourceError, match="swmr=True"):
             HDF5Dataset(tmp_path / "growing.h5")
 
+    @pytest.mark.slow
     def test_samples_that_are_added(self, tmp_path: Path, writer: Writer) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         assert len(source) == 4
@@ -525,6 +531,7 @@ class TestWhileItIsWritten:
             source[8]
         source.close()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("engine", ["thread", "process"])
     def test_workers_hear_of_them_by_themselves(self, tmp_path: Path, writer: Writer, engine: EngineName) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
@@ -536,6 +543,7 @@ class TestWhileItIsWritten:
         loader.close()
         source.close()
 
+    @pytest.mark.slow
     def test_threads_read_while_it_is_refreshed(self, tmp_path: Path, writer: Writer) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         done = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout
 from feedline.datasets.hdf5.rows import ChunkedRows, Heaps, MappedRows, PackedRows, SelectedRows, runs
 from feedline.errors import CorruptSource, SourceChanged
+from tests.sampling import examples
 
 COUNT = 37
 DATA = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
@@ -176,6 +178,45 @@ def test_without_libdeflate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     source.close()
 
 
+def bomb(path: Path, unpacked: bytes) -> None:
+    """Write a file of one chunk of 1,000 bytes, in whose place other bytes are packed."""
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (1, 1000), np.uint8, chunks=(1, 1000), compression="gzip")
+        dataset.id.write_direct_chunk((0, 0), zlib.compress(unpacked, 9))
+
+
+@pytest.mark.parametrize("with_libdeflate", [True, False])
+def test_no_more_is_unpacked_than_a_chunk_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_libdeflate: bool
+) -> None:
+    if not with_libdeflate:
+        monkeypatch.setitem(sys.modules, "deflate", None)
+    bomb(tmp_path / "x.h5", bytes(64 << 20))
+    dataset = HDF5Dataset(tmp_path / "x.h5", "x")
+    tracemalloc.start()
+    with pytest.raises(CorruptSource, match=r"Chunk 0 of /x in .*x\.h5 cannot be unpacked") as caught:
+        dataset[0]
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    dataset.close()
+    if not with_libdeflate:
+        assert "more than 1,000 bytes come out of it" in str(caught.value)
+
+
+@pytest.mark.parametrize("unpacked", [999, 1000, 1001])
+def test_zlib_notices_chunks_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: int) -> None:
+    monkeypatch.setitem(sys.modules, "deflate", None)
+    data = np.random.default_rng(0).integers(0, 256, unpacked, np.uint8).tobytes()
+    bomb(tmp_path / "x.h5", data)
+    dataset = HDF5Dataset(tmp_path / "x.h5", "x")
+    if unpacked == 1000:
+        assert dataset[0].tobytes() == data
+    else:
+        with pytest.raises(CorruptSource, match=r"Chunk 0 of /x in .*x\.h5"):
+            dataset[0]
+    dataset.close()
+
+
 @pytest.mark.parametrize("name", ["gzip", "lzf"])
 @pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
 def test_a_chunk_is_unpacked_once_for_a_batch(
@@ -219,7 +260,7 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
             layout._mapped_rows(file["x"], DATA.dtype, 24, b"\0" * 100, None, 0)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=40, unique=True).map(sorted))
 def test_runs_cover_everything(numbers: list[int]) -> None:
     array = np.array(numbers)
@@ -230,7 +271,7 @@ def test_runs_cover_everything(numbers: list[int]) -> None:
     assert all(array[stop] > array[stop - 1] + 1 for _, stop in found[:-1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rows=st.integers(1, 12),
     chunk=st.integers(1, 5),

@@ -28,8 +28,9 @@ from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.datasets.lmdb.environment import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
 from feedline.values import records
+from tests.datasets.contract import SourceContract
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -363,7 +364,7 @@ import lmdb
 with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(write=True) as transaction:
     transaction.put({key!r}, b"new" + bytes({more_bytes}))
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
@@ -558,7 +559,7 @@ def test_closing_while_others_read_takes_nothing_away(tmp_path: Path) -> None:
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
     for thread in threads:
         thread.start()
-    assert ready.wait(60)
+    assert ready.wait(100)
     while any(thread.is_alive() for thread in threads):
         dataset.close()
     for thread in threads:

@@ -14,7 +14,8 @@ import pytest
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.sources.test_damage import in_child
 
@@ -31,10 +32,6 @@ class TestArrowDataset(SourceContract):
 
     def samples(self) -> list[Any]:
         return samples()
-
-    @pytest.mark.slow
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        super().test_batches_are_the_same_with_every_start_method()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

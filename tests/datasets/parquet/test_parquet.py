@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write
+from tests.sampling import examples
 
 
 class TestParquetDataset(SourceContract):
@@ -51,10 +53,6 @@ class TestColumnsThatCanBeBatched(SourceContract):
 
     def samples(self) -> list[Any]:
         return [(row["image"], row["number"], row["name"], row["blob"]) for row in samples()]
-
-    @pytest.mark.slow
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        super().test_batches_are_the_same_with_every_start_method()
 
 
 @pytest.fixture
@@ -212,7 +210,7 @@ def test_an_expression_about_no_column(path: Path) -> None:
         len(ParquetDataset(path, filters=pc.field("colour") == 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=3),
     group=st.integers(1, 12),
@@ -411,6 +409,7 @@ def test_footers_are_remembered_for_a_few_files(tmp_path: Path, monkeypatch: pyt
     assert len(dataset._opened) == 2
 
 
+@pytest.mark.slow
 def test_importing_the_class_imports_no_pyarrow() -> None:
     code = "import sys; from feedline.datasets import ParquetDataset, ArrowDataset; assert 'pyarrow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -24,7 +24,8 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import LocalBlob, Patience
 from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.datasets.remote.servers import (
     StoreProxy,
@@ -41,7 +42,7 @@ from tests.datasets.remote.servers import (
     web_server,
 )
 
-pytestmark = needs_s3
+pytestmark = [needs_s3, pytest.mark.sample(2)]
 
 GROUP = 7
 """Rows of a row group."""

@@ -20,6 +20,9 @@ from feedline.errors import BadOption, BadState, CorruptSource
 from feedline.types import EngineName
 from tests.datasets.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 COUNT = 53
 
@@ -205,7 +208,7 @@ def test_no_samples(tmp_path: Path) -> None:
     assert list(feedline.Loader(ParquetDataset(path).stream(), 4)) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     count=st.integers(1, 60),
     group=st.integers(1, 20),

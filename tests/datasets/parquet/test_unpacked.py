@@ -14,7 +14,8 @@ import feedline
 from feedline.datasets import CSVDataset, ParquetDataset
 from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.sources.test_damage import in_child
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import SourceError
+from tests.sampling import examples
 
 
 class Fake(Blob):
@@ -66,7 +67,7 @@ def end(ahead: Ahead) -> None:
         ahead._threads.shutdown(wait=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.none() | st.binary(max_size=50), max_size=6),
     st.integers(0, 5),
@@ -98,7 +99,7 @@ def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
 
 def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
     """Four reads, of two blobs, wait for each other: they can only end if all are under way at once."""
-    barrier = threading.Barrier(4, timeout=20)
+    barrier = threading.Barrier(4, timeout=100)
 
     class Meeting(Fake):
         def read(self, start: int, stop: int) -> bytes:
@@ -135,12 +136,12 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
     class Silent(Fake):
         def read(self, start: int, stop: int) -> bytes:
             asked.set()
-            assert answers.wait(20)
+            assert answers.wait(100)
             return super().read(start, stop)
 
     ahead = Ahead(lambda name: Silent(name, b"x" * 100), [("a", 0)], depth=2, chunk_bytes=10)
     ahead.next_blob()
-    assert asked.wait(20)
+    assert asked.wait(100)
     ahead.close()
     assert Fake.opened  # in use
     answers.set()

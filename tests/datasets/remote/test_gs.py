@@ -16,6 +16,8 @@ from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import gs_server, knows_generations, start_fsspec, store_proxy
 
+pytestmark = pytest.mark.sample(2)
+
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
 COUNT = 30
@@ -116,6 +118,6 @@ def test_a_forked_process_reads_after_its_parent_did(options: dict[str, Any], st
     _read(storage)
     child = multiprocessing.get_context("fork").Process(target=lambda: _read(Storage(QUICK, options)))
     child.start()
-    child.join(20)
+    child.join(100)
     assert child.exitcode == 0
     child.close()

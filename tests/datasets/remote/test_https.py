@@ -4,7 +4,6 @@ import datetime
 import io
 import ipaddress
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.remote.servers import Proxy, WebServer, proxy_for, web_server
+
+pytestmark = pytest.mark.sample(2)
 
 pytest.importorskip("cryptography")
 
@@ -124,12 +125,10 @@ def test_a_certificate_that_is_not_trusted_is_told_at_once(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate_for(tmp_path / "another.pem")))
     elif trusted == "another host":
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    began_s = time.monotonic()
     with web_server(folder, certificate) as server:
         with pytest.raises(SourceError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
             read_all(f"{server.address}/a.bin", Storage(SLOW))
         assert server.connections == 1
-    assert time.monotonic() - began_s < 10
 
 
 def test_a_server_that_speaks_no_https_is_told_at_once(folder: Path) -> None:

@@ -38,7 +38,7 @@ class Server:
         log = self._folder / "commands.log"
         with log.open("a") as output:  # a file: the server would hold on to a pipe
             done = subprocess.run(
-                command, user=self._user, stdout=output, stderr=output, cwd="/", timeout=60, check=False
+                command, user=self._user, stdout=output, stderr=output, cwd="/", timeout=100, check=False
             )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed: {log.read_text()[-1000:]}")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from feedline.datasets.sql.address import Address
 from feedline.errors import BadOption
 
+pytestmark = pytest.mark.sample(2)
+
 
 @pytest.mark.parametrize(
     ("text", "path"),

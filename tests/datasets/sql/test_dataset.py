@@ -19,8 +19,11 @@ from feedline.datasets import SQLDataset
 from feedline.datasets.sql.dataset import Keys
 from feedline.datasets.sql.query import repeated
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import SourceContract, assert_same
+from feedline.testing.source import assert_same
+from tests.datasets.contract import SourceContract
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
+
+pytestmark = pytest.mark.sample(2)
 
 QUERY = "SELECT * FROM people"
 
@@ -47,19 +50,11 @@ class TestDuckDB(_Contract):
         pytest.importorskip("duckdb")
         self.address = make_duckdb(tmp_path / "people.duckdb")
 
-    @pytest.mark.slow
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        super().test_batches_are_the_same_with_every_start_method()
-
 
 class TestPostgres(_Contract):
     @pytest.fixture(autouse=True)
     def _database(self, postgres: Any) -> None:
         self.address = make_postgres(postgres)
-
-    @pytest.mark.slow
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        super().test_batches_are_the_same_with_every_start_method()
 
 
 PLACEHOLDERS = {"sqlite": ("?", ":low"), "duckdb": ("?", "$low"), "postgres": ("%s", "%(low)s")}

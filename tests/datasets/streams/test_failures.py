@@ -18,6 +18,8 @@ from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server
 
+pytestmark = pytest.mark.sample(10)
+
 COUNT = 40
 BAD = {0, 5, 6, 17, 18, 19, 20, 21, 39}
 """First, last, neighbours, and a whole batch."""

@@ -23,6 +23,8 @@ from feedline.errors import BadOption, MissingExtra, SourceError
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server
 
+pytestmark = pytest.mark.sample(2)
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

@@ -21,6 +21,7 @@ from feedline.datasets.tar.arrays import decode_npy, decode_ten
 from feedline.datasets.tar.form import Decoder
 from feedline.errors import BadOption, CorruptSource, MissingExtra
 from feedline.testing.source import assert_same
+from tests.sampling import examples
 
 
 # Any, throughout: values of any kind.
@@ -36,7 +37,7 @@ def npy(array: Any) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Stored array in format:UserWarning")
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     arrays.arrays(
         st.one_of(arrays.scalar_dtypes(), arrays.array_dtypes()),
@@ -112,7 +113,7 @@ def test_an_npz_that_lies_about_its_size() -> None:
         decode("npz", bytes(data))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(
         arrays.arrays(

@@ -1,5 +1,4 @@
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -42,7 +41,5 @@ def test_examples(name: str, expected: tuple[str, str] | None) -> None:
 @pytest.mark.parametrize(
     "name", ["a/" * 50_000, "a/" * 50_000 + ".b/", "a.b\n" + "/" * 100_000 + ".", "__" * 50_000 + "/"]
 )
-def test_the_time_grows_with_the_length_of_a_name(name: str) -> None:
-    began_s = time.process_time()
-    assert split_name(name) is None
-    assert time.process_time() - began_s < 1  # the package's own pattern takes minutes
+def test_long_names_are_split_in_linear_time(name: str) -> None:
+    assert split_name(name) is None, "with the package's own pattern this test would run for hours, and be cut off"

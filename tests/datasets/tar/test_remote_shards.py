@@ -17,6 +17,8 @@ from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 
+pytestmark = pytest.mark.sample(2)
+
 SIZES = (40, 25, 60)
 COUNT = sum(SIZES)
 
@@ -57,7 +59,7 @@ def test_the_requests_of_a_random_batch_are_under_way_at_once(
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards
-    together = threading.Barrier(len(wanted), timeout=30)
+    together = threading.Barrier(len(wanted), timeout=100)
 
     def fault(request: Request) -> None:
         together.wait()  # breaks, and the server with it, unless all of them arrive

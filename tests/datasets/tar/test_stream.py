@@ -29,6 +29,9 @@ from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, S
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 from tests.datasets.transforms import FailsOnce
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(3)
 
 SIZES = (13, 1, 20, 7, 16, 0, 9)
 COUNT = sum(SIZES)
@@ -164,7 +167,7 @@ def test_it_is_not_split_a_second_time_and_nobody_warns(shards: list[str]) -> No
         assert sorted(found) == sorted([*range(13), *range(13)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     taken=st.integers(0, COUNT),
     buffer=st.sampled_from([0, 1, 7, 40, 1000]),

@@ -13,7 +13,7 @@ import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.blob import LocalBlob
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.testing.source import SourceContract
+from tests.datasets.contract import SourceContract
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 
 SIZES = (13, 1, 20, 0, 7)
@@ -105,10 +105,6 @@ class TestColumns(SourceContract):
             )
             for number in range(30)
         ]
-
-    @pytest.mark.slow
-    def test_batches_are_the_same_with_every_start_method(self) -> None:
-        super().test_batches_are_the_same_with_every_start_method()
 
     def test_columns_are_really_read(self) -> None:
         source = self.make_source()

@@ -25,8 +25,12 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS, SPECS
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
+from tests.sampling import examples
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # which the package leaves
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # which the package leaves
+    pytest.mark.sample(2),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +92,7 @@ names = st.text(st.sampled_from(list("ab..A/_")), min_size=1, max_size=8) | st.s
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(st.tuples(names, st.binary(max_size=20)), max_size=9))
 def test_files_of_odd_names_make_the_same_samples(files: list[tuple[str, bytes]]) -> None:
     files = [(name, content) for name, content in files if not name.endswith("/")]

@@ -286,6 +286,7 @@ def test_a_worker_that_cannot_get_ready_is_heard_of_before_it_is_given_anything(
         assert result.kind is ResultKind.DIED
 
 
+@pytest.mark.slow
 def test_replaced_workers_are_gone_for_good() -> None:
     """Ten in a row, also of those that are idle: neither their descriptors nor their threads add up."""
     with at_work(Deadly()) as engine:

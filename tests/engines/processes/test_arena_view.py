@@ -63,6 +63,7 @@ def read_slots(view: ArenaView, answers: Any) -> None:
     answers.send("written")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn"])
 def test_a_view_that_travels_is_of_the_same_memory(start_method: str) -> None:
     context: Any = multiprocessing.get_context(start_method)

@@ -30,6 +30,8 @@ from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 from tests.faults.limits import descriptors_left
 
+pytestmark = pytest.mark.sample(3)
+
 SLOTS = 300
 
 
@@ -242,25 +244,6 @@ def test_a_worker_that_dies_in_the_middle_has_answered_what_was_before() -> None
             results += engine.collect(30)
         assert [result.task_id for result in results[:-1]] == [0, 1, 2, 3]
         assert [engine.revoke(0), engine.revoke(0), engine.revoke(0)] == [6, 7, None]
-
-
-class Drawing:
-    """Sample 1 draws a random number."""
-
-    def __getitem__(self, index: int) -> float:
-        return random.random() if index == 1 else 0.0
-
-
-@pytest.mark.parametrize(("first", "bound"), [(0, True), (2, False)])
-def test_what_binds_tasks_to_their_worker_is_told_with_the_last_of_them(first: int, bound: bool) -> None:
-    with at_work(Drawing()) as engine:
-        results: list[Result] = []
-        for tasks in (range(first, first + 4), range(10, 12)):
-            engine.submit_together(0, [Task(number, [number]) for number in tasks])
-            while len(results) < len(tasks):
-                results += engine.collect(30)
-            assert results.pop().bound == bound
-            results.clear()
 
 
 @pytest.mark.parametrize("wrong", [Task(1, [1], slot=2), Task(1, Call("clear")), Task(1, [lambda: 1])])

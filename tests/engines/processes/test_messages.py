@@ -60,13 +60,12 @@ def exchange(pair: Pair, message: Message) -> Message:
     body=st.binary(max_size=300) | st.integers(47 << 10, 50 << 10).map(bytes),
     used=st.integers(0, 2**64 - 1),
     busy_ns=st.integers(0, 2**64 - 1),
-    bound=st.booleans(),
     times=st.binary(min_size=24, max_size=24),
 )
 def test_a_message_arrives_as_it_was_sent(
-    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, bound: bool, times: bytes
+    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, times: bytes
 ) -> None:
-    message = Message(kind, task_id, body, used, busy_ns, bound=bound, times=times)
+    message = Message(kind, task_id, body, used, busy_ns, times=times)
     assert exchange(pair, message) == message
 
 

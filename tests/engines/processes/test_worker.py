@@ -30,6 +30,8 @@ from feedline.testing import Gate
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Task, WorkerSpec
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Cached(Dataset[torch.Tensor]):
     """Collates on its own, and keeps what came out."""
@@ -280,7 +282,7 @@ def test_a_worker_that_cannot_get_ready_says_why_and_leaves() -> None:
         assert type(failure) is PermissionError
         assert str(failure) == "worker 2 has no licence"
         assert "worker process 2" in str(failure.__notes__), "which one"
-        worker.process.join(30)
+        worker.process.join(100)
         assert worker.process.exitcode == 0, "nothing was printed, and no task was begun"
         left = receive(worker.channel.far, block=False)
         assert left is not None
@@ -292,7 +294,7 @@ def test_a_worker_leaves_quietly_if_nobody_hears_that_it_is_ready(tmp_path: Path
         gate.wait_until_reached()
         worker.channel.near.shutdown(socket.SHUT_RDWR)
         gate.open()
-        worker.process.join(30)
+        worker.process.join(100)
         assert worker.process.exitcode == 0
 
 

@@ -23,6 +23,7 @@ from feedline.engines.ray import cluster as cluster_module
 from feedline.engines.ray import engine as engine_module
 from feedline.engines.ray.store import Store
 from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
+from tests.holding import Hold, Whereabouts
 
 pytestmark = [
     pytest.mark.ray,
@@ -43,6 +44,15 @@ class Noise(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.numbers[index], torch.rand(40_000)
+
+
+def test_actor_i_makes_batch_i_mod_n(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actor 0 is held at its second batch while actor 1 is idle."""
+    hold = Hold(tmp_path, monkeypatch)
+    loader = DataLoader(Whereabouts(hold.gate, 12, held=2), batch_size=None, num_workers=2, engine="ray")
+    where = [int(one) for one in loader]
+    assert [where.index(one) for one in where] == [place % 2 for place in range(12)]
+    assert hold.moved == 0
 
 
 class Doomed(Noise):

@@ -27,6 +27,8 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
+pytestmark = pytest.mark.sample(14)
+
 
 class Together(Numbers):
     """Is asked for the samples of a batch at once."""

@@ -23,6 +23,8 @@ from tests.faults.loaders import (
     plain,
 )
 
+pytestmark = pytest.mark.sample(8)
+
 
 class Various(Numbers):
     """Fails with one exception or another."""

@@ -21,6 +21,8 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
+pytestmark = pytest.mark.sample(14)
+
 
 class Unpicklable(Exception):
     """Holds what cannot be sent."""
@@ -190,5 +192,5 @@ def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool)
     train()
     gc.collect()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(100)
         assert not thread.is_alive()

@@ -22,6 +22,8 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
+pytestmark = pytest.mark.sample(10)
+
 SKIPS = Policy(otherwise="skip", max_share=1.0)
 
 LOST_BY_RANK_0 = {

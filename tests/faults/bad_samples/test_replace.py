@@ -15,6 +15,8 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
+pytestmark = pytest.mark.sample(6)
+
 
 @everywhere
 def test_neighbours_take_the_place_of_samples(loader_kind: str, engine: str) -> None:

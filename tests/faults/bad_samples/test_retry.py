@@ -27,6 +27,8 @@ from tests.faults.loaders import (
     plain,
 )
 
+pytestmark = pytest.mark.sample(9)
+
 
 @everywhere
 def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
     policy = Retry(1, wait_s=1800.0, longest_s=1800.0)
     batches = iter(feedline.Loader(Slow(8, {4}), 4, workers=1, engine="thread", on_error=policy))
     assert plain(next(batches)) == [0, 1, 2, 3]
-    assert began.wait(30)
+    assert began.wait(100)
     batches.close()
     # The thread is gone: the fixture that watches over every test would tell.
 

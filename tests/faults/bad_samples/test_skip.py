@@ -26,6 +26,8 @@ from tests.faults.loaders import (
     on_every_engine,
 )
 
+pytestmark = pytest.mark.sample(15)
+
 SKIPPING = {
     "one": (20, {6}),
     "the first": (20, {0}),

@@ -26,6 +26,8 @@ from tests.faults.loaders import (
     plain,
 )
 
+pytestmark = pytest.mark.sample(10)
+
 
 @on_every_engine
 def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:

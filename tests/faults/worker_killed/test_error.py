@@ -25,7 +25,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(4)]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,7 @@ def test_batches_from_before_stay_valid_and_the_loader_can_be_used_again(loader_
     assert kept == [[4 * place, 4 * place + 1, 4 * place + 2, 4 * place + 3] for place in range(len(kept))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [0, 8])
 def test_deaths_use_up_no_memory(restarts: int) -> None:
     """Slots of batches that had arrived when a worker died come back, and those of its tasks."""

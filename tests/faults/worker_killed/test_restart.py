@@ -41,7 +41,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(3)]
 
 
 @functools.cache
@@ -226,6 +226,7 @@ def test_persistent_workers_killed_after_an_epoch_was_left(loader_kind: str, tmp
         loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
     expected = batches_of(Loader(Mortal(COUNT), 4, seed=7, shuffle=True))

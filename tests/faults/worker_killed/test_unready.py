@@ -21,7 +21,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(3)]
 
 
 class Init:
@@ -77,19 +77,41 @@ def be_killed(worker: int) -> None:
 
 
 @one_of_both
-@pytest.mark.parametrize(("init", "times", "how"), [(leave, 3, "exit code 3"), (be_killed, 10, "SIGKILL")])
+@pytest.mark.parametrize(
+    ("init", "restarts", "times", "how"), [(leave, 10**6, 3, "exit code 3"), (be_killed, 11, 12, "SIGKILL")]
+)
 def test_a_worker_that_never_gets_ready_is_given_up_and_it_is_said_why(
-    loader_kind: str, init: Any, times: int, how: str
+    loader_kind: str, init: Any, restarts: int, times: int, how: str
 ) -> None:
-    """However many may be replaced. One that is killed has more attempts: somebody may be killing workers at random."""
-    loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=10**6)
+    """One that is killed is replaced as often as `restarts` allows: somebody may be killing workers at random."""
+    loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=restarts)
     with pytest.raises(WorkerDied, match=how) as caught:
         list(loader)
     told = str(caught.value)
     assert f"has ended {times} times in a row before it was ready to work" in told
-    assert f"allows {10**6 - times + 1} more, which would not help" in told
     assert "worker_init_fn, unpickling the dataset" in told
     assert loader.stats()["restarted_workers"] == times - 1
+
+
+class Killed:
+    """An init function of workers that are killed as they start, the first so many times."""
+
+    def __init__(self, once: Once, times: int) -> None:
+        self.once, self.times = once, times
+
+    def __call__(self, worker: int) -> None:
+        if any(self.once(f"killed {number}") for number in range(self.times)):
+            be_killed(worker)
+
+
+@the_other_of_both
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+def test_signals_that_hit_workers_as_they_start_end_nothing_while_restarts_are_left(
+    loader_kind: str, tmp_path: Path
+) -> None:
+    loader = make(loader_kind, Numbers(20), workers=1, worker_init=Killed(Once(tmp_path), 15), restarts=10**6)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(20))
+    assert loader.stats()["restarted_workers"] == 15
 
 
 @the_other_of_both

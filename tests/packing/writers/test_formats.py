@@ -8,6 +8,8 @@ import pytest
 from feedline.errors import BadOption, MissingExtra
 from feedline.packing.writers.contract import FORMATS, format_of
 
+pytestmark = pytest.mark.sample(3)
+
 
 @pytest.mark.parametrize(
     ("out", "name"),

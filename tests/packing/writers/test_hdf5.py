@@ -11,6 +11,8 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.hdf5 import Hdf5Writer, stored
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
+pytestmark = pytest.mark.sample(3)
+
 FIELDS: dict[str, Any] = {
     "array": np.arange(6, dtype=np.int16).reshape(2, 3),
     "number": 3.5,

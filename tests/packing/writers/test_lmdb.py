@@ -16,6 +16,8 @@ from feedline.packing.writers.lmdb import LmdbWriter, stored
 from feedline.values import records
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
+pytestmark = pytest.mark.sample(3)
+
 
 def test_keys_are_in_the_order_of_samples() -> None:
     assert [key_of(number) for number in (0, 9, 10, 10**11)] == sorted(key_of(number) for number in (10**11, 10, 9, 0))

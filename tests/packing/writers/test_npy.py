@@ -12,6 +12,8 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.npy import NpyWriter, header_of, stored
 from tests.packing.writers.outputs import samples_in, written
 
+pytestmark = pytest.mark.sample(3)
+
 
 @pytest.mark.parametrize("count", [0, 1, 10**6, 10**15])
 def test_the_header_is_as_long_for_any_number_of_rows(count: int) -> None:

@@ -14,6 +14,8 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.parquet import ParquetWriter, stored
 from tests.packing.writers.outputs import samples_in, written
 
+pytestmark = pytest.mark.sample(3)
+
 
 def test_the_package_reads_it(tmp_path: Path) -> None:
     samples: list[Any] = [

@@ -13,6 +13,8 @@ from feedline.packing.writers.contract import Summary
 from feedline.packing.writers.tar import TarWriter, header_of, member_names, stored
 from tests.packing.writers.outputs import samples_in, written
 
+pytestmark = pytest.mark.sample(3)
+
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
 @pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11, 1 << 40])

@@ -240,7 +240,7 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
     absolute = os.path.abspath(root)
     about = {"version": _VERSION, "root": absolute, "extensions": choice.extensions, "pattern": choice.pattern}
     file = CacheFile.at(cache, "listing", about)
-    known = None if file is None else _from_cache(absolute, file.read())
+    known = None if file is None else file.read_as(partial(_from_cache, absolute))
     if known is not None:
         return known
     began_ns = time.time_ns()
@@ -266,9 +266,7 @@ def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:
 
 
 def _from_cache(root: str, stored: Any) -> Listing | None:
-    """Return a listing that was stored, None if there is none or a directory has changed."""
-    if stored is None:
-        return None
+    """Return a listing that was stored, None if a directory has changed."""
     packed = Packed.of_arrays(stored["directories"])
     directories = list(packed.each(range(len(packed))))
     stamps = stored["stamps"]
@@ -280,7 +278,10 @@ def _from_cache(root: str, stored: Any) -> Listing | None:
             return None
     except OSError:
         return None  # one is gone
-    return Listing(Packed.of_arrays(stored["paths"]), directories, stored["counts"], stored["left_out"])
+    listing = Listing(Packed.of_arrays(stored["paths"]), directories, stored["counts"], stored["left_out"])
+    if listing.counts.shape != (len(directories),) or int(listing.counts.sum()) != len(listing):
+        raise ValueError("its counts are not those of its files")
+    return listing
 
 
 def _stamps(paths: list[str]) -> list[tuple[int, int, int]]:

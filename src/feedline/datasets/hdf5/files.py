@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.form import fields_with_sums
+from feedline.datasets.hdf5.checked import checked_rows
 from feedline.datasets.hdf5.layout import rows_of
 from feedline.datasets.hdf5.part import (
     UNREADABLE,
@@ -28,6 +30,7 @@ from feedline.datasets.hdf5.part import (
     look,
     open_file,
     stamp_of,
+    stored_in,
 )
 from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
@@ -74,6 +77,7 @@ class OpenFile:
         mapped = None if self._swmr else self._mapped()
         serial = next(self._serials)
         in_use = False
+        with_sums = fields_with_sums(stored_in(self._file, path))
         try:
             for field in fields:
                 dataset = dataset_of(self._file, field.name, path, external=self.part.external)
@@ -81,7 +85,7 @@ class OpenFile:
                 if not own:
                     self._note_linked(dataset, field)
                 rows, uses_file = rows_of(dataset, field, mapped if own else None, cache, (serial, field.name))
-                self.fields.append(rows)
+                self.fields.append(checked_rows(rows, field, dataset, has_sums=own and field.name in with_sums))
                 in_use |= uses_file
         except FeedlineError:
             raise

@@ -107,8 +107,24 @@ def _inflate() -> Inflate:
     try:
         found: Inflate = require("deflate", extra="hdf5", purpose="Unpacking gzip quickly").zlib_decompress
     except MissingExtra:
-        return lambda packed, size: zlib.decompress(packed, bufsize=size)
+        return _inflate_with_zlib
     return found
+
+
+def _inflate_with_zlib(packed: Any, size: int) -> bytes:
+    """Unpack zlib data, of which at most `size` bytes are wanted: a few bytes may unpack to any number of others.
+
+    Raises ValueError: more come out, or the data is cut off; zlib.error: it is damaged.
+    """
+    unpacker = zlib.decompressobj()
+    unpacked = unpacker.decompress(packed, size)
+    if not unpacker.eof:
+        # The checksum at the end may still be unread. One byte more than wanted is enough to see that there are more.
+        if unpacker.decompress(unpacker.unconsumed_tail, 1):
+            raise ValueError(f"more than {size:,} bytes come out of it, so it was unpacked no further")
+        if not unpacker.eof:
+            raise ValueError("it is cut off")
+    return unpacked
 
 
 _LARGEST_CHUNK = 256 << 20

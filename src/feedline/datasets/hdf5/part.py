@@ -16,6 +16,7 @@ from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, 
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.system.process import lock_of_process
+from feedline.values.checksums import check_seal
 from feedline.values.sizes import SampleSize
 
 NUMBERS, TEXT, BYTES, RAGGED = "numbers", "text", "bytes", "ragged"
@@ -262,6 +263,18 @@ def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part
         raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
 
 
+def stored_in(file: Any, path: str) -> str | None:
+    """Return what `feedline pack` stored about all samples, None if it did not write the file.
+
+    Raises CorruptSource: it is damaged.
+    """
+    stored = file.attrs.get(_STORED)
+    if not isinstance(stored, str):
+        return None
+    check_seal(path, stored)
+    return stored
+
+
 def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
 
@@ -279,8 +292,7 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
     if fields is None:
-        stored = file.attrs.get(_STORED)
-        names = in_packed_order(names, stored if isinstance(stored, str) else None)
+        names = in_packed_order(names, stored_in(file, path))
         names = [name for name in names if has_samples(file[name])]
         if not names:
             raise BadOption(f"{path} has no dataset with an axis that counts samples.")

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
@@ -16,12 +19,24 @@ from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
-from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, given, key_of, read_keys
+from feedline.datasets.lmdb.keys import (
+    META_KEY,
+    SUM_BYTES,
+    Computed,
+    Keys,
+    Meta,
+    given,
+    key_of,
+    read_keys,
+    sum_of,
+)
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import add_note, words
 from feedline.images.pillow import SPECS
+from feedline.values import records
+from feedline.values.checksums import AGAIN, damaged
 
 # Any: keys are bytes or strings.
 KeySource = Iterable[Any] | Callable[[int], Any] | None
@@ -81,7 +96,7 @@ class LMDBDataset(TableSource):
         >>> dataset.close()
     """
 
-    _lazy = ("_keys", "_decoder", "_version", "_has_columns")
+    _lazy = ("_keys", "_decoder", "_version", "_has_columns", "_unchecked")
 
     def __init__(
         self,
@@ -121,6 +136,8 @@ class LMDBDataset(TableSource):
         """Of the database, when this was first opened, in whichever process."""
         self._has_columns = True
         """False when samples turned out to differ in shape."""
+        self._unchecked: NDArray[np.bool_] | None = None
+        """Of which samples the checksum has to be compared: each once in a process. None if there are none."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
         self._lock = Handle(threading.Lock, bool)
 
@@ -148,12 +165,20 @@ class LMDBDataset(TableSource):
         with self._lock.get():
             with environment.reading() as transaction:
                 with calls:
-                    content = transaction.get(META_KEY)
+                    content, first = transaction.get(META_KEY), transaction.get(key_of(0))
                 meta = None if content is None else Meta.read(bytes(content), self.path)
+                if meta is None and self._decoder is None and first is not None and records.is_record(first):
+                    # Such as when the page of the last transaction is damaged, so that LMDB takes the one before.
+                    raise CorruptSource(
+                        f"{self.path} has samples that feedline wrote, but not what it wrote about them: the database "
+                        f'is damaged, or was not completed. {AGAIN} decode="bytes" gives values as they are.'
+                    )
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
             if self._keys is None:
                 self._keys = self._find_keys(environment, meta)
+            if meta is not None and meta.has_sums:
+                self._unchecked = np.ones(len(self._keys), np.bool_)
             self._version = environment.version
             return self._keys, self._decoder
 
@@ -246,7 +271,28 @@ class LMDBDataset(TableSource):
                         f"{self.path} has no key {wanted[values.index(None)]!r}, which sample "
                         f"{indices[values.index(None)]} should have. Look at keys=."
                     )
+                if self._unchecked is not None:
+                    values = self._compared(self._unchecked, indices, values, wanted)
                 return act(decoder, values, wanted)
+
+    def _compared(
+        self, unchecked: NDArray[np.bool_], indices: Indices, values: list[memoryview], keys: list[bytes]
+    ) -> list[memoryview]:
+        """Compare the checksums of values that were not read before, and return values without them.
+
+        Raises CorruptSource: one differs.
+        """
+        if unchecked[indices].any():
+            for index, value, key in zip(indices.tolist(), values, keys, strict=True):
+                if sum_of(key, value[:-SUM_BYTES]) != value[-SUM_BYTES:]:
+                    raise damaged(f"Sample {index} (key {key!r}) of {self.path}")
+                unchecked[index] = False
+        return [value[:-SUM_BYTES] for value in values]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What this process has compared says nothing about what another one will read.
+        unchecked = None if self._unchecked is None else np.ones_like(self._unchecked)
+        return {**self.__dict__, "_unchecked": unchecked}
 
     def close(self) -> None:
         """Close the database in this process. It is opened again when a sample is read."""

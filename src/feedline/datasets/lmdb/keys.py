@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from feedline.datasets.lmdb.environment import Environment
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
 from feedline.sharing.packed import Packed
+from feedline.values.checksums import KIND, check_seal
 
 META_KEY = b"__feedline__"
 _META_VERSION = 1
@@ -30,6 +33,17 @@ _WORTH_KEEPING = 100_000
 def key_of(number: int) -> bytes:
     """Return the key that `feedline pack` gives a sample."""
     return b"%012d" % number
+
+
+SUM_BYTES = 4
+"""Of the checksum behind a value that `feedline pack` wrote."""
+_sum = struct.Struct("<I")
+
+
+# Any: bytes, or a view of them.
+def sum_of(key: bytes, record: Any) -> bytes:
+    """Return what `feedline pack` writes behind a record: a checksum of its key and of itself."""
+    return _sum.pack(zlib.crc32(record, zlib.crc32(key)))
 
 
 @dataclass(frozen=True)
@@ -96,9 +110,9 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
         "count": environment.count(),
     }
     file = CacheFile.at(cache, "keys", about)
-    stored = None if file is None else file.read()
-    if stored is not None:
-        return Packed.of_arrays(stored)
+    kept = None if file is None else file.read_as(Packed.of_arrays)
+    if kept is not None and len(kept) in (environment.count(), environment.count() - 1):  # one may be feedline's own
+        return kept
     with environment.reading() as transaction:
         with calls:
             cursor = transaction.cursor()
@@ -126,10 +140,13 @@ class Meta:
     """What each field is, for people."""
     pictures: frozenset[str]
     """Fields that are the files of pictures."""
+    has_sums: bool
+    """True if each value ends with a checksum."""
 
     @classmethod
     def read(cls, content: bytes, path: str) -> Meta:
         """Return what is stored under `META_KEY`. Raises CorruptSource: it is damaged, or of a later version."""
+        check_seal(path, content, is_own=True)
         try:
             stored: dict[str, Any] = json.loads(content)
             if stored["encoding"] != "record" or stored["feedline"] > _META_VERSION:
@@ -139,7 +156,7 @@ class Meta:
                 )
             texts = {field["name"]: _text(field) for field in stored["fields"]}
             pictures = frozenset(field["name"] for field in stored["fields"] if field.get("extension") in EXTENSIONS)
-            return cls(int(stored["count"]), tuple(texts), texts, pictures)
+            return cls(int(stored["count"]), tuple(texts), texts, pictures, stored.get("checksum") == KIND)
         except (ValueError, KeyError, TypeError) as exc:
             raise CorruptSource(f"What {path} says of its samples, under {META_KEY!r}, is damaged: {exc!r}.") from exc
 

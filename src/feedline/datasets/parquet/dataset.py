@@ -29,6 +29,7 @@ from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
+from feedline.values.checksums import check_seal
 from feedline.values.sizes import byte_count
 
 # Any, throughout: pyarrow has no types to check against.
@@ -179,6 +180,8 @@ class ParquetDataset(RowGroupSource):
         schema = metadata.schema.to_arrow_schema()
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         stored = (metadata.metadata or {}).get(b"feedline")
+        if stored is not None:
+            check_seal(repr(file.path), stored)
         check_count(repr(file.path), stored, sum(counts))
         check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
         self._opened.put(file, metadata, metadata.serialized_size)

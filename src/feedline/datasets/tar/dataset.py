@@ -23,6 +23,7 @@ from feedline.datasets.source import Indices, Source, Transform, checked_flag, h
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
 from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
+from feedline.datasets.tar.members import NO_SUM
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import CorruptSource, SourceChanged
@@ -218,10 +219,10 @@ class TarDataset(Source, ColumnSource):
         places = (indices - index.starts[shards]).tolist()
         for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
             raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
-            for name, offset, size in index.fields(shard, place):
+            for number, name, offset, size, checksum in index.fields(shard, place):
                 if wanted is None or name in wanted:
                     raw[name] = b""
-                    ranges.append(Range(shard, offset, offset + size, raw, name, row))
+                    ranges.append(Range(shard, offset, offset + size, raw, name, row, checksum, number))
             raws.append(raw)
         return raws, ranges
 
@@ -248,6 +249,10 @@ class TarDataset(Source, ColumnSource):
             contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
         for span, content in zip(spans, contents, strict=True):
             span.give(content, viewed)
+        index = self.index
+        for one in ranges:
+            if one.checksum != NO_SUM and blobs[one.shard].is_local:  # what comes over a network may differ each time
+                index.note_compared(one.shard, one.number)
 
     def close(self) -> None:
         self._open.close()

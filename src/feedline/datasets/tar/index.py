@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.tar.grouping import Grouping, Selection
-from feedline.datasets.tar.members import Bytes, Members
+from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
+from feedline.values.checksums import damaged
 from feedline.values.shown import identity_of
 
-_FORMAT = 2
+_FORMAT = 3
 Numbers = NDArray[np.int64]
 
 
@@ -43,11 +44,34 @@ class ShardIndex:
     """By their place in `names`."""
     offsets: Numbers
     sizes: Numbers
+    sums: Numbers
+    """Checksums, -1 of fields that have none."""
 
     @property
     def count(self) -> int:
         """How many samples there are."""
         return len(self.key_ends)
+
+    # Any: what was kept.
+    @classmethod
+    def of(cls, kept: dict[str, Any]) -> ShardIndex:
+        """Return the index whose `vars` were kept.
+
+        Raises TypeError, ValueError, LookupError or AttributeError: they are damaged.
+        """
+        found = cls(**kept)
+        ends, places = (found.key_ends, len(found.keys)), (found.first, len(found.fields))
+        for numbers, last in (ends, places):
+            if (np.diff(numbers) < 0).any() or (len(numbers) and (numbers[0] < 0 or numbers[-1] != last)):
+                raise ValueError("its numbers do not follow each other")
+        columns = (found.fields, found.offsets, found.sizes, found.sums)
+        if len(found.first) != found.count + 1 or len({len(column) for column in columns}) != 1:
+            raise ValueError("its columns have different lengths")
+        if len(found.fields) and not 0 <= found.fields.min() <= found.fields.max() < len(found.names):
+            raise ValueError("a field has no name")
+        if (found.offsets < 0).any() or (found.sizes < 0).any() or (found.offsets > found.size - found.sizes).any():
+            raise ValueError("a field lies outside of its shard")
+        return found
 
 
 class Seeking(Bytes):
@@ -89,17 +113,17 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
-    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size"))
+    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size", "checksum"))
     names: dict[str, int] = {}
     keys: list[bytes] = []
-    first, fields = [0], list[tuple[int, int, int]]()
+    first, fields = [0], list[tuple[int, int, int, int]]()
     while (raw := grouping.next()) is not None:
         keys.append(raw.data.pop("__key__").encode("utf-8", "surrogateescape"))
         del raw.data["__url__"]
         fields += [(names.setdefault(name, len(names)), *place) for name, place in raw.data.items()]
         first.append(len(fields))
     blob.check()
-    columns = np.array(fields, np.int64).reshape(-1, 3)
+    columns = np.array(fields, np.int64).reshape(-1, 4)
     return ShardIndex(
         blob.size,
         blob.tag,
@@ -107,7 +131,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         np.frombuffer(b"".join(keys), np.uint8),
         np.cumsum([len(key) for key in keys], dtype=np.int64),
         np.array(first, np.int64),
-        *(np.ascontiguousarray(columns[:, column]) for column in range(3)),
+        *(np.ascontiguousarray(columns[:, column]) for column in range(4)),
     )
 
 
@@ -120,9 +144,9 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag nobody could tell whether a kept one is still right
         return scan(blob, unique=unique)
-    kept = file.read()
-    if kept is not None and (kept["size"], kept["tag"]) == (blob.size, blob.tag):
-        return ShardIndex(**kept)
+    kept = file.read_as(ShardIndex.of)
+    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
+        return kept
     made = scan(blob, unique=unique)
     file.write(vars(made))
     return made
@@ -136,23 +160,41 @@ class Index:
         self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
         """The number of the first sample of each shard, and of all together."""
         self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
+        self._left = [shard.sums.copy() for shard in shards]
+        """Checksums that are still to be compared."""
 
     def key(self, shard: int, place: int) -> str:
         one = self.shards[shard]
         start = one.key_ends[place - 1] if place else 0
         return one.keys[start : one.key_ends[place]].tobytes().decode("utf-8", "surrogateescape")
 
-    def fields(self, shard: int, place: int) -> list[tuple[str, int, int]]:
-        """Return the fields of a sample: name, offset, size."""
+    def fields(self, shard: int, place: int) -> list[tuple[int, str, int, int, int]]:
+        """Return the fields of a sample: number in the shard, name, offset, size, and checksum.
+
+        The checksum is -1 if there is none, or it has been compared.
+        """
         one = self.shards[shard]
-        own = slice(int(one.first[place]), int(one.first[place + 1]))
-        names = one.names
+        first, stop = int(one.first[place]), int(one.first[place + 1])
+        names, own = one.names, slice(first, stop)
         return [
-            (names[number], offset, size)
-            for number, offset, size in zip(
-                one.fields[own].tolist(), one.offsets[own].tolist(), one.sizes[own].tolist(), strict=True
+            (number, names[name], offset, size, checksum)
+            for number, name, offset, size, checksum in zip(
+                range(first, stop),
+                one.fields[own].tolist(),
+                one.offsets[own].tolist(),
+                one.sizes[own].tolist(),
+                self._left[shard][own].tolist(),
+                strict=True,
             )
         ]
+
+    def note_compared(self, shard: int, number: int) -> None:
+        """Compare the checksum of a field no more in this process: it was right."""
+        self._left[shard][number] = NO_SUM
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What this process has compared says nothing about what another one will read.
+        return {**self.__dict__, "_left": [shard.sums.copy() for shard in self.shards]}
 
 
 _LOCAL_GAP = 1 << 14
@@ -174,6 +216,9 @@ class Range:
     name: str
     row: int = 0
     """Which sample of the batch it is."""
+    checksum: int = NO_SUM
+    number: int = 0
+    """Which field of the shard it is."""
 
 
 @dataclass(slots=True)
@@ -186,10 +231,17 @@ class Span:
     ranges: list[Range]
 
     def give(self, data: bytes, viewed: Collection[str] = ()) -> None:
-        """Put the bytes where they belong; those of some fields as views, without copying them."""
+        """Put the bytes where they belong; those of some fields as views, without copying them.
+
+        Raises CorruptSource: a checksum differs.
+        """
         view = memoryview(data)
         for one in self.ranges:
             start, stop = one.start - self.start, one.stop - self.start
+            if one.checksum != NO_SUM:
+                key = one.sample["__key__"]
+                if sum_of(f"{key}.{one.name}", view[start:stop]) != one.checksum:
+                    raise damaged(f"{one.sample['__url__']}: field {one.name!r} of sample {key!r}")
             one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]
 
 

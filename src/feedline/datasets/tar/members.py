@@ -10,10 +10,12 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
 from feedline.failures import words
+from feedline.values.checksums import check_seal, damaged
 from feedline.values.sizes import check_size
 
 BLOCK = 512
@@ -29,6 +31,22 @@ _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=]+)=")
 _SPACES = b" " * 8
 _TELLING = (b"path=", b"size=", b"GNU.sparse.")
 
+SUM_AT = 500
+"""Where a header has the checksum of its file, if `feedline pack` wrote it: in bytes that the format leaves unused."""
+_SUM_MARK = b"FDL"
+NO_SUM = -1
+
+
+# Any: bytes, or a view of them.
+def sum_of(name: str, data: Any) -> int:
+    """Return the checksum of a file in a shard, which counts its name, too."""
+    return zlib.crc32(data, zlib.crc32(name.encode("utf-8", "surrogateescape")))
+
+
+def sum_field(name: str, data: bytes) -> bytes:
+    """Return the end of a header, with the checksum of its file."""
+    return b"%s%08x\0" % (_SUM_MARK, sum_of(name, data))
+
 
 class BadHeader(ValueError):
     """What stands where a header should be is none, or one that nobody wrote in good faith."""
@@ -37,7 +55,7 @@ class BadHeader(ValueError):
 class Header:
     """What a block of 512 bytes says of itself."""
 
-    __slots__ = ("_block", "kind", "size")
+    __slots__ = ("_block", "checksum", "kind", "size")
 
     def __init__(self, block: bytes) -> None:
         try:
@@ -59,6 +77,13 @@ class Header:
         if size < 0:
             raise BadHeader(f"its size is {size}")
         self._block = block
+        self.checksum = NO_SUM
+        """Of the content, if `feedline pack` wrote it."""
+        if block[SUM_AT : SUM_AT + 3] == _SUM_MARK:
+            try:
+                self.checksum = int(block[SUM_AT + 3 : SUM_AT + 11], 16)
+            except ValueError as exc:
+                raise BadHeader(f"the checksum of its file is none ({exc})") from None
         self.size = size
         """Bytes of content, as far as the block itself knows."""
         self.kind = block[156]
@@ -198,7 +223,8 @@ class Members:
         size: bytes of the shard if they can be known, to hold what headers say against.
         limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
 
-    Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
+    Attributes after `advance`: `name`, `start` (the offset of its first header), `offset`, `size` and `checksum` (of
+    its content; -1 if it has none).
     """
 
     def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
@@ -217,6 +243,7 @@ class Members:
         self.name = ""
         self.start = self.offset = stream.offset
         self.size = 0
+        self.checksum = NO_SUM
 
     def advance(self) -> bool:
         """Go on to the next file; False if there is none. Raises CorruptSource: the shard is cut off or damaged."""
@@ -265,6 +292,7 @@ class Members:
             self._leave()
             start = stream.offset
         self.name, self.start, self.offset, self.size = name, start, offset, size
+        self.checksum = header.checksum
         return True
 
     def _check_rest(self, end: int) -> None:
@@ -290,11 +318,16 @@ class Members:
         return not ("path" in self._common or "size" in self._common)
 
     def read(self) -> bytes:
-        """Return the content of the current file; once only. Raises CorruptSource: the shard ends within it."""
+        """Return the content of the current file; once only.
+
+        Raises CorruptSource: the shard ends within it, or its checksum differs.
+        """
         data = self._stream.take(self.size)
         if len(data) < self.size:
             raise self._cut_off(self._stream.offset)
         self._rest -= self.size
+        if self.checksum != NO_SUM and sum_of(self.name, data) != self.checksum:
+            raise damaged(f"{self._shard}: the file {self.name!r} at byte {self.offset}")
         return data
 
     def _leave(self) -> None:
@@ -315,6 +348,7 @@ class Members:
             found.setdefault("path", _text(content))
         elif header.kind == _COMMON:
             self._common.update(_pax(content))
+            check_seal(self._shard, self._common.get("comment", ""))
         # Most pax records hold times, for every file, and say nothing of name, size or holes.
         elif header.kind in b"xX" and (self._common or any(one in content for one in _TELLING)):
             _note(found, {**self._common, **_pax(content)})

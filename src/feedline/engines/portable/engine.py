@@ -282,12 +282,12 @@ def _hear(pipe: Connection, sentinel: int) -> Answer | None:
 def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[BatchBytes], Reader]) -> Result:
     """Return what a worker has said about a task; `open_bytes` says where the bytes of its batch are read from."""
     if answer.batch_bytes is None:
-        return Result(answer.kind, number, task_id, answer.body, notes=answer.notes, bound=answer.bound)
+        return Result(answer.kind, number, task_id, answer.body, notes=answer.notes)
     try:
         reader = open_bytes(answer.batch_bytes)
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
-        return Result(ResultKind.FAILED, number, task_id, exc, bound=answer.bound)
+        return Result(ResultKind.FAILED, number, task_id, exc)
     parcel = Parcel(answer.body, -1, answer.batch_bytes.size, reader)
-    result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)
+    result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes)
     result.times, result.told = answer.times, answer.told
     return result

@@ -48,8 +48,6 @@ class Answer:
     """DONE: what the header refers to."""
     busy_ns: int = 0
     notes: Notes | None = None
-    bound: bool = False
-    """True if what this worker makes may depend on which worker it is."""
     times: tuple[int, int, int] = (0, 0, 0)
     """As in `Result`, and"""
     told: Told | None = None
@@ -106,7 +104,7 @@ def packed(answer: Answer) -> bytes:
         return pickle.dumps(answer, 5)
     except Exception as exc:  # the user's state_dict holds what cannot be sent
         failure = pack_failure(exc, "in a DataLoader worker process")
-        return pickle.dumps(Answer(ResultKind.FAILED, failure, bound=answer.bound), 5)
+        return pickle.dumps(Answer(ResultKind.FAILED, failure), 5)
 
 
 def unpacked(data: bytes) -> Answer:
@@ -139,13 +137,6 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 
 def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
     """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
-    answer = _answer(request, runner, codec, outbox, number)
-    runner.look_for_bonds()
-    answer.bound = bool(runner.bound)
-    return answer
-
-
-def _answer(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
     result = runner.serve(request.task, number, room)

@@ -393,14 +393,13 @@ class ProcessEngine(WorkerEngine):
                 parcel,
                 message.busy_ns,
                 notes,
-                bound=message.bound,
                 times=message.times,
                 told=told,
             )
         notes, _ = self._notes.pop(message.task_id, (None, None))
         kind = _WITHOUT_BATCH[message.kind]
         payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None
-        return Result(kind, worker, message.task_id, payload, notes=notes, bound=message.bound)
+        return Result(kind, worker, message.task_id, payload, notes=notes)
 
     def _bury(self, channel: Channel) -> Result:
         """Report a worker's death, once."""

@@ -77,8 +77,6 @@ class Message:
     """DONE: how long the worker was at it. TASK: the length of the body; more tasks may follow behind it."""
     fd: int = -1
     """DONE: memory that holds the batch instead of the slot."""
-    bound: bool = False
-    """Of a worker: what it makes may depend on which worker it is."""
     times: bytes = _NO_TIMES
     """DONE: as in `Result`."""
 
@@ -101,8 +99,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             fd = create_memfd(len(body))
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
-        marks = long | message.bound << 1
-        head = _HEAD.pack(message.kind, marks, message.task_id, message.used, message.busy_ns, message.times)
+        head = _HEAD.pack(message.kind, long, message.task_id, message.used, message.busy_ns, message.times)
         flags = 0 if block else _AT_ONCE
         if fd < 0:
             sock.send(head + body, flags)
@@ -153,7 +150,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
     if not data:
         return None
-    kind, marks, task_id, used, busy_ns, times = _HEAD.unpack_from(data)
+    kind, is_long, task_id, used, busy_ns, times = _HEAD.unpack_from(data)
     if flags & _CONTROL_CUT_OFF:
         failure = TooManyOpenFiles("taking over the memory of a batch")
         return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
@@ -163,11 +160,11 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
         for level, type_, rights in ancillary:
             if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
                 fd = array.array("i", rights[:4])[0]
-        if marks & 1:
+        if is_long:
             body = _read_all(fd, int.from_bytes(body, "little"))
             os.close(fd)
             fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, times)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, times)
 
 
 def next_kind(sock: socket.socket) -> Kind | None:

@@ -117,14 +117,14 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
                 trainer.tell(Message(Kind.EMPTY, task.id, b""))
                 continue
             begun_s = time.monotonic()
-            _do(link, trainer, runner, codec, task, is_last=task is last)
+            _do(link, trainer, runner, codec, task)
             heap.worked()
             if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left meanwhile
                 trainer.look_for_unwanted()
 
 
-def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task, *, is_last: bool) -> None:
-    """Do a task, and answer it. What binds tasks to this worker is looked for after its first and after `is_last`."""
+def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
+    """Do a task, and answer it."""
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
@@ -143,9 +143,6 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task,
                 answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
     if notes is not None:
         trainer.tell(notes)
-    if is_last or runner.bound is None:
-        runner.look_for_bonds()
-    answer.bound = bool(runner.bound)
     trainer.tell(answer)
 
 

@@ -17,7 +17,10 @@ class Lab {
     at("copy").addEventListener("click", () => this.copy());
     at("controls").addEventListener("submit", (event) => event.preventDefault());
     document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); at("view").focus(); }); // what follows # is a view
-    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => redraw(at("pictures")), 100); });
+    const settings = at("settings"), narrow = matchMedia("(max-width: 820px)");
+    settings.open = !narrow.matches;
+    narrow.addEventListener("change", () => { settings.open = !narrow.matches; });
+    addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => { redraw(at("pictures")); this.showEntry(); }, 100); });
     addEventListener("hashchange", () => this.open(...fromAddress(told.views)));
     this.open(...fromAddress(told.views));
     document.documentElement.dataset.ready = "yes";
@@ -28,18 +31,22 @@ class Lab {
     for (const button of document.querySelectorAll("[data-view]")) {
       if (button.dataset.view === view.name) button.setAttribute("aria-current", "page"); else button.removeAttribute("aria-current");
     }
+    this.showEntry();
     at("title").textContent = view.title;
     at("notice").textContent = view.notice;
+    at("more").textContent = view.more;
     document.title = `${view.title} · feedline lab`;
     this.values = form(at("controls"), view.controls, values, (changed) => this.changed(changed));
-    at("actions").replaceChildren(...view.actions.map(([name, text]) => {
-      const button = element("button", { type: "button", "data-action": name, disabled: "" }, text);
-      button.addEventListener("click", () => act(this.number, name, told.token).catch((error) => this.trouble(error.message)));
-      return button;
-    }));
+    at("actions").replaceChildren();
     at("pictures").replaceChildren();
     toAddress(view, this.values);
     this.run();
+  }
+
+  // Where the navigation is too narrow for all entries, it scrolls to the one that is shown.
+  showEntry() {
+    const entry = document.querySelector("[aria-current=page]"), entries = at("views");
+    entries.scrollLeft = entry.offsetLeft - (entries.clientWidth - entry.offsetWidth) / 2;
   }
 
   changed(values) {
@@ -57,10 +64,10 @@ class Lab {
     at("figures").replaceChildren();
     at("said").textContent = "";
     this.trouble("");
-    this.buttons(false);
+    for (const button of at("actions").children) { button.disabled = true; button.classList.add("stale"); }
     for (const framed of at("pictures").children) framed.classList.add("stale");
     at("pace-label").hidden = true;
-    this.state("running");
+    this.state("running", "Starting the run.");
     const show = async (event) => {
       if (event.at !== undefined) at("pace-label").hidden = false;
       await this.pace.until(event, signal);
@@ -75,14 +82,14 @@ class Lab {
       return;
     }
     if (signal.aborted) return;
-    if (at("state").textContent === "running") this.state("done");
+    if (at("view").dataset.state === "running") this.state("done");
     this.over();
   }
 
-  // What a former run has drawn, and this one has not, is not true any more.
+  // What a former run has drawn or offered, and this one has not, is not true any more.
   over() {
-    this.buttons(false);
-    for (const framed of at("pictures").querySelectorAll(".stale")) framed.remove();
+    for (const button of at("actions").children) button.disabled = true;
+    for (const old of document.querySelectorAll("#pictures .stale, #actions .stale")) old.remove();
   }
 
   stop(text, traceback) {
@@ -101,7 +108,10 @@ class Lab {
   }
 
   show(event) {
-    if (event.kind === "run") { this.number = event.number; at("code").textContent = event.code; this.buttons(true); }
+    if (event.kind === "run") { this.number = event.number; at("code").textContent = event.code; }
+    else if (event.kind === "code") at("code").textContent = event.text;
+    else if (event.kind === "doing") this.doing(event.text, event.seconds);
+    else if (event.kind === "buttons") this.buttons(event.actions);
     else if (event.kind === "figures") {
       at("figures").replaceChildren(...Object.entries(event.values).map(([name, value]) =>
         element("div", {}, element("dt", {}, name), element("dd", { "data-figure": name }, typeof value === "number" ? short(value) : value))));
@@ -110,9 +120,28 @@ class Lab {
     else if (event.kind !== "done") draw(at("pictures"), event);
   }
 
-  buttons(enabled) { for (const button of document.querySelectorAll("[data-action]")) button.disabled = !enabled || Boolean(told.recorded); }
+  buttons(actions) {
+    at("actions").replaceChildren(...Object.entries(actions).map(([name, text]) => {
+      const button = element("button", { type: "button", "data-action": name }, text);
+      button.addEventListener("click", () => act(this.number, name, told.token).catch((error) => this.trouble(error.message)));
+      return button;
+    }));
+  }
 
-  state(text) { at("state").textContent = text; at("view").dataset.state = text; }
+  state(state, text = state) { at("view").dataset.state = state; this.doing(text); at("progress").hidden = state !== "running"; }
+
+  // What a run does now; the bar moves for as long as that takes, if it is known, and hides while the run waits for a click.
+  doing(text, seconds) {
+    clearInterval(this.moves);
+    at("state").textContent = seconds ? `${text} About ${short(seconds)} s.` : text;
+    const bar = at("progress"), began = performance.now();
+    bar.hidden = !text;
+    bar.removeAttribute("value");
+    if (!seconds) return;
+    const move = () => { bar.value = Math.min(1, (performance.now() - began) / 1000 / seconds); };
+    move();
+    this.moves = setInterval(move, 200);
+  }
 
   trouble(text) { at("trouble").hidden = !text; at("trouble").textContent = text; }
 

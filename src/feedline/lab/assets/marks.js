@@ -26,40 +26,38 @@ function short(value) {
 const time = (s) => (s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} ms` : `${short(s * 1e6)} µs`);
 
 const MARKS = {
-  cells({ rows }) {
+  cells({ rows, legend }) {
     const place = element("div", { class: "rows" });
     for (const { name, cells } of rows) {
       const boxes = cells.map(([text, shade]) => shaded(element("span", { class: "cell" }, text), shade, "borderColor"));
       place.append(element("span", { class: "faint" }, name), element("div", { class: "cells" }, ...boxes));
     }
+    return element("div", {}, place, legendOf(legend));
+  },
+
+  bars({ bars }) {
+    const most = Math.max(1e-12, ...bars.map(([, value]) => value)), place = element("div", { class: "bars" });
+    for (const [name, value, text, shade] of bars) {
+      const bar = shaded(element("i"), shade);
+      bar.style.width = `${(value / most * 60).toFixed(2)}%`;
+      place.append(element("span", {}, name), element("div", {}, bar, text));
+    }
     return place;
   },
 
-  bars({ bars }, wide) {
-    const most = Math.max(1e-12, ...bars.map(([, value]) => value)), tall = 26, left = Math.min(150, wide * 0.36), beside = Math.min(190, wide * 0.45);
-    const drawn = svg("svg", { viewBox: `0 0 ${wide} ${bars.length * tall}`, role: "img" });
-    bars.forEach(([name, value, text, shade], row) => {
-      const length = Math.max(1, value / most * (wide - left - beside));
-      const box = svg("rect", { class: "bar", x: left, y: row * tall + 4, width: length, height: tall - 8, rx: 3 });
-      box.style.fill = shadeOf(shade);
-      drawn.append(svg("text", { x: left - 8, y: row * tall + 17, "text-anchor": "end" }, name), box,
-        svg("text", { x: left + length + 8, y: row * tall + 17 }, text));
-    });
-    return drawn;
-  },
-
-  lines({ across, up, series }, wide) {
+  lines({ across, up, series, doubling }, wide) {
     const tall = 250, left = 64, bottom = tall - 44, top = 12;
     const drawn = svg("svg", { viewBox: `0 0 ${wide} ${tall}`, role: "img" });
-    const xs = series.flatMap(({ x }) => x), ys = series.flatMap(({ y }) => y);
-    const from = Math.min(...xs), to = Math.max(...xs), most = Math.max(1e-12, ...ys);
-    const place = (x, y) => [left + (x - from) / (to - from || 1) * (wide - left - 20), bottom - y / most * (bottom - top)];
-    for (const tick of ticks(0, most, 4)) {
-      const [, y] = place(from, tick);
+    const xs = series.flatMap(({ x }) => x), ys = series.flatMap(({ y }) => y), scale = doubling ? Math.log2 : Number;
+    const from = scale(Math.min(...xs)), to = scale(Math.max(...xs)), most = Math.max(1e-12, ...ys);
+    const place = (x, y) => [left + (scale(x) - from) / (to - from || 1) * (wide - left - 20), bottom - y / most * (bottom - top)];
+    for (const tick of axisTicks(0, most, 4, ys.every(Number.isInteger))) {
+      const [, y] = place(xs[0], tick);
       drawn.append(svg("line", { class: "axis", x1: left, x2: wide - 20, y1: y, y2: y }),
         svg("text", { class: "faint", x: left - 6, y: y + 4, "text-anchor": "end" }, short(tick)));
     }
-    for (const tick of to > from ? ticks(from, to, wide / 100) : [from]) {
+    for (const at of to > from ? axisTicks(from, to, wide / 100, doubling || xs.every(Number.isInteger)) : [from]) {
+      const tick = doubling ? 2 ** at : at;
       drawn.append(svg("text", { class: "faint", x: place(tick, 0)[0], y: bottom + 16, "text-anchor": "middle" }, short(tick)));
     }
     drawn.append(svg("text", { class: "faint", x: (left + wide) / 2, y: tall - 8, "text-anchor": "middle" }, across));
@@ -82,8 +80,9 @@ const MARKS = {
     const height = lanes.length * tall + 26, drawn = svg("svg", { viewBox: `0 0 ${wide} ${height}`, role: "img" });
     const across = (at) => left + at / (until || 1) * (wide - left - 8);
     for (const tick of ticks(0, until || 1, wide / 100)) {
+      const anchor = across(tick) > wide - 30 ? "end" : "middle"; // the text of the last one stays inside
       drawn.append(svg("line", { class: "axis", x1: across(tick), x2: across(tick), y1: 0, y2: height - 22 }),
-        svg("text", { class: "faint", x: across(tick), y: height - 6, "text-anchor": "middle" }, tick ? time(tick) : "0"));
+        svg("text", { class: "faint", x: across(tick), y: height - 6, "text-anchor": anchor }, tick ? time(tick) : "0"));
     }
     lanes.forEach((name, lane) => drawn.append(svg("text", { x: 0, y: (lane + 0.5) * tall + 4 }, name)));
     const shades = new Map();
@@ -99,12 +98,22 @@ const MARKS = {
 
   table({ head, rows }) { return table(head, rows); },
 
-  path({ stations, reached }) {
-    return element("ol", { class: "stations" }, ...stations.map(([name, text], place) => element("li",
-      { class: place === reached ? "here" : place < reached ? "passed" : "ahead", ...(place === reached ? { "aria-current": "step" } : {}) },
-      element("b", {}, name), element("p", {}, place <= reached ? text : ""))));
+  // Stations go to the right in one row and to the left in the next, so that each one lies beside the one before it.
+  path({ stations, reached }, wide) {
+    const columns = wide >= 640 ? 4 : wide >= 420 ? 2 : 1;
+    return element("ol", { class: "stations" }, ...stations.map(([name, text], place) => {
+      const row = Math.floor(place / columns), across = place % columns, isBack = row % 2 === 1;
+      const arrow = place + 1 === stations.length ? "" : across + 1 === columns ? "↓" : isBack ? "←" : "→";
+      const station = element("li", { class: place === reached ? "here" : place < reached ? "passed" : "ahead", ...(place === reached ? { "aria-current": "step" } : {}) },
+        element("b", {}, name), element("p", {}, place <= reached ? text : ""), ...(arrow ? [element("span", { class: "arrow", "data-to": arrow, "aria-hidden": "true" }, arrow)] : []));
+      station.style.gridArea = `${row + 1} / ${isBack ? columns - across : across + 1}`;
+      return station;
+    }));
   },
 };
+
+// Ticks of an axis; with `isWhole` at whole numbers only: there are no half workers.
+function axisTicks(from, to, most, isWhole) { return ticks(from, to, isWhole ? Math.min(most, to - from) : most); }
 
 // What shades mean where they are spans of time.
 const SHADES = {

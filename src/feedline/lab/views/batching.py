@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from feedline.loader.loader import Loader
 _SHOWN = 24
 """Batches that are drawn; of larger datasets the first ones."""
 _SECONDS = 0.25
+_NOISED = 256
+"""Batches of each size whose gradients are computed, at most."""
 
 
 def _loader(values: Values) -> Loader:
@@ -42,7 +45,8 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             if number < _SHOWN:
                 drawn.append((f"batch {number}", [(str(index), _shade(index, samples)) for index in batch.tolist()]))
                 title = f"Epoch {epoch}" + (f", the first {_SHOWN} batches" if count > _SHOWN else "")
-                yield cells(f"epoch {epoch}", title, drawn, at=(epoch * min(count, _SHOWN) + number + 1) * _SECONDS)
+                at_s = (epoch * min(count, _SHOWN) + number + 1) * _SECONDS
+                yield cells(f"epoch {epoch}", title, drawn, [] if epoch else _legend(samples), at_s)
     if count == 0:
         yield say("The dataset is smaller than one batch, and drop_last leaves it out: there is nothing to train on.")
     elif values["shuffle"]:
@@ -53,8 +57,18 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 
 def _shade(index: int, samples: int) -> str:
-    """Eight colours from the first sample to the last: an order is seen at a glance."""
+    """Return one of eight colours, from the first samples to the last, which make an order visible at a glance."""
     return f"class-{index * 8 // samples}"
+
+
+def _legend(samples: int) -> list[tuple[str, str]]:
+    members: dict[str, list[int]] = {}
+    for index in range(samples):
+        members.setdefault(_shade(index, samples), []).append(index)
+    return [
+        (f"samples {part[0]} to {part[-1]}" if len(part) > 1 else f"sample {part[0]}", shade)
+        for shade, part in members.items()
+    ]
 
 
 def _noise() -> Event:
@@ -67,17 +81,17 @@ def _noise() -> Event:
     for size in sizes:
         apart = [
             float(np.linalg.norm(per_sample[batch].mean(axis=0) - whole) / np.linalg.norm(whole))
-            for batch in Loader(np.arange(len(inputs)), size, shuffle=True, drop_last=True, seed=1)
+            for batch in islice(Loader(np.arange(len(inputs)), size, shuffle=True, drop_last=True, seed=1), _NOISED)
         ]
         measured.append(float(np.mean(apart)))
     law = [measured[0] / math.sqrt(size) for size in sizes]
-    logs = [math.log2(size) for size in sizes]
     return lines(
         "noise",
         "Gradient noise: how far a batch's gradient is from the dataset's, of a linear model with 8 weights",
-        "batch size, as a power of 2",
+        "batch size",
         "distance / length of the gradient",
-        {"measured": (logs, measured), "first one / √ batch size": (logs, law)},
+        {"measured": (sizes, measured), "first one / √ batch size": (sizes, law)},
+        doubling=True,
     )
 
 
@@ -95,9 +109,10 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="batching",
     title="Batching",
-    notice="A loader cuts the order of an epoch into batches. If the batch size does not divide the dataset, the last "
-    "batch is smaller, or left out with drop_last. With shuffle the next epoch comes in another order. Larger batches "
-    "give steadier gradients, but only with the square root of their size: four times the work for half of the noise.",
+    notice="See how a loader cuts the order of an epoch into batches.",
+    more="If the batch size does not divide the dataset, the last batch is smaller, or left out with drop_last. "
+    "With shuffle, every epoch has another order. Larger batches give steadier gradients, but only with the square "
+    "root of their size: four times the work for half the noise.",
     controls=(
         Number("samples", "Samples in the dataset", 1, 2000, 50),
         Number("batch_size", "Batch size", 1, 256, 8),

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Values
-from feedline.lab.pictures import Event, bars, figures, say, table
+from feedline.lab.pictures import Event, bars, doing, figures, say, table
 from feedline.lab.view import Actions, View
 from feedline.observe.stats import Stats
 
@@ -160,9 +160,11 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     disease = _DISEASES[values["disease"]]
     yield say(disease.symptom)
     step_s = values["step_ms"] / 1000
+    yield doing("The loader runs as it is.", _SECONDS)
     sick = _measured(disease.dataset(), disease.arguments, step_s)
     yield _verdicts([("as it is", sick)])
-    yield say(f"{disease.symptom} The fix is being tried: {disease.fix}")
+    yield say(f"{disease.symptom} The fix: {disease.fix}")
+    yield doing("The loader runs with the fix.", _SECONDS)
     dataset = (disease.fixed_dataset or disease.dataset)()
     well = _measured(dataset, disease.arguments | disease.changed, step_s)
     yield _verdicts([("as it is", sick), ("with the fix", well)])
@@ -181,7 +183,6 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             "workers replaced": f"{sick['recycled_workers']} → {well['recycled_workers']}",
         }
     )
-    yield say(f"{disease.symptom} The fix: {disease.fix}")
 
 
 def _verdicts(told: list[tuple[str, Stats]]) -> Event:
@@ -225,9 +226,10 @@ def _call(dataset: str, arguments: dict[str, Any]) -> str:
 VIEW = View(
     name="bottlenecks",
     title="Bottlenecks",
-    notice="Pick a disease. The loader runs with it for a moment and says itself what training waited for; then the "
-    "fix is applied, and it runs again. Both are measured here and now, so figures differ from machine to machine: "
-    "two processes need two cores to be twice as fast.",
+    notice="Pick a disease, and see what its fix gains.",
+    more="The loader runs with the disease for a moment and says itself what training waited for; then it runs again "
+    "with the fix. Both are measured on this machine, so figures differ from machine to machine: two processes need "
+    "two cores to be twice as fast.",
     controls=(
         Choice("disease", "Disease", tuple(_DISEASES), "slow decode"),
         Number("step_ms", "Training step", 0, 50, 5, unit="ms"),

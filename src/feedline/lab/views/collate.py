@@ -78,7 +78,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         return
     lengths = batch["ids_lengths"].tolist()
     width = batch["ids"].shape[1]
-    yield cells("padded", "The batch: a row for each sample, padding grey", _rows(batch["ids"].tolist(), lengths))
+    yield cells(
+        "padded", "The batch: a row for each sample", _rows(batch["ids"].tolist(), lengths), list(_LEGEND.items())
+    )
     waste = {named: _waste(bucketed=named == "bucketed", size=size) for named in ("random", "bucketed")}
     yield figures(
         {
@@ -98,6 +100,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield say(_TOLD[kind])
 
 
+_LEGEND = {"tokens of the sample": "accent", "padding": "pad"}
 _TOLD = {
     "stack": "All samples have one shape: arrays are stacked, numbers become an array, the form of the dict stays.",
     "pad": "Every sample is padded to the longest of its batch, and the true lengths come along.",
@@ -157,20 +160,23 @@ def _bytes(value: Any) -> int:
 
 def _code(values: Values) -> str:
     size = values["batch_size"]
-    lines = ["from feedline import DataLoader, collate, samplers", ""]
-    order = f"batch_size={size}, shuffle=True"
     if values["bucketed"] and values["kind"] in ("pad", "filter"):
+        lines = ["from feedline import DataLoader, collate, samplers", ""]
         lines.append(f"batches = samplers.LengthBucketBatchSampler(lengths, batch_size={size})")
         order = "batch_sampler=batches"
+    else:
+        lines = ["from feedline import DataLoader, collate", ""]
+        order = f"batch_size={size}, shuffle=True"
     return "\n".join([*lines, f"loader = DataLoader(dataset, {order}, collate_fn={_WRITTEN[values['kind']]})", ""])
 
 
 VIEW = View(
     name="collate",
     title="Collate",
-    notice="A collate function makes one batch of many samples. Samples of one shape are stacked. Sequences are padded "
-    "to the longest of their batch, and all that padding is computed on: bucketing puts sequences of similar lengths "
-    "together, and most of it is gone. Boxes stay lists, and samples that could not be made are left out.",
+    notice="See how a collate function makes one batch of many samples.",
+    more="Samples of one shape are stacked. Sequences are padded to the longest of their batch, and training computes "
+    "on all that padding. Bucketing puts sequences of similar lengths together, which removes most of it. Boxes stay "
+    "lists, and samples that could not be made are left out.",
     controls=(
         Choice("kind", "Collate function", ("stack", "pad", "detection", "filter"), "pad"),
         Number("batch_size", "Batch size", 1, 32, 8),

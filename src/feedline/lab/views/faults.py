@@ -21,56 +21,77 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Values
-from feedline.lab.pictures import Event, cells, figures, say, table
+from feedline.lab.pictures import Event, buttons, cells, doing, figures, say, table
 from feedline.lab.view import Actions, View
 
 _BATCH = 4
 _BATCHES = 72
 _SAMPLE_S = 0.012
-_TIMEOUT_S = 1.5
+_TIMEOUT_S = 0.75
 _STEP_S = 0.03
 _ACTIONS = {
-    "kill": "Kill a worker (SIGKILL)",
-    "freeze": "Freeze a worker (SIGSTOP)",
-    "break": "Break a sample that is still to come",
-    "cut": "Cut here, go on in another loader",
+    "kill": "Kill a worker",
+    "freeze": "Freeze a worker",
+    "break": "Break a sample",
+    "cut": "Cut and resume",
 }
-_AT = {"kill": 12, "freeze": 26, "break": 40, "cut": 54}
-"""After how many batches each happens by itself."""
+_SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
+_SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
+"""Of processes. Two that have the same one are far apart."""
+_AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
+"""After how many batches each happens by itself. A frozen worker is found before the cut."""
 
 
 class Fragile(Dataset[torch.Tensor]):
-    """Samples that say their index and who made them; one whose number stands in a file cannot be made."""
+    """Samples that hold their index and who made them, in a folder whose files say what goes wrong.
 
-    def __init__(self, broken: Path) -> None:
-        self.broken = broken
-        self.begun = broken.with_name("begun.txt")
+    A sample whose index is in `broken.txt` raises. A file in `due` stops the worker that finds it first; so that worker
+    is in the middle of a batch. Workers note in `lost.txt` what happens to them, and in `begun.txt` what they begin.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __len__(self) -> int:
         return _BATCH * _BATCHES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        with self.begun.open("a") as file:
-            file.write(f"{index}\n")
+        append(self.folder / "begun.txt", str(index))
+        for fault in (self.folder / "due").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another worker has found it
+                fault.unlink()
+                number, what = _SIGNALS[fault.suffix[1:]]
+                append(self.folder / "lost.txt", f"Worker process {os.getpid()} was {what}.")
+                os.kill(os.getpid(), number)
         time.sleep(_SAMPLE_S)
-        if str(index) in self.broken.read_text().split():
+        if str(index) in lines_of(self.folder / "broken.txt"):
             raise ValueError(f"sample {index} is damaged")
         return torch.tensor([index, os.getpid()])
 
 
+def append(file: Path, line: str) -> None:
+    """Add a line to a file that several processes write to."""
+    with file.open("a") as opened:
+        opened.write(f"{line}\n")
+
+
+def lines_of(file: Path) -> list[str]:
+    """Return the lines of a file; none if it has not been written yet."""
+    return file.read_text().splitlines() if file.exists() else []
+
+
 def _run(values: Values, actions: Actions) -> Iterator[Event]:
     with tempfile.TemporaryDirectory() as folder:
-        broken = Path(folder) / "broken.txt"
-        broken.write_text("")
-        yield from _Epoch(values, broken).run(actions)
+        (Path(folder) / "due").mkdir()
+        yield from _Epoch(values, Path(folder)).run(actions)
 
 
 class _Epoch:
-    """An epoch in which things go wrong, and what is told of it."""
+    """An epoch in which things go wrong, and what the page shows of it."""
 
-    def __init__(self, values: Values, broken: Path) -> None:
+    def __init__(self, values: Values, folder: Path) -> None:
         self._values = values
-        self._broken = broken
+        self._folder = folder
         self._workers = values["workers"]
         self._loader = self._new_loader()
         self._order: list[int] = list(self._loader.sampler)
@@ -78,11 +99,15 @@ class _Epoch:
         self._pids: dict[int, str] = {}
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
-        self._last_pid = 0
+        self._due_count = self._lost = 0
+        """Workers that are to be stopped, and those that were."""
+        self._replaced_before = self._skipped_before = 0
+        """Counts of the loaders before the one that runs now."""
 
     def run(self, actions: Actions) -> Iterator[Event]:
         warnings.simplefilter("ignore")  # what they say is shown on the page
-        yield say("Batches are being delivered. Click on a fault, or let them come by themselves.")
+        yield doing("Batches are being delivered. Click on a fault, or let faults come by themselves.")
+        yield buttons(_ACTIONS)
         batches = iter(self._loader)
         try:
             while True:
@@ -104,7 +129,7 @@ class _Epoch:
 
     def _new_loader(self) -> Any:
         return feedline.DataLoader(
-            Fragile(self._broken),
+            Fragile(self._folder),
             batch_size=_BATCH,
             shuffle=True,
             seed=0,
@@ -115,11 +140,11 @@ class _Epoch:
         )
 
     def _take(self, batch: torch.Tensor, waited_s: float) -> None:
-        pid = self._last_pid = int(batch[0, 1])
+        pid = int(batch[0, 1])
         indices = batch[:, 0].tolist()
         self._seen.update(indices)
         if pid not in self._pids:
-            self._pids[pid] = f"class-{len(self._pids) % 8}"
+            self._pids[pid] = _SHADES[len(self._pids) % len(_SHADES)]
         late = waited_s > 5 * _SAMPLE_S * _BATCH
         text = f"{len(self._drawn)}{'!' if len(indices) < _BATCH else ''}"
         self._drawn.append((text, self._pids[pid]))
@@ -136,21 +161,20 @@ class _Epoch:
 
     def _do(self, action: str) -> str:
         """Let something go wrong, and say what."""
-        if action in ("kill", "freeze"):
-            number, what = (signal.SIGKILL, "killed") if action == "kill" else (signal.SIGSTOP, "frozen")
-            try:
-                os.kill(self._last_pid, number)
-            except ProcessLookupError:
-                return f"Process {self._last_pid} has ended already. Wait for the next batch, and try again."
-            text = f"Worker process {self._last_pid} was {what}."
-        elif action == "break":
-            victim = next(
-                index for index in reversed(self._order) if str(index) not in self._broken.read_text().split()
-            )
-            self._broken.write_text(f"{self._broken.read_text()} {victim}")
-            text = f"Sample {victim} cannot be made any more."
+        if action in _SIGNALS:
+            if len(set(lines_of(self._folder / "begun.txt"))) == _BATCH * _BATCHES:
+                return "All samples have been made already. Run again, and click earlier."
+            self._due_count += 1
+            (self._folder / "due" / f"{self._due_count}.{action}").touch()
+            return f"The next worker that begins a sample is {_SIGNALS[action][1]}."
+        if action == "break":
+            broken = lines_of(self._folder / "broken.txt")
+            victim = next(index for index in reversed(self._order) if str(index) not in broken)
+            append(self._folder / "broken.txt", str(victim))
+            text = f"Sample {victim} raises from now on."
         else:
             state = json.dumps(self._loader.state_dict())
+            self._replaced_before, self._skipped_before = self._replaced(), self._skipped()
             self._loader.close()
             self._workers = 1 + self._workers % 4
             self._loader = self._new_loader()
@@ -165,30 +189,36 @@ class _Epoch:
         self._log.append([str(len(self._drawn)), text])
 
     def _shown(self) -> Iterator[Event]:
+        for lost in lines_of(self._folder / "lost.txt")[self._lost :]:
+            self._lost += 1
+            self._note(lost)
         rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
-        yield cells(
-            "delivered", "Batches in the order of delivery, coloured by the process that made them; ! is shorter", rows
-        )
-        stats = self._loader.stats()
+        legend = [(f"process {pid}", shade) for pid, shade in self._pids.items()]
+        yield cells("delivered", "Batches in the order of delivery; ! is shorter", rows, legend)
         yield figures(
             {
                 "batches": len(self._drawn),
                 "samples": sum(self._seen.values()),
                 "repeated": sum(count > 1 for count in self._seen.values()),
-                "workers replaced": stats["restarted_workers"],
+                "workers lost": self._lost,
+                "workers replaced": self._replaced(),
                 "samples made again": self._again(),
-                "samples skipped": self._skips(),
+                "samples skipped": self._skipped(),
             }
         )
         if self._log:
             yield table("log", "What happened", ["after batch", "what"], self._log)
 
     def _again(self) -> int:
-        begun = self._broken.with_name("begun.txt").read_text().split()
+        begun = lines_of(self._folder / "begun.txt")
         return len(begun) - len(set(begun))
 
-    def _skips(self) -> int:
-        return sum(fault.action == "skip" for fault in self._loader.faults)
+    def _replaced(self) -> int:
+        return self._replaced_before + int(self._loader.stats()["restarted_workers"])
+
+    def _skipped(self) -> int:
+        skipped = [fault for fault in self._loader.faults if fault.action == "skip"]
+        return self._skipped_before + len(skipped)
 
     def _verdict(self) -> str:
         missing = sorted(set(range(_BATCH * _BATCHES)) - set(self._seen))
@@ -197,8 +227,6 @@ class _Epoch:
         return f"The epoch is over: {len(self._seen)} samples delivered, {repeated} repeated, {named}."
 
     def _close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._last_pid, signal.SIGCONT)
         self._loader.close()
 
 
@@ -222,9 +250,10 @@ state = loader.state_dict()  # after any batch; another loader goes on with load
 VIEW = View(
     name="faults",
     title="Faults",
-    notice="Kill a worker, freeze it, break a sample, or cut the run and go on in another loader with another number "
-    "of workers. Each colour is one worker process. What a lost worker had begun is made again by others, in the same "
-    "order with the same random numbers; the count at the end shows that nothing is lost and nothing comes twice.",
+    notice="Kill workers, freeze them or break samples, and see that no other sample is lost.",
+    more="Each colour is one worker process. What a lost worker had begun is made again by others, in the same order "
+    "with the same random numbers. A cut saves the state of the loader, and another loader with another number of "
+    "workers resumes from it. The counts at the end show that nothing was lost and nothing came twice.",
     controls=(
         Number("workers", "Workers", 1, 4, 3),
         Choice("happens", "By itself happens", ("nothing", *_AT, "all of them"), "kill"),
@@ -232,5 +261,4 @@ VIEW = View(
     code=_code,
     run=apart(_run),
     presets=tuple({"happens": name} for name in ("nothing", *_AT, "all of them")),
-    actions=tuple(_ACTIONS.items()),
 )

@@ -13,7 +13,7 @@ import feedline
 from feedline.bench.load import pss_bytes
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Switch, Values
-from feedline.lab.pictures import Event, bars, figures, lines, say
+from feedline.lab.pictures import Event, bars, doing, figures, lines, say
 from feedline.lab.view import Actions, View
 
 _BATCH = 256
@@ -39,7 +39,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     count = values["thousand_paths"] * 1000
     grown: dict[str, tuple[list[float], list[float]]] = {}
     for name in ("a Python list", "feedline.share"):
-        yield say(f"An epoch with the paths in {name}: the memory of the workers is measured.")
+        yield doing(f"Measuring the memory of the workers, with the paths in {name}.", _SECONDS)
         paths: Any = [f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)]
         if name == "feedline.share":
             paths = feedline.share(paths)
@@ -123,8 +123,9 @@ loader = feedline.DataLoader(
 VIEW = View(
     name="memory",
     title="Memory",
-    notice="Forked workers share the memory of the training process until somebody writes to it, and Python writes to "
-    "every object that it looks at. A list of paths is therefore copied little by little into every worker; what share "
+    notice="See how much memory workers take, with paths in a list and with feedline.share.",
+    more="Forked workers share the memory of the training process until one of them writes to it, and Python writes to "
+    "every object that it looks at. So a list of paths is copied little by little into every worker; what share() "
     "made is not. Batches that wait take workers x prefetch x batch size, in slots that are used again and again.",
     controls=(
         Number("workers", "Workers", 1, 4, 2),

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Values
-from feedline.lab.pictures import Event, figures, path, say, table
+from feedline.lab.pictures import Event, doing, figures, path, say, table
 from feedline.lab.view import Actions, View, loader_code
 from feedline.observe.recording import Recording
 
@@ -38,6 +38,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 def _run(values: Values, _: Actions) -> Iterator[Event]:
     size = values["batch_size"]
+    yield doing(f"The loader runs through {_SAMPLES} samples, and batch {_FOLLOWED} is followed.")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.json"
         loader = feedline.DataLoader(
@@ -139,9 +140,10 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="pipeline",
     title="Pipeline",
-    notice="Follow one batch. A worker writes it once, into memory that the training process sees as well; what "
-    "crosses between the processes is a message of a few hundred bytes. The memory belongs to one owner at a "
-    "time, and is used again when your last tensor is gone. Addresses, bytes and times were just measured.",
+    notice="Follow one batch from the sampler to the training step and back.",
+    more="A worker writes the batch once, into memory that the training process sees as well; what crosses between "
+    "the processes is a message of a few hundred bytes. The memory belongs to one owner at a time, and is used again "
+    "when your last tensor is gone. Addresses, bytes and times were just measured.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 4, 2),

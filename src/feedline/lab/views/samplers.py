@@ -21,6 +21,7 @@ _SAMPLES = 96
 _CLASSES = 4
 _SHOWN = 12
 _SEED = 7
+_LEGEND = [(f"class {label}", f"class-{label}") for label in range(_CLASSES)]
 _Batches = list[list[int]]
 
 
@@ -57,7 +58,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         ]
         whose = f", rank {rank} of {ranks}" if ranks > 1 else ""
         more = f", the first {_SHOWN} batches" if len(batches) > _SHOWN else ""
-        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices, coloured by class", drawn)
+        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", drawn, _LEGEND)
     yield _balance(labels, seen)
     yield table("spread", *_spread(values["sampler"], labels, first, size))
     same = epochs[0] == epochs[1]
@@ -65,6 +66,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         "epochs",
         "The first batch of two epochs",
         [(f"epoch {epoch}", [(str(i), f"class-{labels[i]}") for i in epochs[epoch][0][0]]) for epoch in (0, 1)],
+        _LEGEND,
     )
     yield say(_told(values["sampler"], same=same, forgets=forgets))
 
@@ -159,7 +161,8 @@ for epoch in range(epochs):
 """
     made = _WRITTEN[values["sampler"]].format(batch_size=values["batch_size"])
     name = made.partition(" ")[0]
-    lines = ["from feedline import DataLoader, samplers", "", made]
+    numpy = ["import numpy as np"] if "np." in made else []
+    lines = [*numpy, "from feedline import DataLoader, samplers", "", made]
     if values["ranks"] > 1:
         lines.append(f"{name} = samplers.distribute({name})  # rank and {values['ranks']} ranks: from torchrun")
     option = "batch_sampler=batches" if name == "batches" else f"batch_size={values['batch_size']}, sampler=sampler"
@@ -169,10 +172,11 @@ for epoch in range(epochs):
 VIEW = View(
     name="samplers",
     title="Samplers",
-    notice="A sampler says which sample comes when. Colours are classes, of which some are rare. A random order leaves "
-    "rare classes out of many batches, weights draw them more often (and others not at all), strata give every batch "
-    "the mixture of the whole. With several ranks each one gets its own part of one common order. Forget set_epoch "
-    "with torch's DistributedSampler, and every epoch has the same order; feedline's loader tells it the epoch.",
+    notice="See which sample comes when, by sampler. Colours are classes.",
+    more="A random order leaves rare classes out of many batches. Weights draw them more often, and some samples not "
+    "at all. Strata give every batch the mixture of the whole. With several ranks, each one gets its own part of one "
+    "common order. If you forget set_epoch with torch's DistributedSampler, every epoch has the same order; feedline's "
+    "loader sets the epoch itself.",
     controls=(
         Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
         Number("batch_size", "Batch size", 1, 48, 12),

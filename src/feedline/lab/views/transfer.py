@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Values
-from feedline.lab.pictures import Event, bars, figures, lanes, say
+from feedline.lab.pictures import Event, bars, doing, figures, lanes, say
 from feedline.lab.view import Actions, View
 
 RECORDED = "transfer.json"
@@ -54,7 +54,7 @@ class Ready(Dataset[torch.Tensor]):
 
 def _run(values: Values, _: Actions) -> Iterator[Event]:
     if torch.cuda.is_available():
-        yield say("Measuring on this machine's GPU.")
+        yield doing("Measuring on this machine's GPU.")
         facts = measured(values["step_ms"])
         origin = f"Measured just now on {facts['gpu']}."
     else:
@@ -191,10 +191,10 @@ for images in loader:  # on the GPU already, copied beside the last step
 VIEW = View(
     name="transfer",
     title="Transfer",
-    notice="A batch of 64 pictures in float32 has 38 MB. From ordinary memory the processor copies it, and the GPU "
-    "waits. From pinned memory the GPU fetches it at the speed of its link, but between two steps. With device= it is "
-    "fetched ahead of time on a stream of its own, beside the last step, and the training loop gets tensors that "
-    "are there.",
+    notice="See how batches get to the GPU: four ways to copy 64 pictures (38 MB).",
+    more="From ordinary memory the processor copies a batch, and the GPU waits. From pinned memory the GPU fetches it "
+    "at the speed of its link, but between two steps. With device= it is fetched ahead of time on a stream of its own, "
+    "beside the last step, and the training loop gets tensors that are on the GPU already.",
     controls=(Number("step_ms", "Training step", 1, 12, 6, unit="ms"),),
     code=_code,
     run=apart(_run),

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, get_worker_info
 import feedline
 from feedline.lab.apart import apart
 from feedline.lab.controls import Choice, Number, Switch, Values
-from feedline.lab.pictures import Event, Shade, bars, figures, lanes, lines, say
+from feedline.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say
 from feedline.lab.view import Actions, View, loader_code
 from feedline.observe.recording import Recording
 from feedline.tune.what_if import Changes, predict
@@ -88,7 +88,7 @@ def spans_of(made: list[Made], workers: int, origin: float) -> list[Span]:
 
 def _run(values: Values, _: Actions) -> Iterator[Event]:
     dataset, count = _dataset(values)
-    yield say(f"{count} batches of {_BATCH} samples, through feedline's loader first, then through torch's.")
+    yield doing(f"feedline's loader delivers {count} batches of {_BATCH} samples.", _SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         loader = feedline.DataLoader(dataset, **_arguments(values), engine=_engine(values), seed=0)
@@ -97,6 +97,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         loader.close()
         recording = Recording.load(path)
     yield _timeline("feedline", "feedline's loader", ours, values["workers"])
+    yield doing(f"torch's loader delivers the same {count} batches.", _SECONDS)
     theirs = _train(torch.utils.data.DataLoader(dataset, **_arguments(values)), values["step_ms"] / 1000)
     yield _timeline("torch", "torch's loader, the same settings (processes)", theirs, values["workers"])
     yield _slots({"feedline": ours, "torch": theirs})
@@ -211,11 +212,12 @@ def _code(values: Values) -> str:
 
 VIEW = View(
     name="workers",
-    title="Workers and prefetch",
-    notice="Workers make batches ahead of the training loop. Too few, and training waits; too many cost memory and "
-    "bring nothing. Prefetch evens out samples that take longer. A straggler holds up batches behind it while they are "
-    "delivered in order: feedline lets other workers run ahead meanwhile, torch's loader does not. What is drawn was "
-    "measured a moment ago on this machine: samples sleep as long as you say, and training steps too.",
+    title="Workers",
+    notice="See who does what when, in feedline's loader and in torch's.",
+    more="Workers make batches ahead of the training loop. With too few, training waits; too many cost memory and gain "
+    "nothing. Prefetch evens out samples that take longer. A straggler delays the batches behind it, which are "
+    "delivered in order: feedline lets other workers run ahead meanwhile, torch's loader does not. All of it was "
+    "measured a moment ago on this machine. Samples and training steps sleep as long as you set.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 8, 3),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
+import operator
 import queue
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,17 +19,19 @@ from torch.utils.data import Dataset
 import feedline
 from feedline.bench.grid import Failure, waited
 from feedline.bench.steady import touch
+from feedline.datasets.objects import open_object
 from feedline.errors import DatasetFailed
 from feedline.lab.apart import apart
 from feedline.lab.controls import Number, Switch, Text, Values
-from feedline.lab.pictures import Event, bars, figures, lines, say, table
+from feedline.lab.pictures import Event, bars, buttons, code, doing, figures, lines, say, table
 from feedline.lab.view import Actions, View
+from feedline.loader.base import LoaderBase
 from feedline.observe.stats import Stats
 from feedline.tune.diagnosis import diagnose, summary
 from feedline.tune.finding import Finding
 from feedline.tune.measured import LoaderFacts
 from feedline.tune.search import Choice, Limits, Rate, Setting, search
-from feedline.tune.target import Target, make_some, open_target
+from feedline.tune.target import BATCH_SIZE, Target, make_some, target_of
 
 _PROBE_S = 6.0
 _TRAIN_S = 2.5
@@ -35,9 +41,9 @@ _SHOWN_EACH_S = 0.4
 _MOST_WORKERS = 8
 _PATIENCE_S = 600.0
 """For a click; then the run ends."""
-_TRIES = 3
 _TUNED = "tuned"
 _NO_DISEASE = "Nothing that ought to be changed was found."
+_IMPORT = "from feedline import DataLoader"
 
 # Any, throughout: arguments of a loader.
 Arguments = dict[str, Any]
@@ -75,44 +81,68 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
     from feedline.tune.probe import probe  # which can be imported on Linux only
 
     source, step_s = values["source"] or EXAMPLE, values["step_ms"] / 1000
-    shown = source if values["source"] else "An example, which waits for storage, as no dataset was named"
-    yield say(f"{shown}: the doctor tries it, for up to {_PROBE_S:.0f} s.")
+    if not values["source"]:
+        yield say("You have named no dataset: this is an example whose samples wait for storage.")
+    yield doing("The doctor measures samples, one after the other.", _PROBE_S)
     measured = probe(source, seconds=_PROBE_S)
     findings = diagnose(measured)
-    tries = [(finding, given) for finding in findings if (given := arguments_of(finding))][:_TRIES]
-    yield _findings(findings, [finding for finding, _ in tries])
+    yield _findings(findings)
     yield table("measured", "What was measured", ["One sample after the other"], [[line] for line in summary(measured)])
 
-    target = open_target(source, values["batch_size"] or None)
+    opened = open_object(source)
+    target = target_of(opened, values["batch_size"] or None)
     usual = _as_it_is(measured.loader, values["workers"])
-    yield say(f"{shown}: training with {_call(usual)}.")
+    yield code(code_of(source, opened, target, usual))
+    call = functools.partial(_call, "loader.dataset" if target.is_loader else "dataset")
+    yield doing(f"Training with {call(usual)}.", _TRAIN_S)
     now = _Trained()
     for now in _trained(target, usual, step_s, _TRAIN_S):
         yield from _stalls("as it is", now)
     curve = _Curve(target, step_s)
-    yield say(f"{shown}: the tuner tries numbers of workers.")
+    yield doing("The tuner tries numbers of workers.", _CURVE_LONGEST_S)
     yield from curve.draw()
-    offers = {f"try-{number}": (finding.name, {**usual, **given}) for number, (finding, given) in enumerate(tries, 1)}
-    if curve.choice is not None:
-        offers[_TUNED] = ("the tuner's choice", _of_setting(curve.choice.setting))
-    rows = [["as it is", _call(usual), now.text(), "", f"{now.stall:.0%}"]]
+    offers = offers_of(findings, usual, curve.choice)
+    rows = [["as it is", call(usual), now.text(), "", f"{now.stall:.0%}"]]
     yield _tried(rows)
-    to_try = f"To try: {', '.join(name for name, _ in offers.values()) or 'nothing'}."
-    yield say(to_try)
-    for click in list(offers) if values["try_all"] else _clicks(actions):
-        if click not in offers:
-            yield say(f"There is nothing to try under this button. {to_try}")
-            continue
-        name, given = offers[click]
-        yield say(f"Trying {name}: {_call(given)}.")
+    if not offers:
+        yield say("None of this can be tried by changing arguments of the loader.")
+    elif not values["try_all"]:
+        yield buttons({action: offer.button for action, offer in offers.items()})
+        yield doing("")
+        yield say("Click on what to try.")
+    for click in list(offers) if values["try_all"] else _clicks(actions) if offers else ():
+        name, given = offers[click].name, offers[click].arguments
+        yield doing(f"Trying {name}: {call(given)}.", _TRAIN_S)
         then = now
         for then in _trained(target, given, step_s, _TRAIN_S):
             yield from _stalls(name, then)
         times = then.samples_per_s / now.samples_per_s if now.samples_per_s else 0.0
-        rows.append([name, _call(given), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"])
+        rows.append([name, call(given), then.text(), f"{times:.2g}x" if times else "", f"{then.stall:.0%}"])
         yield _tried(rows)
         yield _rates([("as it is", now, "bad"), (name, then, "good")])
-        yield say(f"{name}: {now.text()} → {then.text()} samples/s. {to_try}")
+        yield doing("")
+        yield say(f"{name}: {now.text()} → {then.text()} samples/s.")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Something that the user may try with a click."""
+
+    button: str
+    name: str
+    arguments: Arguments
+
+
+def offers_of(findings: Sequence[Finding], usual: Arguments, choice: Choice | None) -> dict[str, Offer]:
+    """Return what can be tried, by action. A finding has the number of its row in the table of findings."""
+    offers = {
+        f"try-{row}": Offer(f"Try finding {row}: {finding.name}", finding.name, {**usual, **given})
+        for row, finding in enumerate(findings, 1)
+        if (given := arguments_of(finding))
+    }
+    if choice is not None:
+        offers[_TUNED] = Offer("Try the tuner's choice", "the tuner's choice", _of_setting(choice.setting))
+    return offers
 
 
 def arguments_of(finding: Finding) -> Arguments:
@@ -174,6 +204,7 @@ class _Curve:
     def __init__(self, target: Target, step_s: float) -> None:
         self.choice: Choice | None = None
         self._target = target
+        self._first = f"loader.{target.code}" if target.is_loader else target.code
         self._step_s = step_s
         self._tried: dict[Setting, Rate | None] = {}
 
@@ -202,7 +233,7 @@ class _Curve:
         if self.choice is not None:
             chosen = self.choice.setting
             why = [[reason] for reason in self.choice.reasons]
-            yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._target.code)}"], why)
+            yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._first)}"], why)
 
     def _limits(self) -> Limits:
         from feedline.tune.measured import room_now
@@ -228,19 +259,19 @@ class _Curve:
         return lines("curve", "Samples per second over numbers of workers", "workers", "samples/s", drawn)
 
 
-def _findings(findings: list[Finding], tries: list[Finding]) -> Event:
+def _findings(findings: Sequence[Finding]) -> Event:
     rows = [
         [
+            str(row),
             f"{finding.name}\n({finding.severity})",
             finding.evidence,
             "\n".join(filter(None, (finding.fix, finding.code))) or "nothing",
             f"{finding.gain:.1f}x" if finding.gain else "",
-            f"Try finding {tries.index(finding) + 1}" if finding in tries else "",
         ]
-        for finding in findings
+        for row, finding in enumerate(findings, 1)
     ]
-    head = ["what", "evidence", "to change", "gain", "button"]
-    return table("findings", "The doctor's findings", head, rows or [[_NO_DISEASE, "", "", "", ""]])
+    head = ["", "what", "evidence", "to change", "gain"]
+    return table("findings", "The doctor's findings", head, rows or [["", _NO_DISEASE, "", "", ""]])
 
 
 def _stalls(name: str, seen: _Trained) -> Iterator[Event]:
@@ -275,47 +306,58 @@ def _clicks(actions: Actions) -> Iterator[str]:
             return
 
 
-def _call(given: Arguments) -> str:
-    return f"DataLoader(dataset, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
+def _call(first: str, given: Arguments) -> str:
+    return f"DataLoader({first}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def code_of(source: str, opened: Any, target: Target, usual: Arguments) -> str:
+    """Return the loader as Python, for what `source` turned out to be: a loader, a dataset, or what makes one."""
+    file, _, name = source.rpartition(":")
+    is_file = file.endswith(".py")
+    module, folder = (Path(file).stem, str(Path(file).parent)) if is_file else (file, ".")
+    imported = f"from {module} import {name.partition('.')[0]}" + (f"  # in {folder!r}" if folder != "." else "")
+    whole = name if operator.attrgetter(name)(sys.modules[module]) is opened else f"{name}()"
+    if isinstance(opened, LoaderBase):  # feedline's own needs no other loader around it
+        return _written([imported], {"loader": whole})
+    if not target.is_loader:
+        return _written([_IMPORT, imported], {"dataset": whole, "loader": _call(target.code, usual)})
+    kept = {option: f"{option}=given.{option}" for option in target.options}
+    if "batch_size" in kept:
+        kept["batch_size"] = f"batch_size={target.options['batch_size']!r}"
+    call = _call(", ".join(["given.dataset", *kept.values()]), usual)
+    return _written([_IMPORT, imported], {"given": whole, "loader": call})
+
+
+def _written(imports: list[str], made: dict[str, str]) -> str:
+    """Return a training loop over `loader`, after imports and assignments."""
+    assigned = [f"{name} = {value}" for name, value in made.items() if name != value]
+    loop = ["for batch in loader:", "    ...", "print(loader.stats().verdict)", ""]
+    return "\n".join([*imports, "", *assigned, *loop])
 
 
 def _code(values: Values) -> str:
-    source = values["source"] or EXAMPLE
-    file, _, name = source.rpartition(":")
-    module = file.removesuffix(".py")
-    is_module = all(map(str.isidentifier, [*module.split("."), name]))
-    first = f"from {module} import {name}" if is_module else f"dataset = ...  # {source!r}"
-    made = f"\ndataset = {name}()  # or what it is, if it is one already" if is_module else ""
-    size = values["batch_size"] or 32
-    return f"""from feedline import DataLoader
-{first}
-{made}
-loader = DataLoader(dataset, batch_size={size}, shuffle=True, num_workers={values["workers"]})
-for batch in loader:
-    ...
-print(loader.stats().verdict)
-"""
+    if values["source"]:
+        return f"# The code appears here once the lab has opened {values['source']!r}.\n"
+    first = f"dataset, batch_size={values['batch_size'] or BATCH_SIZE}, shuffle=True"
+    call = _call(first, {"num_workers": values["workers"]})
+    return _written([_IMPORT, f"from {__name__} import {Example.__name__}"], {"dataset": "Example()", "loader": call})
 
 
 VIEW = View(
     name="your_dataset",
     title="Your dataset",
-    notice="Name a dataset or loader of yours as module:dataset or path/to/file.py:dataset, as seen from the folder "
-    "in which the lab was started; without one, an example is tried. The doctor tries it in a process of its own, "
-    "training runs with it for a moment, and the tuner tries numbers of workers. Then click on what to try: the new "
-    "figure stands beside the old one. Nothing of your files is changed.",
+    notice="Name a dataset or loader of yours, and see what would make it faster.",
+    more="Write module:dataset or path/to/file.py:dataset, as seen from the folder in which the lab was started. The "
+    "doctor measures it in a process of its own, training runs with it for a moment, and the tuner tries numbers of "
+    "workers. Then click on what to try: the new figure stands beside the old one. Your files are not changed.",
     controls=(
-        Text("source", "module:dataset"),
-        Number("batch_size", "Batch size (0: as it is, or 32)", 0, 4096, 0),
-        Number("workers", "Workers as it is, for a dataset", 0, 16, 0),
+        Text("source", "Dataset or loader (module:name)"),
+        Number("batch_size", "Batch size (0: that of the loader, or 32)", 0, 4096, 0),
+        Number("workers", "Workers to begin with, for a dataset", 0, 16, 0),
         Number("step_ms", "Training step", 0, 500, 5, unit="ms"),
-        Switch("try_all", "Try all findings by itself", default=False),
+        Switch("try_all", "Try all findings without a click", default=False),
     ),
     code=_code,
     run=apart(_run),
     presets=({"try_all": True},),
-    actions=(
-        *((f"try-{number}", f"Try finding {number}") for number in range(1, _TRIES + 1)),
-        (_TUNED, "Try the tuner's choice"),
-    ),
 )

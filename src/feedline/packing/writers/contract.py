@@ -18,6 +18,7 @@ from feedline._optional import require
 from feedline.datasets.opening import COMPRESSED, SUFFIXES
 from feedline.errors import BadOption
 from feedline.packing.schema import Column, Sample, Schema, Unfit
+from feedline.values.checksums import KIND
 
 VERSION = 1
 
@@ -37,8 +38,8 @@ class Summary:
     """Whatever else is known of all samples, such as the names of classes."""
 
     def as_json(self, schema: Schema) -> dict[str, Any]:
-        """Return it in values that JSON keeps."""
-        return {"feedline": VERSION, **asdict(self), "fields": schema.as_json()}
+        """Return it in values that JSON keeps; all samples have checksums, and `sealed` gives one to the facts."""
+        return {"feedline": VERSION, **asdict(self), "fields": schema.as_json(), "checksum": KIND}
 
 
 class Writer(ABC):

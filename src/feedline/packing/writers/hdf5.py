@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.hdf5.checked import SUMS, value_sum
 from feedline.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.packing.writers.contract import Summary, Writer, unfit
+from feedline.values.checksums import BlockSums, sealed
 
 META = "feedline"
 """Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
@@ -103,6 +105,8 @@ class Hdf5Writer(Writer):
         self._count = 0
         self._file = _File(self.path, "w+")
         # Any: an object of a library without types.
+        self._blocks: dict[str, BlockSums | list[int]] = {}
+        """Checksums: of each chunk, or of each value of any length."""
         self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
         for column in self.schema.columns:
             self._create(column)
@@ -125,6 +129,8 @@ class Hdf5Writer(Writer):
             chunks=(self._chunk_rows(dtype if fixed else None, shape), *shape),
             compression=self.compression if fixed else None,
         )
+        row_bytes = _row_bytes(column) if fixed else 0
+        self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else []
         if column.kind == "bytes":
             dataset.attrs[META] = "bytes"
 
@@ -151,12 +157,15 @@ class Hdf5Writer(Writer):
     # Any: objects of a library without types.
     def _write_column(self, column: Column, dataset: Any, values: list[Any]) -> None:
         stop = self._count + len(values)
-        if column.kind == "array":
-            dataset[self._count : stop] = np.stack(values)
-        elif column.kind == "number":
-            dataset[self._count : stop] = np.array(values, column.dtype)
+        sums = self._blocks[column.name]
+        if isinstance(sums, BlockSums):
+            rows = np.stack(values) if column.kind == "array" else np.array(values, column.dtype)
+            rows = np.ascontiguousarray(rows, column.dtype)
+            dataset[self._count : stop] = rows
+            sums.add(rows.reshape(-1).view(np.uint8))
         else:
             self._write_varying(column, dataset, values)
+            sums += [value_sum(value) for value in values]
 
     def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
         """Write values of different lengths, which h5py's own assignment takes for a table if they are alike."""
@@ -169,7 +178,10 @@ class Hdf5Writer(Writer):
         dataset.id.write(h5py.h5s.create_simple((len(values),)), space, rows, h5py.h5t.py_create(dataset.dtype))
 
     def finish(self, summary: Summary) -> None:
-        self._store.attrs[META] = json.dumps(summary.as_json(self.schema))
+        for name, sums in self._blocks.items():
+            found = sums.finish() if isinstance(sums, BlockSums) else np.array(sums, np.uint32)
+            self._store[name].attrs[SUMS] = found
+        self._store.attrs[META] = json.dumps(sealed(summary.as_json(self.schema)))
         self._store.close()
         self._file.check()
         self.close()

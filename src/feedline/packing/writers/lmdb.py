@@ -10,10 +10,11 @@ from typing import Any
 
 from feedline._optional import require
 from feedline.datasets.lmdb.environment import acquire, release
-from feedline.datasets.lmdb.keys import META_KEY, key_of
+from feedline.datasets.lmdb.keys import META_KEY, SUM_BYTES, key_of, sum_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit
 from feedline.packing.writers.contract import Summary, Writer
 from feedline.values import records
+from feedline.values.checksums import sealed
 
 _MAP_BYTES = 1 << 40
 """Of addresses, not of memory or disk. The same everywhere, as it becomes part of the file."""
@@ -52,7 +53,7 @@ class LmdbWriter(Writer):
             record = records.encode(sample)
         except records.NotARecord as exc:
             raise Unfit(str(exc).rstrip("."), "Turn it into arrays, numbers, strings or bytes in the dataset.") from exc
-        if len(record) > _MOST_BYTES:
+        if len(record) > _MOST_BYTES - SUM_BYTES:
             raise Unfit(
                 f"it takes {len(record):,} bytes, and a value of LMDB at most {_MOST_BYTES:,}", "Use hdf5 or tar."
             )
@@ -61,8 +62,9 @@ class LmdbWriter(Writer):
     def write(self, samples: Sequence[bytes]) -> None:
         lmdb = require("lmdb", extra="lmdb", purpose="Writing LMDB")
         for record in samples:
+            key = key_of(self._count)
             try:
-                self._transaction.put(key_of(self._count), record, append=True)
+                self._transaction.put(key, record + sum_of(key, record), append=True)
             except (lmdb.MapFullError, lmdb.DiskError) as exc:
                 raise OSError(errno.ENOSPC, f"{exc}") from exc
             self._count += 1
@@ -85,7 +87,7 @@ class LmdbWriter(Writer):
         self.close()
         # Whoever opens the file without saying how large it may become takes what it says: no more than it needs.
         self._open_map(pages * page_bytes + 64 * _PAGE_BYTES)
-        meta = {**summary.as_json(self.schema), "encoding": "record"}
+        meta = sealed({**summary.as_json(self.schema), "encoding": "record"})
         self._transaction.put(META_KEY, json.dumps(meta).encode(), append=True)
         self._commit()
         self.close()

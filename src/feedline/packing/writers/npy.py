@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,8 +14,12 @@ import numpy as np
 from feedline.datasets.opening import FACTS
 from feedline.packing.schema import Column, Sample, Unfit
 from feedline.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.values.checksums import BlockSums, as_text, sealed
 
 _COPY_ROWS = 4096
+BLOCK_BYTES = 1 << 16
+"""That have a checksum together. Whoever reads a row for the first time reads its blocks: more would take longer, fewer
+would make more checksums."""
 _MOST_CHARACTERS = ((1 << 31) - 1) // 4
 """Of a string: NumPy counts the bytes of one in 31 bits, and each character takes four."""
 
@@ -59,6 +64,9 @@ class NpyWriter(Writer):
         self.path.mkdir(parents=True)
         self._count = 0
         self._files: dict[str, IO[bytes]] = {}
+        self._sums: dict[str, BlockSums] = {}
+        self._headers: dict[str, int] = {}
+        """Checksums of the headers."""
         for column in self.schema.columns:
             if column.kind == "str":
                 for ending in ("text", "lengths"):
@@ -67,6 +75,7 @@ class NpyWriter(Writer):
                 file = open(self.path / f"{column.name}.npy", "w+b")  # noqa: SIM115  (closed by `close`)
                 self._files[column.name] = file
                 file.write(header_of(column, 0))
+                self._sums[column.name] = BlockSums(BLOCK_BYTES)
 
     def _spool(self, column: Column, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{column.name}.{ending}")
@@ -77,11 +86,15 @@ class NpyWriter(Writer):
             if column.kind == "str":
                 self._write_texts(column.name, values)
             elif column.kind == "number":
-                self._files[column.name].write(np.array(values, column.dtype).tobytes())
+                self._append(column.name, np.array(values, column.dtype).tobytes())
             else:
                 for value in values:
-                    self._files[column.name].write(np.ascontiguousarray(value).tobytes())
+                    self._append(column.name, np.ascontiguousarray(value).tobytes())
         self._count += len(samples)
+
+    def _append(self, name: str, data: bytes) -> None:
+        self._files[name].write(data)
+        self._sums[name].add(data)
 
     def _write_texts(self, name: str, texts: list[str]) -> None:
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
@@ -94,12 +107,17 @@ class NpyWriter(Writer):
             if column.kind == "str":
                 self._write_strings(column)
             else:
-                file = self._files[column.name]
+                file, header = self._files[column.name], header_of(column, self._count)
                 file.seek(0)
-                file.write(header_of(column, self._count))
+                file.write(header)
                 file.close()
+                self._headers[column.name] = zlib.crc32(header)
         self.close()
-        (self.path / FACTS).write_text(json.dumps(summary.as_json(self.schema)))
+        sums = {
+            name: {"header": self._headers[name], "bytes": one.block_bytes, "blocks": as_text(one.finish())}
+            for name, one in self._sums.items()
+        }
+        (self.path / FACTS).write_text(json.dumps(sealed({**summary.as_json(self.schema), "sums": sums})))
 
     def _write_strings(self, column: Column) -> None:
         texts, lengths = self._files[f"{column.name}.text"], self._files[f"{column.name}.lengths"]
@@ -107,12 +125,16 @@ class NpyWriter(Writer):
         lengths.seek(0)
         sizes = np.frombuffer(lengths.read(), np.int64).reshape(-1, 2)
         dtype = np.dtype(f"<U{max(1, int(sizes[:, 1].max(initial=0)))}")
+        header, sums = header_of(Column(column.name, "number", dtype.str), self._count), BlockSums(BLOCK_BYTES)
+        self._headers[column.name], self._sums[column.name] = zlib.crc32(header), sums
         with open(self.path / f"{column.name}.npy", "wb") as file:
-            file.write(header_of(Column(column.name, "number", dtype.str), self._count))
+            file.write(header)
             for first in range(0, len(sizes), _COPY_ROWS):
                 rows = sizes[first : first + _COPY_ROWS, 0].tolist()
                 array = np.array([texts.read(size).decode("utf-8", "surrogatepass") for size in rows], dtype)
-                file.write(array.tobytes())
+                data = array.tobytes()
+                file.write(data)
+                sums.add(data)
 
     def close(self) -> None:
         files, self._files = self._files, {}

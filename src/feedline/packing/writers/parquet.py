@@ -15,6 +15,7 @@ from feedline._optional import require
 from feedline.packing.prepare import size_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
 from feedline.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.values.checksums import sealed
 
 META = "feedline"
 _MOST_ROWS = 4096
@@ -113,7 +114,7 @@ class ParquetWriter(Writer):
 
     def finish(self, summary: Summary) -> None:
         self._write_group()
-        self._sink.add_key_value_metadata({META: json.dumps(summary.as_json(self.schema))})
+        self._sink.add_key_value_metadata({META: json.dumps(sealed(summary.as_json(self.schema)))})
         self._sink.close()
         self._file.close()
 

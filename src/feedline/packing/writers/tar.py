@@ -1,7 +1,8 @@
 """Writes tar files by the rules of the webdataset package: the members KEY.FIELD of one key are a sample.
 
 What is known of all samples stands in a comment at the very beginning, whose room is taken first and filled last;
-programs that read tar files pass over it.
+programs that read tar files pass over it. So they do over the checksum of each member, which stands in the twelve bytes
+at the end of its header that the format leaves unused.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.tar.members import SUM_AT, sum_field
 from feedline.packing.pictures import extension_of
 from feedline.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit
+from feedline.values.checksums import sealed
 
 _BLOCK = 512
 _FACT_BYTES = 512
@@ -53,7 +56,7 @@ class TarWriter(Writer):
     def _open(self) -> None:
         self._next = self.first
         self._file = open(self.path, "w+b")  # noqa: SIM115  (closed by `close`)
-        self._file.write(comment_of({"fields": self.schema.as_json()}, self._comment_bytes))
+        self._file.write(comment_of({"feedline": VERSION, "fields": self.schema.as_json()}, self._comment_bytes))
 
     def write(self, samples: Sequence[list[bytes]]) -> None:
         names = member_names(self.schema)
@@ -61,7 +64,8 @@ class TarWriter(Writer):
             key = f"{self._next:09d}"
             for column, data in zip(self.schema.columns, contents, strict=True):
                 ending = self._ending(column, data) if column.kind == "bytes" else names[column.name]
-                self._file.write(header_of(f"{key}.{ending}", len(data)))
+                name = f"{key}.{ending}"
+                self._file.write(header_of(name, len(data), sum_field(name, data)))
                 self._file.write(data)
                 self._file.write(bytes(-len(data) % _BLOCK))
             self._next += 1
@@ -74,9 +78,9 @@ class TarWriter(Writer):
         return ending_of(column, extension, self.schema)
 
     def finish(self, summary: Summary) -> None:
-        facts = summary.as_json(self.schema)
+        facts = sealed(summary.as_json(self.schema))
         if len(json.dumps(facts)) > self._comment_bytes:
-            facts["facts"] = {}  # more than there is room for
+            facts = sealed({**summary.as_json(self.schema), "facts": {}})  # more than there is room for
         self._file.write(_END)
         self._file.seek(0)
         self._file.write(comment_of(facts, self._comment_bytes))
@@ -155,17 +159,22 @@ def _jsonable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def header_of(name: str, size: int) -> bytes:
-    """Return the header of a member: nothing in it depends on who writes, where or when."""
-    raw = name.encode()
+def header_of(name: str, size: int, checksum: bytes = b"") -> bytes:
+    """Return the header of a member, with a checksum of its content; nothing depends on who writes, where or when."""
+    raw, checksum = name.encode(), checksum.ljust(_BLOCK - SUM_AT, b"\0")
     if len(raw) > _NAME_BYTES or not raw.isascii() or size >= 1 << 33:
-        return _slow_header(name, size)
-    # The same bytes, in a tenth of the time: only the name, the size and the sum of all bytes differ.
+        blocks = _slow_header(name, size)
+        header = bytearray(blocks[-_BLOCK:])
+        total = int(header[148:154], 8) + sum(checksum)
+        header[SUM_AT:], header[148:156] = checksum, b"%06o\0 " % total
+        return blocks[:-_BLOCK] + header
+    # The same bytes, in a tenth of the time: only the name, the size and the sums differ.
     digits = b"%011o" % size
     header = bytearray(_TEMPLATE)
     header[: len(raw)] = raw
     header[124:135] = digits
-    header[148:156] = b"%06o\0 " % (_TEMPLATE_SUM + sum(raw) + sum(digits))
+    header[SUM_AT:] = checksum
+    header[148:156] = b"%06o\0 " % (_TEMPLATE_SUM + sum(raw) + sum(digits) + sum(checksum))
     return bytes(header)
 
 
@@ -182,7 +191,7 @@ _TEMPLATE_SUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + 
 
 def comment_of(facts: dict[str, Any], size: int) -> bytes:
     """Return the comment at the beginning, of the same length whatever the facts are."""
-    text = json.dumps({"feedline": VERSION, **facts}).ljust(size)
+    text = json.dumps(facts).ljust(size)
     record = f" comment={text}\n"
     length = len(record) + len(str(len(record)))
     length += len(str(length)) - len(str(len(record)))  # the number counts its own digits

@@ -191,8 +191,8 @@ def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
         f"{len(slow)} of {len(times)} samples take more than {_SLOW} times the usual {seconds_text(usual)}: one in a "
         f"hundred takes {seconds_text(late)} or more ({late / usual:.0f} times). Slow again when repeated: "
         f"{', '.join(confirmed[:5])}",
-        "See what these samples have in common, such as their size. Until then deliver batches as they come, so that "
-        "they hold up nobody.",
+        "See what these samples have in common, such as their size. Until then give the loader a seed=, so that idle "
+        "workers take over the work of late ones, or deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
         gain=gain_of(float(times.sum()) + len(times) * measured.batch_share_s, excess),
     )

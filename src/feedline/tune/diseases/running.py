@@ -275,7 +275,8 @@ def _stragglers(run: Run) -> Iterator[Finding]:
         f"Training waited {share:.0%} of the time for a late batch while later ones were ready: one batch in a hundred "
         f"takes {seconds_text(fetch.p99)} to be fetched, {fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"
         + (f". The slowest samples: {slowest}" if slowest else ""),
-        "See what these samples have in common. Until then deliver batches as they come, so that they hold up nobody.",
+        "See what these samples have in common. Until then give the loader a seed=, so that idle workers take over the "
+        "work of late ones, or deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
         gain=gain,
     )

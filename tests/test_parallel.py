@@ -1,19 +1,21 @@
-"""Tests that run in several processes: each runs once, whatever becomes of the processes."""
+"""Each test runs once and is reported once, also when the process of its file dies."""
 
 import re
 from pathlib import Path
-
-import pytest
 
 from tests import program_server
 
 PROGRAM = """
 import sys, pytest
-from tests import side_by_side
+from tests import parallel
 
 class Plugin:
+    def pytest_collection(self, session):
+        return None if hasattr(session.config, "workerinput") else True
+
     def pytest_runtestloop(self, session):
-        return side_by_side.run(session, 2)
+        parallel.run(session, 2)
+        return True
 
 folder, *options = sys.argv[1:]
 options += ["--rootdir", folder, "-c", "/dev/null", "-p", "no:cacheprovider", "-rA"]
@@ -38,7 +40,7 @@ def test_the_last():
 """
 
 
-def told(folder: Path, *options: str, conftest: str = "") -> tuple[int, str]:
+def run_pytest(folder: Path, *options: str, conftest: str = "") -> tuple[int, str]:
     (folder / "conftest.py").write_text(conftest)  # pytest looks through all plugins for what belongs to a folder
     for name in "abc":
         (folder / f"test_{name}.py").write_text(FILE)
@@ -48,30 +50,52 @@ def told(folder: Path, *options: str, conftest: str = "") -> tuple[int, str]:
 
 
 def test_each_test_runs_once_and_a_process_that_dies_fails_its_test_alone(tmp_path: Path) -> None:
-    code, text = told(tmp_path)
+    code, text = run_pytest(tmp_path)
     assert code == 1
     ran = sorted(re.findall(r"^(PASSED|FAILED) \S*test_(\w).py::test_(\w+)", text, re.M), key=lambda row: row[1:])
     names = ["failing", "killed", "the_last", "whole"]
     failed = {("b", "killed"), ("c", "failing")}
     assert ran == [("FAILED" if (file, name) in failed else "PASSED", file, name) for file in "abc" for name in names]
     assert "the process of this test ended with exit code -9" in text
-    assert all(text.count(f"written by test_{file}\n") == 1 for file in "abc"), "what a test writes is told with it"
+    assert all(text.count(f"written by test_{file}\n") == 1 for file in "abc"), "the report of a test has what it wrote"
     assert "2 failed, 10 passed" in text
 
 
 def test_nothing_is_begun_after_as_many_failures_as_are_allowed(tmp_path: Path) -> None:
-    code, text = told(tmp_path, "--maxfail=1", "-k", "killed or last")
+    code, text = run_pytest(tmp_path, "--maxfail=1", "-k", "killed or last")
     assert code == 1
     assert "stopping after 1 failures" in text
     assert "test_b.py::test_the_last" not in text
 
 
-BEGINNING = "import os, random\nrandom.seed = lambda: os._exit(3)"
-END = "import os\npid = os.getpid()\ndef pytest_sessionfinish():\n    if os.getpid() != pid: os._exit(3)"
-
-
-@pytest.mark.parametrize("conftest", [BEGINNING, END])
-def test_a_process_that_dies_when_it_is_at_no_test_is_not_passed_over(tmp_path: Path, conftest: str) -> None:
-    code, text = told(tmp_path, "-k", "whole or last", conftest=conftest)
+def test_a_process_that_dies_between_tests_is_not_passed_over(tmp_path: Path) -> None:
+    dying = "import os\ndef pytest_collection_modifyitems(): os._exit(3)"
+    code, text = run_pytest(tmp_path, "-k", "whole or last", conftest=dying)
     assert code == 2
     assert "a process ended with exit code 3 while it ran no test" in text
+
+
+def test_a_file_that_cannot_be_imported_is_an_error_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "test_d.py").write_text("import a_module_that_is_nowhere")
+    code, text = run_pytest(tmp_path, "-k", "whole")
+    assert code == 1
+    assert re.search(r"^ERROR \S*test_d.py", text, re.M)
+    assert "3 passed, 9 deselected, 1 error" in text
+
+
+ABORTING = """
+import os
+
+def test_that_forks():
+    pid = os.fork()
+    if pid == 0:
+        os.abort()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -6
+"""
+
+
+def test_a_process_that_a_test_lets_die_prints_no_stack(tmp_path: Path) -> None:
+    (tmp_path / "test_d.py").write_text(ABORTING)
+    code, text = run_pytest(tmp_path, "-k", "forks")
+    assert code == 0
+    assert "Fatal Python error" not in text

@@ -1,0 +1,95 @@
+"""Rows whose checksums `feedline pack` wrote, as an attribute of their dataset.
+
+Numbers have one for each chunk, values of any length one each. A process compares them when it first reads from there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.hdf5.part import NUMBERS, Field
+from feedline.datasets.hdf5.rows import Indices, Rows
+from feedline.errors import CorruptSource
+from feedline.values.checksums import AGAIN, Checked, damaged
+
+SUMS = "feedline_crc32"
+"""The attribute."""
+
+
+# Any, in this file: h5py has no type annotations; values of any kind.
+def checked_rows(rows: Rows, field: Field, dataset: Any, *, has_sums: bool) -> Rows:
+    """Return what compares the checksums of rows before it gives them out; the rows themselves if there are none.
+
+    Raises CorruptSource: there should be some.
+    """
+    name = f"{field.name!r} in {dataset.file.filename}"
+    if not has_sums:
+        return rows
+    sums, length = dataset.attrs.get(SUMS), len(dataset)
+    block = int(dataset.chunks[0]) if dataset.chunks and field.kind == NUMBERS else 1
+    if not isinstance(sums, np.ndarray) or sums.dtype != np.uint32 or sums.shape != (-(-length // block),):
+        raise CorruptSource(f"The checksums of {name} are missing or damaged. {AGAIN}")
+    if field.kind == NUMBERS:
+        return _CheckedNumbers(rows, field, sums, block, length, name)
+    return _CheckedValues(rows, sums, name)
+
+
+class _CheckedNumbers(Rows):
+    """Rows in blocks, each of which has a checksum."""
+
+    def __init__(self, rows: Rows, field: Field, sums: NDArray[np.uint32], block: int, length: int, name: str) -> None:
+        self._rows = rows
+        self._field = field
+        self._block = block
+        self._length = length
+        self._name = name
+        self._checked = Checked(sums, self._read, self._called)
+
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
+        if not self._checked.is_complete:
+            self._checked.check(rows // self._block)
+        self._rows.fill(out, rows, places)
+
+    def _span(self, block: int) -> tuple[int, int]:
+        return block * self._block, min(self._length, (block + 1) * self._block)
+
+    def _read(self, block: int) -> NDArray[np.uint8]:
+        rows = np.arange(*self._span(block))
+        found = np.empty((len(rows), *self._field.row_shape), self._field.dtype)
+        self._rows.fill(found, rows, None)
+        return found.reshape(-1).view(np.uint8)
+
+    def _called(self, block: int) -> str:
+        first, stop = self._span(block)
+        return f"{self._name}, in rows {first} to {stop - 1},"
+
+
+class _CheckedValues(Rows):
+    """Values of any length, each of which has a checksum."""
+
+    def __init__(self, rows: Rows, sums: NDArray[np.uint32], name: str) -> None:
+        self._rows = rows
+        self._sums = sums
+        self._name = name
+        self._left = np.ones(len(sums), np.bool_)
+
+    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
+        self._rows.fill(out, rows, places)
+        if not self._left[rows].any():
+            return
+        goals = range(len(rows)) if places is None else places.tolist()
+        for row, goal in zip(rows.tolist(), goals, strict=True):
+            if self._left[row] and value_sum(out[goal]) != self._sums[row]:
+                raise damaged(f"{self._name}, in row {row},")
+            self._left[row] = False
+
+
+def value_sum(value: Any) -> int:
+    """Return the checksum of a text, of bytes, or of an array."""
+    if isinstance(value, str):
+        return zlib.crc32(value.encode("utf-8", "surrogatepass"))
+    return zlib.crc32(value if isinstance(value, bytes) else np.ascontiguousarray(value).view(np.uint8).data)

@@ -1,0 +1,131 @@
+"""How many parts the file of an image may have: chunks of a PNG, scans of a JPEG.
+
+Decoders spend time on every part, however few bytes it has, so a file of a few megabytes could keep one busy for
+minutes. Parts are counted before a decoder sees the file. The limits are far above what programs write.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from feedline.errors import CorruptSource
+
+MOST_CHUNKS = 1_000
+CHUNK_BYTES = 1_024
+"""A PNG may have `MOST_CHUNKS` chunks, and one more for every `CHUNK_BYTES` bytes of its file. Usual are chunks of
+8 KiB and more for pixels, and fewer than twenty others."""
+MOST_SEGMENTS = 10_000
+"""Segments that a JPEG may have before its first scan. Usual are fewer than thirty."""
+MOST_SCANS = 100
+"""Scans that a JPEG may have. Usual are one, or ten if it is progressive."""
+
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+JPEG_MAGIC = b"\xff\xd8"
+FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers of frame headers."""
+_PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
+_SCAN, _END = 0xDA, 0xD9
+
+_chunk = struct.Struct(">I4s").unpack_from
+_segment = struct.Struct(">BBH").unpack_from
+
+
+def check_parts(data: bytes) -> None:
+    """Refuse a PNG or JPEG of too many parts. Files of other formats, and damaged ones, are left to their decoder.
+
+    Raises:
+        CorruptSource: it has more parts than are accepted.
+    """
+    if data.startswith(PNG_MAGIC):
+        for _ in png_chunks(data):
+            pass
+    elif data.startswith(JPEG_MAGIC):
+        check_scans(data)
+
+
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, offset and length of each chunk, up to the end of the image or of the file.
+
+    Raises:
+        CorruptSource: there are more than are accepted.
+    """
+    most = MOST_CHUNKS + len(data) // CHUNK_BYTES
+    place = len(PNG_MAGIC)
+    for _ in range(most):
+        if place + 8 > len(data):
+            return
+        length, name = _chunk(data, place)
+        yield name, place, length
+        if name == b"IEND":
+            return
+        place += 12 + length
+    raise CorruptSource(
+        f"A PNG of {len(data):,} bytes has more than {most:,} chunks, which take long to decode, and no more are "
+        "accepted. Encode it again."
+    )
+
+
+def essential_png(data: bytes) -> bytes:
+    """Return a PNG without the chunks that say nothing of pixels: texts, times, colour profiles.
+
+    OpenCV prints a line for each of them that libpng finds fault with.
+    """
+    chunks = list(png_chunks(data))
+    # A lower-case letter at the beginning marks what a decoder may leave out.
+    kept = [(place, length) for name, place, length in chunks if name[:1].isupper() or name == b"tRNS"]
+    if len(kept) == len(chunks):
+        return data
+    return b"".join((PNG_MAGIC, *(data[place : place + 12 + length] for place, length in kept)))
+
+
+def jpeg_segments(data: bytes, place: int = 2) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, offset and end of each segment of a JPEG, up to its first scan or the end of the file.
+
+    Raises:
+        CorruptSource: there are more than are accepted.
+    """
+    for _ in range(MOST_SEGMENTS):
+        if place < 0 or place + 4 > len(data):
+            return
+        start, marker, length = _segment(data, place)
+        if start != 0xFF or marker <= 1 or marker >= 0xFF or 0xD0 <= marker <= 0xD8:
+            # As libjpeg does it: bytes before a marker are passed over, and 0xff may be repeated.
+            place = data.find(0xFF, place if start != 0xFF else place + 1 + (marker != 0xFF))
+            continue
+        end = place + 2 + length
+        yield marker, place, end
+        if marker in (_SCAN, _END):
+            return
+        place = end
+    raise CorruptSource(
+        f"A JPEG of {len(data):,} bytes has more than {MOST_SEGMENTS:,} segments before its pixels, and no more are "
+        "accepted. It is damaged, or was written to take long. Encode it again."
+    )
+
+
+def check_scans(data: bytes, place: int = 2) -> None:
+    """Refuse a JPEG of too many scans, each of which takes time for the whole image; `place` is where segments begin.
+
+    Raises:
+        CorruptSource: there are more than are accepted.
+    """
+    frame, components = 0, -1
+    for marker, at, _ in jpeg_segments(data, place):
+        if marker in FRAMES:
+            frame, components = marker, _byte(data, at + 9)
+        elif marker == _SCAN and frame not in _PROGRESSIVE and _byte(data, at + 4) == components:
+            return  # all colours are in the first scan, and libjpeg refuses another one
+    values = np.frombuffer(data, np.uint8)
+    scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
+    if scans > MOST_SCANS:
+        raise CorruptSource(
+            f"A JPEG of {len(data):,} bytes has {scans:,} scans, which take long to decode, and at most {MOST_SCANS} "
+            "are accepted. Encode it again."
+        )
+
+
+def _byte(data: bytes, place: int) -> int:
+    return data[place] if place < len(data) else -1

@@ -1,0 +1,157 @@
+"""Checksums in what `feedline pack` writes: how they are made, and how readers compare them.
+
+All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
+a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
+first reads from there, not every time. Facts that are stored as JSON have one among them, under `SEAL`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import CorruptSource
+
+SEAL = "crc32"
+"""The key under which facts have their own checksum."""
+KIND = "crc32"
+"""What facts say under "checksum" if the samples have checksums."""
+
+# Any: whatever has a buffer of bytes.
+Buffer = Any
+
+
+# Any, from here on: values that JSON keeps.
+def sealed(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts with their checksum."""
+    return {**facts, SEAL: zlib.crc32(json.dumps(facts).encode())}
+
+
+_BEGIN = b'{"feedline"'
+"""How facts of `feedline pack` begin."""
+
+
+def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
+    """Compare the checksum of facts, if they have one; those of earlier versions have none.
+
+    What does not begin as such facts do is left alone, as another program may have put it there, unless `is_own`.
+    Raises CorruptSource: they are damaged; the message names what they are about.
+
+    Example:
+        >>> facts = json.dumps(sealed({"feedline": 1, "count": 3}))
+        >>> check_seal("a.h5", facts)
+        >>> check_seal("a.h5", facts.replace('"count": 3', '"count": 8'))
+        Traceback (most recent call last):
+        feedline.errors.CorruptSource: What a.h5 says of its samples is damaged: ...
+    """
+    content = stored.encode("utf-8", "surrogateescape") if isinstance(stored, str) else stored
+    if not (is_own or content.startswith(_BEGIN)):
+        return
+    try:
+        facts = json.loads(content)
+        seal = facts.pop(SEAL, None)
+    except (ValueError, RecursionError, AttributeError, TypeError) as exc:
+        raise _damaged(name, "it cannot be read") from exc
+    if seal is not None and seal != zlib.crc32(json.dumps(facts).encode()):
+        raise _damaged(name, "its checksum differs")
+
+
+def _damaged(name: str, why: str) -> CorruptSource:
+    return CorruptSource(f"What {name} says of its samples is damaged: {why}. {AGAIN}")
+
+
+AGAIN = "Get another copy, or pack it again."
+
+
+class BlockSums:
+    """Checksums of the blocks that bytes are cut into.
+
+    Example:
+        >>> sums = BlockSums(4)
+        >>> sums.add(b"abc")
+        >>> sums.add(b"defg")
+        >>> sums.finish().tolist() == [zlib.crc32(b"abcd"), zlib.crc32(b"efg")]
+        True
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._sums: list[int] = []
+        self._sum = 0
+        self._held = 0
+        """Bytes of the block that is not complete."""
+
+    def add(self, data: Buffer) -> None:
+        """Append bytes."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            piece = view[: self.block_bytes - self._held]
+            self._sum = zlib.crc32(piece, self._sum)
+            self._held += len(piece)
+            if self._held == self.block_bytes:
+                self._sums.append(self._sum)
+                self._sum = self._held = 0
+            view = view[len(piece) :]
+
+    def finish(self) -> NDArray[np.uint32]:
+        """Return the checksums of all blocks, of which the last may be shorter."""
+        return np.array([*self._sums, *([self._sum] if self._held else [])], np.uint32)
+
+
+def as_text(sums: NDArray[np.uint32]) -> str:
+    """Return checksums as JSON holds them."""
+    return base64.b64encode(sums.astype("<u4").tobytes()).decode("ascii")
+
+
+def from_text(text: str) -> NDArray[np.uint32]:
+    """Return what `as_text` was given. Raises ValueError: it is something else."""
+    return np.frombuffer(base64.b64decode(text, validate=True), "<u4").astype(np.uint32)
+
+
+class Checked:
+    """Compares the checksums of blocks, of each when it is first read from in this process.
+
+    Threads may use it at the same time: at worst one block is compared twice.
+
+    Args:
+        sums: of all blocks.
+        read: returns the bytes of a block, given its number.
+        name: returns what a block is called in an error.
+    """
+
+    def __init__(
+        self, sums: Sequence[int] | NDArray[np.uint32], read: Callable[[int], Buffer], name: Callable[[int], str]
+    ) -> None:
+        self._sums = np.asarray(sums, np.uint32)
+        self._read = read
+        self._name = name
+        self._done = np.zeros(len(self._sums), np.bool_)
+        self.is_complete = False
+        """True if all blocks were compared."""
+
+    def check(self, blocks: NDArray[np.int64]) -> None:
+        """Compare the checksums of some blocks, unless that was done. Raises CorruptSource: one differs."""
+        if self.is_complete:
+            return
+        left = blocks[~self._done[blocks]]
+        if not len(left):
+            return
+        for block in np.unique(left).tolist():
+            if zlib.crc32(self._read(block)) != self._sums[block]:
+                raise damaged(self._name(block))
+            self._done[block] = True
+        self.is_complete = bool(self._done.all())
+
+
+def damaged(name: str) -> CorruptSource:
+    """Return the error for samples whose checksum differs."""
+    return CorruptSource(
+        f"{name} is damaged: its bytes differ from what `feedline pack` wrote there (their checksum is another one). "
+        f"{AGAIN}"
+    )

@@ -1,0 +1,71 @@
+"""A worker that is held at a sample until the machine has had every chance to give its work to others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.core.machine import Machine
+from feedline.schedulers import plain
+
+_CHANCES = 20
+"""How often the machine looks for work for an idle worker before the held one is released."""
+
+
+class Hold:
+    """Releases whoever reads the file `gate`, after the machine has moved work or has had its chances to do so.
+
+    A named pipe needs no shared memory, so it holds threads, forked and spawned processes and actors alike.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = folder / "gate"
+        self.moved = 0
+        """Tasks that had moved when the held worker was released."""
+        self._chances = 0
+        os.mkfifo(self.gate)
+        look = Machine._help_idle_workers
+
+        def looking(machine: Machine, epoch: Any) -> float | None:
+            pause_s = look(machine, epoch)
+            self._chances += bool(machine._idle)
+            if self._chances >= _CHANCES or machine._counters.relieved:
+                self.release(machine._counters.relieved)
+            return pause_s
+
+        monkeypatch.setattr(Machine, "_help_idle_workers", looking)
+        monkeypatch.setattr(plain, "_SURELY_LATE_S", 0.0)
+
+    def release(self, moved: int = 0) -> None:
+        """Let the held worker go on; waits until one has come to the gate. May be called twice."""
+        if self.gate.exists():
+            with self.gate.open("w"):
+                self.gate.unlink()
+            self.moved = moved
+
+
+def pass_gate(gate: Path) -> None:
+    """Wait at a gate until it is opened; pass one that was."""
+    if gate.exists():
+        gate.read_text()
+
+
+class Whereabouts:
+    """A sample is the process and thread that made it. One of them waits at the gate."""
+
+    def __init__(self, gate: Path, count: int, held: int) -> None:
+        self.gate = gate
+        self.count = count
+        self.held = held
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.held:
+            pass_gate(self.gate)
+        return threading.get_native_id()

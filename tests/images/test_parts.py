@@ -1,0 +1,148 @@
+"""Image files of too many parts are refused before a decoder sees them, and decoders print nothing."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.datasets import ImageFolder
+from feedline.errors import CorruptSource
+from feedline.images import decoding, parts, pillow
+from feedline.images.decoding import decode_image
+from feedline.images.parts import MOST_CHUNKS, MOST_SCANS, MOST_SEGMENTS, check_parts, essential_png, png_chunks
+from tests.images.decoders import INSTALLED, best_installed
+from tests.images.files import files, gradient, stored
+
+TEXT = b"tEXt"
+
+
+def chunk(name: bytes, content: bytes = b"") -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png_with(*chunks: bytes) -> bytes:
+    """Return a PNG with chunks behind its header."""
+    data = files()["png"]
+    return data[:33] + b"".join(chunks) + data[33:]
+
+
+def jpeg_of_scans(count: int, name: str = "jpeg-progressive") -> bytes:
+    """Return a JPEG whose last scan is repeated."""
+    data = files()[name]
+    place = data.rindex(b"\xff\xda")
+    return data[:place] + data[place:-2] * count + data[-2:]
+
+
+MANY: dict[str, tuple[Callable[[], bytes], str]] = {
+    "PNG of texts": (lambda: png_with(chunk(TEXT) * 20_000), r"more than 1,\d\d\d chunks"),
+    "PNG of empty pixel chunks": (lambda: png_with(chunk(b"IDAT") * 20_000), r"more than 1,\d\d\d chunks"),
+    "progressive JPEG of scans": (lambda: jpeg_of_scans(13_000), r"13,\d\d\d scans.*at most 100"),
+    "sequential JPEG of scans": (lambda: jpeg_of_scans(MOST_SCANS, "jpeg-scans"), r"102 scans.*at most 100"),
+    "JPEG of comments": (lambda: b"\xff\xd8" + b"\xff\xfe\0\x02" * 10_000 + files()["jpeg"][2:], "10,000 segments"),
+}
+
+
+@pytest.fixture
+def decoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of decoders that were asked for an image."""
+    asked: list[str] = []
+
+    def counting(name: str) -> Callable[..., Any]:
+        def decode(*_: Any, **__: Any) -> Any:
+            asked.append(name)
+            raise AssertionError(f"{name} was asked to decode")
+
+        return decode
+
+    for name in ("_simplejpeg", "_by_simplejpeg", "_opencv", "_pillow", "open_picture"):
+        monkeypatch.setattr(decoding, name, counting(name))
+    monkeypatch.setattr(pillow, "open_picture", counting("open_picture"))
+    decoding._decoder.cache_clear()
+    return asked
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_files_of_many_parts_are_refused_before_they_are_decoded(name: str, decoders: list[str]) -> None:
+    make, why = MANY[name]
+    data = make()
+    acts: list[Callable[[bytes], Any]] = [
+        decode_image,
+        pillow.checked_picture,
+        lambda file: decode_image(file, rows=10),
+    ]
+    for act in acts:
+        with pytest.raises(CorruptSource, match=why):
+            act(data)
+    assert not decoders
+
+
+def test_the_number_of_chunks_that_are_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    read = parts._chunk
+
+    def counted(data: bytes, place: int) -> Any:
+        nonlocal looked_at
+        looked_at += 1
+        return read(data, place)
+
+    monkeypatch.setattr(parts, "_chunk", counted)
+    data = png_with(chunk(TEXT) * 200_000)
+    with pytest.raises(CorruptSource):
+        decode_image(data)
+    assert looked_at <= MOST_CHUNKS + len(data) // 1024
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+@pytest.mark.parametrize("decode", ["auto", "pil"])
+def test_the_error_names_the_file(tmp_path: Path, ending: str, decode: str) -> None:
+    (tmp_path / "a").mkdir()
+    data = png_with(chunk(TEXT) * 20_000) if ending == "png" else jpeg_of_scans(1_000)
+    (tmp_path / "a" / f"victim.{ending}").write_bytes(data)
+    dataset = ImageFolder(tmp_path, decode=decode, cache=False)
+    with pytest.raises(CorruptSource, match=rf"victim\.{ending}.*(more than 1,\d\d\d chunks|at most 100 are accepted)"):
+        dataset[0]
+
+
+def test_files_that_programs_write_are_accepted() -> None:
+    for data in files().values():
+        check_parts(data)
+    check_parts(jpeg_of_scans(MOST_SCANS // 2))
+    check_parts(png_with(chunk(TEXT, b"Comment\0x") * 500))
+    pixels = np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)
+    check_parts(b"".join(_in_small_chunks(stored(pixels, "PNG"))))
+    check_parts(b"\xff\xd8" + b"\xff\xfe\0\x02" * (MOST_SEGMENTS - 20) + files()["jpeg"][2:])
+    check_parts(b"no image at all")
+
+
+def _in_small_chunks(data: bytes) -> list[bytes]:
+    """Write the pixels of a PNG again in chunks of 2 KiB, of which none is usual to be so small."""
+    packed = b"".join(
+        data[place + 8 : place + 8 + length] for name, place, length in png_chunks(data) if name == b"IDAT"
+    )
+    pieces = [chunk(b"IDAT", packed[start : start + 2048]) for start in range(0, len(packed), 2048)]
+    return [data[:33], *pieces, chunk(b"IEND")]
+
+
+@pytest.mark.parametrize("package", [name for name in INSTALLED if name != "simplejpeg"])
+@pytest.mark.parametrize("odd", [chunk(TEXT), chunk(b"iCCP", b"x\0\0broken"), chunk(b"gAMA", bytes(4)), chunk(b"prVt")])
+def test_chunks_that_libpng_finds_fault_with_print_nothing(
+    package: str, odd: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with best_installed(package):
+        found = decode_image(png_with(odd * 5))
+    assert np.array_equal(found, gradient())
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", [name for name in files() if name.startswith("png")])
+def test_what_matters_for_pixels_is_kept(name: str) -> None:
+    data = files()[name]
+    with_text = data[:33] + chunk(TEXT, b"Comment\0x") + data[33:]
+    assert len(essential_png(with_text)) <= len(data)
+    assert np.array_equal(decode_image(with_text), decode_image(data))

@@ -1,0 +1,67 @@
+"""What `make test` runs of a test with many cases."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tests.sampling import examples, sample
+
+
+class Item:
+    """A test as pytest collects it, as far as it matters."""
+
+    def __init__(self, name: str, *markers: pytest.Mark, parent: str = "tests/test_a.py") -> None:
+        self.name = name
+        self.parent = SimpleNamespace(nodeid=parent)
+        self.nodeid = f"{parent}::{name}"
+        self.markers = {marker.name: marker for marker in markers}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.markers.get(name)
+
+    def add_marker(self, marker: pytest.MarkDecorator) -> None:
+        self.markers[marker.name] = marker.mark
+
+
+def ran(items: list[Any]) -> set[str]:
+    sample(items)
+    return {item.nodeid for item in items if "slow" not in item.markers}
+
+
+@hypothesis.given(st.integers(1, 40), st.integers(1, 50))
+def test_one_in_so_many_cases_runs_and_at_least_one(cases: int, every: int) -> None:
+    items = [Item(f"test_x[{number}]", pytest.mark.sample(every).mark) for number in range(cases)]
+    assert len(ran(items)) == -(-cases // every)
+
+
+def test_the_same_cases_run_in_any_order() -> None:
+    items = [Item(f"test_x[{number}]", pytest.mark.sample(3).mark) for number in range(20)]
+    again = [Item(item.name, pytest.mark.sample(3).mark) for item in reversed(items)]
+    assert ran(items) == ran(again)
+
+
+def test_different_tests_run_in_different_circumstances() -> None:
+    engines = ["inline", "thread", "process"]
+    items = [Item(f"test_{x}[{engine}]", pytest.mark.sample(3).mark) for x in range(20) for engine in engines]
+    chosen = ran(items)
+    assert len(chosen) == 20
+    assert len({name.partition("[")[2] for name in chosen}) == 3
+
+
+def test_tests_without_the_marker_run_whole_and_slow_ones_do_not_count() -> None:
+    plain = [Item(f"test_y[{number}]") for number in range(5)]
+    slow = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark, pytest.mark.slow.mark) for number in range(2)]
+    marked = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark) for number in range(2, 4)]
+    chosen = ran([*plain, *slow, *marked])
+    assert {item.nodeid for item in plain} <= chosen
+    assert len(chosen) == 6
+
+
+def test_the_profile_scales_the_number_of_examples() -> None:
+    usual = hypothesis.settings().max_examples
+    assert examples(100) == usual
+    assert examples(4) == 4, "never more than were asked for"
+    assert examples(8) >= 5
