@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
@@ -133,7 +134,10 @@ def found(tmp_path: Path) -> list[dict[str, Any]]:
     # Not from the folder of the program: the server has to be told where its modules are.
     ran = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
-    assert not ran.stderr
+    assert ran.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, (
+        "of each server"
+    )
+    assert len(ran.stderr.splitlines()) == 2
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
@@ -159,3 +163,107 @@ def is_gone(pid: int) -> bool:
         return bool(select.select([fd], [], [], 30)[0])
     finally:
         os.close(fd)
+
+
+COUNTED = """
+import os
+from pathlib import Path
+
+with open(Path(__file__).parent / "executions", "a") as file:
+    print(os.getpid(), file=file)
+
+class Numbers:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return os.getpid(), os.getppid()
+"""
+
+INSERTING = """
+import os, sys
+sys.path[:0] = {folders}
+import counted
+from feedline import Loader
+
+if __name__ == "__main__":
+    loader = Loader(counted.Numbers(), None, workers=2, start_method="forkserver")
+    print(os.getpid(), *(pid for epoch in range(2) for pid, _ in loader))
+"""
+
+
+FOLDERS = [str(Path(module.__file__ or "").parents[1]) for module in (feedline, numpy)]
+
+
+def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(program)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, *options, str(folder / "train.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, cwd=folder)
+
+
+def test_a_program_that_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
+    """With -S, Python itself has no site-packages: the program says where everything is, in relative folders too."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "counted.py").write_text(COUNTED)
+    ran = run(tmp_path, INSERTING.format(folders=["./src", *FOLDERS]), "-S")
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    trainer, *workers = ran.stdout.split()
+    executions = (tmp_path / "src" / "executions").read_text().split()
+    assert len(set(workers)) > 2, "each epoch has new workers"
+    assert executions[0] == trainer
+    assert len(executions) == 2, "the other one is the server's: no worker had to import the module"
+    assert executions[1] not in workers
+
+
+OTHERS_FIRST = """
+import multiprocessing, os, sys
+sys.path.insert(0, {folder!r})
+from feedline import Loader
+
+def nothing():
+    pass
+
+if __name__ == "__main__":
+    {before}
+    loader = Loader([1, 2], None, workers=1, start_method="forkserver")
+    assert list(loader) == list(loader) == [1, 2]
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text", "advice"),
+    [
+        (
+            "other = multiprocessing.get_context('forkserver').Process(target=nothing); other.start(); other.join()",
+            "",
+            "was started by something else than feedline",
+            "Iterate over a loader before",
+        ),
+        (
+            "",
+            "import wave; list(Loader([1], None, workers=1, start_method='forkserver', worker_init=wave.Error))",
+            "was started before the program imported wave.",
+            "Import them before",
+        ),
+    ],
+    ids=["a server of others", "a module that came later"],
+)
+def test_what_the_server_has_not_imported_is_logged_once(
+    tmp_path: Path, before: str, after: str, text: str, advice: str
+) -> None:
+    ran = run(tmp_path, OTHERS_FIRST.format(folder=FOLDERS[0], before=before, after=after))
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert text in line
+    assert advice in line
+
+
+def test_a_program_that_ignores_the_environment_and_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    ran = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert "it did not find feedline" in line
+    assert len((tmp_path / "executions").read_text().split()) == 5, "each of two times two workers imports it"

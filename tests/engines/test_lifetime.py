@@ -122,17 +122,26 @@ def test_end_is_patient_then_firm() -> None:
         process.close()
 
 
-def test_a_worker_that_has_ended_is_cleared_away_and_one_that_works_is_not() -> None:
+def test_the_files_of_a_worker_that_has_ended_are_closed_and_it_still_answers() -> None:
+    before = len(os.listdir("/proc/self/fd"))
     release = FORK.Event()
     process = FORK.Process(target=release.wait)
     process.start()
     assert not lifetime.is_over(process)
+    pid = process.pid
     release.set()
     wait([process.sentinel])
     process.join()
     assert lifetime.is_over(process)
-    with pytest.raises(ValueError, match="closed"):
-        process.is_alive()
+    assert lifetime.is_over(process)
+    assert not process.is_alive()
+    process.join()
+    process.terminate()
+    assert (process.exitcode, process.pid) == (0, pid)
+    with pytest.raises(ValueError, match="process not started"):
+        process.sentinel  # noqa: B018
+    del release
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_start_method_of_the_program_and_of_a_context() -> None:

@@ -90,12 +90,8 @@ child = os.fork()
 if child == 0:
     os.read(read, 1)
     os._exit(0)
-processes = [channel.process for channel in batches._batches.driver.engine._channels]
-codes = []
-for process in processes:
-    process.close = lambda process=process: codes.append(process.exitcode)
 batches.close()
-say(*codes)
+say(*(process.exitcode for process in batches._batches.worker_objects))
 os.write(write, b".")
 os.waitpid(child, 0)
 """

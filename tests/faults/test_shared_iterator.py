@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +13,22 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
+from feedline.driver.batches import WorkerBatches
+from feedline.driver.exclusive import Entrance
+from feedline.driver.resources import Resources
 from feedline.errors import ReentrantCall
+from feedline.loader.iteration import Iteration
+from feedline.loader.parts import LoaderParts
+from feedline.state.epochs import Epochs
 from feedline.testing import Gate
-from tests.faults.loaders import Numbers, everywhere, make, on, plain
+from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
 pytestmark = pytest.mark.sample(5)
 
 SOON_S = 100.0
 """How long anything may take that has to happen. Far more than it takes."""
+
+LONG_S = 60.0
 
 
 class Counted(IterableDataset[int]):
@@ -212,6 +221,120 @@ class Sampling:
 
     def __len__(self) -> int:
         return 16
+
+
+# -- close while an iterator is being made ---
+
+
+STEPS: list[tuple[Any, str]] = [
+    (LoaderParts, "_take_up"),
+    (Epochs, "begin"),
+    (Iteration, "_announce"),
+    (Resources, "arena"),
+    (Resources, "driver"),
+    (WorkerBatches, "restart"),
+    (Iteration, "_checkpoint"),
+    (Iteration, "_obey_until_first"),
+    (Iteration, "_observe"),
+]
+"""What happens when an iterator is made, in this order. Some steps need workers, or persistent ones."""
+
+
+class Interruption:
+    """Calls `close` from another thread before or after one of the steps of `iter(loader)`.
+
+    The thread that iterates goes on when `close` has returned, or waits for it.
+    """
+
+    def __init__(self, loader: Any, step: tuple[Any, str], *, after: bool) -> None:
+        self.loader, self.step, self.after = loader, step, after
+        self.closer: threading.Thread | None = None
+        self._goes_on = threading.Event()
+
+    def iterate(self) -> Any:
+        """Return `iter(loader)`."""
+        original, wait = getattr(*self.step), Entrance.wait
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            if not self.after:
+                self._close_elsewhere()
+            result = original(*arguments, **options)
+            if self.after:
+                self._close_elsewhere()
+            return result
+
+        def noted_wait(entrance: Entrance, *arguments: Any) -> bool:
+            if threading.current_thread() is self.closer:
+                self._goes_on.set()
+            return wait(entrance, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(*self.step, interrupted)
+            patch.setattr(Entrance, "wait", noted_wait)
+            return iter(self.loader)
+
+    def _close_elsewhere(self) -> None:
+        if self.closer is None:
+            self.closer = threading.Thread(target=self._close, name="feedline-test", daemon=True)
+            self.closer.start()
+            assert self._goes_on.wait(LONG_S)
+
+    def _close(self) -> None:
+        self.loader.close()
+        self._goes_on.set()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="inline"),
+        pytest.param(on("thread", 1), id="thread"),
+        pytest.param(on("process", 1), id="fork", marks=pytest.mark.slow),
+        pytest.param({**on("process", 1), "start_method": "forkserver"}, id="forkserver", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("epoch", ["first", "first of persistent workers", "second of persistent workers"])
+def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batches(
+    loader_kind: str, options: dict[str, Any], epoch: str
+) -> None:
+    kept = {"persistent": True} if epoch != "first" and options else {}
+    loader = make(loader_kind, Numbers(8), 2, **options, **kept)
+    everything = batches_of(loader)
+    reached = set()
+    for step, after in itertools.product(STEPS, (False, True)):
+        if epoch == "second of persistent workers":
+            batches_of(loader)
+        else:
+            loader.close()
+        interruption = Interruption(loader, step, after=after)
+        batches = interruption.iterate()
+        if interruption.closer is None:  # no such step here
+            assert batches_of(batches) == everything
+            continue
+        reached.add(step)
+        interruption.closer.join(LONG_S)
+        assert not interruption.closer.is_alive()
+        assert batches_of(batches) == []
+        assert not any(worker.is_alive() for worker in getattr(batches, "_workers", []))
+        assert batches_of(loader) == everything, "the loader can be iterated again"
+    assert len(reached) >= 6
+    loader.close()
+
+
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+def test_closing_at_any_moment_of_an_epoch(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(8), 2, persistent=True, **on("thread", 1))
+    everything = batches_of(loader)
+    for _ in range(100):
+        begins = threading.Barrier(2)
+        thread, outcome = in_thread(lambda: (begins.wait(LONG_S), batches_of(loader))[1])  # noqa: B023
+        begins.wait(LONG_S)
+        loader.close()
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+        assert outcome[0] == everything[: len(outcome[0])]
+    loader.close()
 
 
 # -- next() inside of next() ---

@@ -88,6 +88,20 @@ class Squares(Dataset[Tensor]):
         return self.n
 
 
+class Shaped(Squares):
+    """Tensors of `length` numbers: alone, in a dict, or nested beside text and labels."""
+
+    def __init__(self, count: int, form: str, length: int) -> None:
+        super().__init__(count)
+        self.form, self.length = form, length
+
+    def __getitem__(self, index: int) -> Any:  # Any: as `form` says
+        tensor = torch.full((self.length,), float(index))
+        if self.form == "tensor":
+            return tensor
+        return {"x": tensor, "y": index} if self.form == "dict" else {"x": [tensor, (index, tensor + 1)]}
+
+
 class Pairs(Squares):
     """A 3x4 tensor and a Python int: the usual image and label."""
 

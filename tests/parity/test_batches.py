@@ -19,6 +19,7 @@ import torch.utils.dlpack
 from torch import Tensor
 
 import feedline
+from feedline.engines import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
@@ -391,6 +392,53 @@ def test_sharing_one(parity: Parity) -> None:
         return seen
 
     parity.same(code)
+
+
+def share(tensor: Tensor) -> None:
+    tensor.share_memory_()
+
+
+def send(tensor: Tensor) -> None:
+    """Do what a queue of torch does with a tensor that is put into it."""
+    tensor.untyped_storage()._share_fd_cpu_()
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [batch]
+    return [tensor for value in (batch.values() if isinstance(batch, dict) else batch) for tensor in tensors_in(value)]
+
+
+def changed_views(loader: Any, give_away: Callable[[Tensor], object]) -> int:
+    """Count the arrays that show something else after the tensor that they were taken from was given away."""
+    seen: list[tuple[Any, bytes]] = []
+    for batch in loader:
+        tensors = tensors_in(batch)
+        seen += [(view, view.tobytes()) for tensor in tensors for view in (tensor.numpy(), tensor[1:].numpy())]
+        for tensor in tensors:
+            give_away(tensor)
+        del batch, tensors, tensor
+    assert len(seen) >= N
+    return sum(view.tobytes() != before for view, before in seen)
+
+
+@pytest.mark.parametrize("give_away", [share, send])
+@pytest.mark.parametrize("length", [8, 40_000], ids=["small", "large"])
+@pytest.mark.parametrize("form", ["tensor", "dict", "nested"])
+@pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
+def test_views_taken_before_a_batch_is_shared(
+    process_parity: Parity,
+    monkeypatch: pytest.MonkeyPatch,
+    has_arena: bool,
+    form: str,
+    length: int,
+    give_away: Callable[[Tensor], object],
+) -> None:
+    """Small batches come in the message, large ones in a slot; torch's are in shared memory from the start."""
+    if not has_arena:
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    dataset = datasets.Shaped(N, form, length)
+    process_parity.same(lambda side: changed_views(side.loader(dataset, batch_size=2), give_away))
 
 
 def answer_with_checksums(received: Any, answers: Any) -> None:

@@ -1,6 +1,7 @@
 """What code sees that runs inside a worker, and what the caller's process sees of it: nothing."""
 
 import collections
+import gc
 import multiprocessing
 import os
 import random
@@ -12,6 +13,8 @@ import pytest
 import torch
 from torch.utils.data import get_worker_info
 
+from feedline import DataLoader
+from feedline.engines import abilities
 from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
@@ -502,3 +505,98 @@ def test_no_grad_and_inference_mode_around_the_loop(parity: Parity) -> None:
         return one, two, torch.is_grad_enabled()
 
     parity.same(code)
+
+
+# The workers themselves, under torch's private names
+
+
+class Pids(datasets.Squares):
+    """Each sample says which worker has made it, and in which process."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return (-1 if info is None else info.id), os.getpid()
+
+
+def facts(workers: list[Any]) -> list[object]:
+    """What tests and hacks ask of workers."""
+    return [
+        (worker.is_alive(), worker.daemon, worker.exitcode is None, worker.pid != os.getpid()) for worker in workers
+    ]
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
+def test_the_workers_of_an_iterator(
+    process_parity: Parity, monkeypatch: pytest.MonkeyPatch, has_arena: bool, context: str
+) -> None:
+    if not has_arena:
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+
+    def code(side: Side) -> object:
+        batches = iter(side.loader(Pids(8), batch_size=1, multiprocessing_context=context))
+        made_by = [(int(number), int(pid)) for number, pid in (next(batches), next(batches))]
+        workers = list(batches._workers)
+        running = facts(workers)
+        made_by += [(int(number), int(pid)) for number, pid in batches]
+        for worker in batches._workers:
+            worker.join(60)
+        same = [worker.pid for worker in batches._workers] == [worker.pid for worker in workers]
+        in_place = all(workers[number].pid == pid for number, pid in made_by)
+        return running, facts(workers), same, in_place, len(set(made_by))
+
+    process_parity.same(code)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("end", ["dropped", "shut down"])
+def test_workers_end_with_their_iterator(process_parity: Parity, end: str, persistent: bool) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(Pids(40), batch_size=1, persistent_workers=persistent)
+        batches = iter(loader)
+        next(batches)
+        workers = list(batches._workers)
+        if end == "dropped":
+            del batches, loader
+            gc.collect()
+        else:
+            batches._shutdown_workers()
+            batches._shutdown_workers()
+        for worker in workers:
+            worker.join(60)
+            worker.terminate()
+            worker.kill()
+        return facts(workers)
+
+    process_parity.same(code)
+
+
+def test_persistent_workers_are_the_same_in_every_epoch(process_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(Pids(8), batch_size=1, persistent_workers=True)
+        pids = []
+        for _ in range(2):
+            list(loader)
+            pids.append([worker.pid for worker in loader._iterator._workers])
+        return pids[0] == pids[1], len(set(pids[0]))
+
+    process_parity.same(code)
+
+
+def test_workers_that_are_threads_can_be_joined_and_have_no_pid() -> None:
+    batches = iter(DataLoader(Pids(8), 1, num_workers=2, engine="thread"))
+    next(batches)
+    workers = list(batches._workers)
+    assert [worker.is_alive() for worker in workers] == [True, True]
+    assert not any(hasattr(worker, "pid") for worker in workers)
+    batches._shutdown_workers()
+    for worker in batches._workers:
+        worker.join(60)
+    assert [worker.is_alive() for worker in workers] == [False, False]
+
+
+def test_there_are_no_workers_inline() -> None:
+    batches = iter(DataLoader(Pids(2)))
+    assert batches._workers == []
+    batches._shutdown_workers()
+    assert list(batches) == []

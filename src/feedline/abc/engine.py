@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from feedline.errors import WorkerStartError
 from feedline.types import Result, Task, WorkerSpec
@@ -108,6 +109,16 @@ class Engine(ABC):
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers, also of one that died and was not replaced yet; none if they are threads."""
+        return []
+
+    # Any: a process of multiprocessing's, or a thread.
+    @property
+    def worker_objects(self) -> list[Any]:
+        """The workers as Python knows them, by number: processes or threads. Empty if they are neither, or elsewhere.
+
+        They answer `is_alive`, `join` and, if they are processes, `pid` and `exitcode`; also when they have ended, and
+        after `close`.
+        """
         return []
 
     def has_room(self) -> bool:

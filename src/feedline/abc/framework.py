@@ -60,8 +60,11 @@ class Framework(Protocol):
     def makes_usual_arrays(self) -> bool:
         """False if arrays that are made now are others than at most times, as in a mode of the library."""
 
-    def copied(self, batch: Any) -> Any:
-        """Return a batch that `rebuild` made before, with memory of its own for each array; None if it must be anew."""
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+        """Return a function that makes the batch that `describe` described, from what lies in `view` when it is called.
+
+        Each array gets memory of its own. The function returns None if this batch has to be made by `rebuild`.
+        """
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
         """Return where rows `start` to `stop` lie in a batch of `count` rows that `describe` described.

@@ -182,6 +182,12 @@ class WorkerBatches(ExclusiveBatches):
         """Process ids of the workers; none of threads."""
         return [] if self.driver.closed else self.driver.engine.pids
 
+    # Any: processes or threads.
+    @property
+    def worker_objects(self) -> list[Any]:
+        """See `Engine.worker_objects`."""
+        return self.driver.engine.worker_objects
+
     @property
     def checkpoint(self) -> Checkpoint:
         """What tells how far the training loop is."""

@@ -23,7 +23,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from feedline.errors import ReentrantCall
 from feedline.order.progress import Progress
@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 0.001
 _DESERTED_S = 0.1
 """After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Closable")
 
 _HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -194,22 +194,72 @@ class ExclusiveBatches(Iterator[Any]):
             entrance.free = True
 
 
+class Closable(Protocol):
+    """An iteration of either loader."""
+
+    def close(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+class Beginning:
+    """An iteration that is being made, which `Running.close` does not know yet."""
+
+    def __init__(
+        self,
+        running: Running,
+        known: References[Closable],
+        beginnings: set[Beginning],
+        give_back: Callable[[], None],
+    ) -> None:
+        self._running = running
+        self._known = known
+        self._beginnings = beginnings
+        self._give_back = give_back
+
+    def __enter__(self) -> Beginning:
+        self._beginnings.add(self)
+        self._last_close = self._running.last_close
+        return self
+
+    def begun(self, batches: T) -> T:
+        """Remember the iteration that was made, and close it if `close` was called meanwhile; returns it."""
+        self._known.add(batches)  # first: a `close` from now on finds it
+        if self._running.last_close is not self._last_close:
+            batches.close()
+        return batches
+
+    def __exit__(self, *exception: object) -> None:
+        self._beginnings.discard(self)
+        if self._running.last_close is not self._last_close:
+            self._give_back()
+
+
 class Running:
     """The iterations of a loader that somebody may go on with."""
 
-    # Any: an iterator with `close`, of either loader.
     def __init__(self) -> None:
-        self._batches: References[Any] = References()
+        self._batches: References[Closable] = References()
         self.early: Any = None
         """An iteration that was begun before anybody iterates."""
+        self._beginnings: set[Beginning] = set()
+        self.last_close = object()
+        """Another object after every `close`."""
 
     def __reduce__(self) -> Any:
         return Running, ()  # they stay with the loader that began them
 
-    def add(self, batches: T) -> T:
-        """Remember an iteration; returns it."""
-        self._batches.add(batches)
-        return batches
+    def beginning(self, give_back: Callable[[], None]) -> Beginning:
+        """Return a context in which an iteration is made. Many threads may be in one.
+
+        Args:
+            give_back: called at the end if `close` was called meanwhile: it has left to the context what was in use.
+        """
+        return Beginning(self, self._batches, self._beginnings, give_back)
+
+    def is_beginning(self) -> bool:
+        """True while somebody makes an iteration."""
+        return bool(self._beginnings)
 
     def take_early(self) -> Any:
         """Return the iteration that was begun early, once; None if there is none."""
@@ -222,7 +272,8 @@ class Running:
             batches.settle()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all of them, and those that are about to begin."""
+        self.last_close = object()  # first: see `Beginning.begun`
         self.early = None
         for batches in self._batches:
             batches.close()

@@ -52,6 +52,8 @@ class Resources:
         self.framework = framework
         self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
+        self._given_up: list[Arena] = []
+        """Memory that is closed when nobody starts workers with it any more."""
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
         self._tuning: Tuning | None = None
@@ -97,6 +99,7 @@ class Resources:
         """Start workers; as many as `tuning` says, and then as it goes on, if there is one."""
         self._tuning = tuning
         engine, arena = self._engine()
+        memory = self._arena  # a copy: `close` of another thread forgets it
         settings, parts = self.settings, self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
@@ -139,7 +142,7 @@ class Resources:
             slots,
             watch=watch,
             prepare=prepare,
-            rest=None if self._arena is None else self._arena.rest,
+            rest=None if memory is None else memory.rest,
             dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
         )
         if isinstance(driver, TunedDriver) and tuning is not None:
@@ -228,8 +231,17 @@ class Resources:
         watch = self.watch()
         return [] if watch is None else watch.pids()
 
-    def close(self) -> None:
-        """Give the memory back; batches that are still held stay valid."""
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+    def close(self, is_used: Callable[[], bool] = lambda: False) -> None:
+        """Give the memory back; batches that are still held stay valid.
+
+        Args:
+            is_used: True if somebody else starts workers with it right now. They keep it, and close it afterwards.
+        """
+        arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
+        if arena is not None:
+            self._given_up.append(arena)
+        if is_used():
+            return
+        given_up, self._given_up = self._given_up, []
+        for arena in given_up:
+            arena.close()

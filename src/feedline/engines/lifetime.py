@@ -100,10 +100,10 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
         raise
 
 
-def start_forkserver(spec: WorkerSpec, worker_module: str) -> None:
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
     """Start the fork server, which imports once what every worker would import for itself."""
     sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
-    forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
+    return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
 _workers: References[BaseProcess] = References()
@@ -127,11 +127,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_over(process: BaseProcess) -> bool:
-    """True if a worker has ended; what was left of it is cleared away then."""
+    """True if a worker has ended; its files are closed then.
+
+    `close` of the process would do that as well. But then it answers nothing any more, and users may hold it.
+    """
     if not _has_ended(process):
         return False
-    process.close()
+    _close_files(process)
     return True
+
+
+# Any: the part of a process that multiprocessing keeps to itself.
+def _close_files(process: Any) -> None:
+    process.is_alive()  # multiprocessing forgets one that is not
+    process._popen.close()
+    vars(process).pop("_sentinel", None)  # a number that another file may get
 
 
 _UNKNOWN = 255

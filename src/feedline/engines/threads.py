@@ -100,6 +100,10 @@ class ThreadEngine(LaneEngine[Task]):
         self._end_lane(worker)
         self._threads[worker].join(_PATIENCE_S)
 
+    @property
+    def worker_objects(self) -> list[Any]:
+        return list(self._threads)
+
     def stack(self, worker: int) -> str | None:
         frame = sys._current_frames().get(self._threads[worker].ident or 0)
         if frame is None:
@@ -115,7 +119,6 @@ class ThreadEngine(LaneEngine[Task]):
         self._end_lanes()
         _wait_for(self._threads, _LAST_PATIENCE_S if _is_exiting else _PATIENCE_S)
         _left.update(thread for thread in self._threads if thread.is_alive())
-        self._threads.clear()
         self._lanes.clear()
 
 

@@ -59,7 +59,7 @@ class NumpyFramework:
     def makes_usual_arrays(self) -> bool:
         return True
 
-    def copied(self, batch: Any) -> Any:
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:

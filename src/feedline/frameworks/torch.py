@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.random  # loaded on first use otherwise, which would be in every forked worker
 import torch
+from numpy.typing import NDArray
 from torch.utils.data._utils import worker as torch_worker
 
 from feedline.abc import memory
 from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
+from feedline.frameworks.torch_memory import tensor_of
 from feedline.frameworks.torch_pipes import seed_pipe
-from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_storage, reduce_tensor
+from feedline.frameworks.torch_sending import array_in, cut_leaf, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
 from feedline.system.process import lock_of_process
 from feedline.types import Part, WorkerIdentity, WorkerSpec
@@ -108,6 +110,14 @@ def _seed(seed: int) -> None:
 _mode_count = torch._C._len_torch_dispatch_stack
 
 
+# Any: a bool, or the names of a dict's values.
+def _formed(tensors: list[torch.Tensor], form: Any) -> Any:
+    """Return tensors as the list (False), tuple (True) or dict that they were described as."""
+    if form is False:
+        return tensors
+    return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
+
+
 class TorchFramework:
     """Tensors in, tensors out, with torch's rules."""
 
@@ -155,23 +165,27 @@ class TorchFramework:
         if type(description) is tuple:
             return read(description, reader)
         leaves, form = description
-        tensors = [read(leaf, reader) for leaf in leaves]
-        if form is False:
-            return tensors
-        return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
+        return _formed([read(leaf, reader) for leaf in leaves], form)
 
     def makes_usual_arrays(self) -> bool:
         # FakeTensorMode, for one, takes no tensors that were made outside; what inference mode makes cannot be trained.
         return not _mode_count() and not torch.is_inference_mode_enabled()
 
-    def copied(self, batch: Any) -> Any:
-        if _mode_count():
-            return None
-        if type(batch) is list:
-            return [tensor.clone() for tensor in batch]
-        if type(batch) is dict:
-            return {key: tensor.clone() for key, tensor in batch.items()}
-        return batch.clone() if type(batch) is torch.Tensor else tuple([tensor.clone() for tensor in batch])
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+        single = type(description) is tuple
+        leaves, form = ([description], False) if single else description
+        arrays = [array_in(view, leaf) for leaf in leaves]
+
+        def copy() -> Any:
+            if _mode_count():
+                return None
+            tensors = [
+                tensor_of(array.copy()) if dtype is None else tensor_of(array.copy()).view(dtype)
+                for array, dtype in arrays
+            ]
+            return tensors[0] if single else _formed(tensors, form)
+
+        return copy
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
         single = type(description) is tuple

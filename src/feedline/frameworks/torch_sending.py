@@ -10,7 +10,9 @@ import math
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.multiprocessing.reductions import reduce_storage as share_storage
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
@@ -53,6 +55,18 @@ def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
         return tensor_of(reader.array(offset, shape, _NUMPY_BY_CODE[code]))
     dtype, count = _DTYPES[code], math.prod(shape)
     return tensor_over(*reader.take(offset, count * dtype.itemsize), shape, dtype, count)
+
+
+def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.dtype | None]:
+    """Return the array that a leaf is in `view`, and the type that a tensor of it is viewed as if NumPy lacks that."""
+    code, offset, shape = leaf
+    if code < _NUMPY_COUNT:
+        dtype, viewed_as = _NUMPY_BY_CODE[code], None
+    else:
+        viewed_as = _DTYPES[code]
+        dtype = np.dtype(f"i{viewed_as.itemsize}")
+    array: NDArray[Any] = np.empty(shape, dtype) if offset < 0 else np.ndarray(shape, dtype, view, offset)
+    return array, viewed_as
 
 
 def cut_leaf(leaf: Leaf, start: int, stop: int, count: int) -> tuple[tuple[int, int] | None, Leaf]:

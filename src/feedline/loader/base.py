@@ -95,11 +95,16 @@ class LoaderBase(LoaderParts):
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
 
         A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
-        how far it was. May be called from a signal handler.
+        how far it was. An iterator that `iter()` is making in another thread at that moment has no batches. May be
+        called from a signal handler.
         """
         self._running.close()
         self._iterator = None
-        self._resources.close()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Give the memory back, unless an iterator is being made: then that is done afterwards."""
+        self._resources.close(self._running.is_beginning)
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 

@@ -248,14 +248,16 @@ class Loader(LoaderBase):
         )
 
     def _iterate(self, order: Order) -> Iterator[Any]:
-        self._take_up()
-        if self._iterator is not None and not self._iterator.closed:
-            self._iterator.begin_again(self, order)
-            return self._iterator  # type: ignore[no-any-return]  # an Iteration; torch declares another class
-        iteration = Iteration(self, order, target=self._target())
-        if self._resources.settings.persistent:
-            self._iterator = iteration
-        return self._running.add(iteration)
+        with self._running.beginning(self._give_back) as beginning:
+            self._take_up()
+            iteration: Iteration | None = self._iterator  # a copy: `close` of another thread forgets it
+            if iteration is not None and not iteration.closed:
+                iteration.begin_again(self, order)
+            else:
+                iteration = Iteration(self, order, target=self._target())
+                if self._resources.settings.persistent:
+                    self._iterator = iteration
+            return beginning.begun(iteration)
 
     def _target(self) -> Target | None:
         """Return what gets batches ready for the device, None if they stay where they are."""

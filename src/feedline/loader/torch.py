@@ -401,11 +401,12 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         try:
             if not self.persistent_workers or self.num_workers == 0:
                 return self._get_iterator()
-            if self._iterator is None:
-                self._iterator = self._get_iterator()
+            iterator = self._iterator  # a copy: `close` of another thread forgets it
+            if iterator is None:
+                iterator = self._iterator = self._get_iterator()
             else:
-                self._iterator._reset(self)
-            return self._iterator
+                iterator._reset(self)
+            return iterator
         finally:
             self._iterated_order = None
 
@@ -415,7 +416,8 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             range(self.num_workers)
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
-            return self._running.add(TorchBatches(self, self._next_order()))
+            with self._running.beginning(self._give_back) as beginning:
+                return beginning.begun(TorchBatches(self, self._next_order()))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise

@@ -14,6 +14,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 from typing_extensions import TypeVar  # which torch needs as well
 
+from feedline.driver.batches import WorkerBatches
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
@@ -119,14 +120,16 @@ class TorchBatches(Iteration, Generic[B_co]):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
-        order = loader._next_order()
-        if self.closed:
-            self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
-            return
-        self._count_epoch(loader)
-        with loader._seeds.drawing():
-            self._shared_seed = self._seed_pipes(loader, first=False)
-        self.begin_again(loader, order)
+        with loader._running.beginning(loader._give_back) as beginning:
+            order = loader._next_order()
+            if self.closed:
+                self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
+            else:
+                self._count_epoch(loader)
+                with loader._seeds.drawing():
+                    self._shared_seed = self._seed_pipes(loader, first=False)
+                self.begin_again(loader, order)
+            beginning.begun(self)
 
     @property
     def _num_yielded(self) -> int:
@@ -166,6 +169,14 @@ class TorchBatches(Iteration, Generic[B_co]):
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
         warnings.warn(message, stacklevel=3)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The workers under torch's name for them, also when they have ended: processes or threads.
+
+        Threads have no `pid`. The list is empty without workers, and with those of Ray, which may be on other machines.
+        """
+        return self._batches.worker_objects if isinstance(self._batches, WorkerBatches) else []
 
     def _shutdown_workers(self) -> None:
         """The name under which frameworks end torch's iterators."""

@@ -26,7 +26,7 @@ from feedline.abc.framework import Framework, Reducer
 from feedline.abc.memory import set_being_read
 from feedline.errors import BatchNotPicklable
 from feedline.failures import words
-from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, Views, overlapping
+from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, overlapping
 from feedline.transport.sparse import HUGE_PAGES_FROM
 
 ALIGNMENT = 64
@@ -279,8 +279,8 @@ class Codec:
         """Of the last batch that came behind its header."""
         self._last_memory: Bytes = np.empty(0, np.uint8)
         """Where that batch was laid, if it was like the one before it."""
-        self._last_views: Any = None
-        """The same batch, as views of that memory; None if the next one like it has to be made from its description."""
+        self._copy_last: Callable[[], Any] | None = None
+        """Copies a batch like it out of that memory; None if the next one has to be made from its description."""
 
     def encode(self, batch: Any, writer: SlotWriter) -> bytes:
         """Write `batch` and return the header that `decode` needs.
@@ -354,7 +354,7 @@ class Codec:
     def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
         """Read a batch of `used` bytes that lies behind its header; each of its arrays gets memory of its own.
 
-        Small batches are usually like the one before: then they are laid where that one was, and its views are copied.
+        Small batches are usually like the one before. Then the batch is laid where that one was, and copied from there.
         Making each array from its description takes longer (`benchmarks.w1_tiny`, column "consumer CPU us").
 
         Args:
@@ -368,18 +368,18 @@ class Codec:
         if header != self._last_header:
             if ahead:
                 return None
-            self._last_header, self._last_views = header, None
+            self._last_header, self._copy_last = header, None
         elif header[:1] == b"\2":  # the answer to a call has none
-            if self._last_views is None:
+            if self._copy_last is None:
                 if ahead:
                     return None
                 self._last_memory = np.empty(used, np.uint8)
-                self._last_views = self._framework.rebuild(marshal.loads(header[1:]), Views(self._last_memory))
+                self._copy_last = self._framework.copier(marshal.loads(header[1:]), self._last_memory)
             self._last_memory.data[:] = packed[size:]
-            batch = self._framework.copied(self._last_views)
+            batch = self._copy_last()
             if batch is not None:
                 return batch
-            self._last_views = None
+            self._copy_last = None
         return None if ahead else self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
 
 

@@ -11,7 +11,6 @@ thread everything else. A worker that dies with nothing to do is noticed when it
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
@@ -82,6 +81,8 @@ class PortableEngine(LaneEngine[_Errand]):
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced or retired, and may take a moment to end."""
         self._retired: set[int] = set()
+        self._ended: list[Any] = []
+        """The workers, after `close`."""
 
     def open(self, spec: WorkerSpec) -> None:
         lifetime.leave_if_imported()
@@ -93,12 +94,15 @@ class PortableEngine(LaneEngine[_Errand]):
         self._started = True
         method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, self._spec), interrupts.put_off(starts_process=False):
+            preloading = None
             if method == "forkserver":
-                lifetime.start_forkserver(self._spec, worker_side.__name__)
+                preloading = lifetime.start_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
                 resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
             for number in range(self.worker_count):
                 self._channels.append(self._launch(number, 0))
+            if preloading is not None:
+                preloading.report()
             for channel in self._channels:  # after the last fork
                 self._look_after(channel)
 
@@ -163,6 +167,10 @@ class PortableEngine(LaneEngine[_Errand]):
         """Process ids of the workers."""
         return [channel.process.pid or 0 for channel in self._present()]
 
+    @property
+    def worker_objects(self) -> list[Any]:
+        return self._ended or [channel.process for channel in self._present()]
+
     def _present(self) -> list[_Channel]:
         return [channel for channel in self._channels if channel.number not in self._retired]
 
@@ -202,8 +210,8 @@ class PortableEngine(LaneEngine[_Errand]):
             if channel.thread is not None and channel.thread is not threading.current_thread():
                 channel.thread.join(_THREAD_PATIENCE_S)
         for process in processes:
-            with contextlib.suppress(ValueError):  # it would not even be killed
-                process.close()
+            lifetime.is_over(process)  # or it would not even be killed
+        self._ended = self.worker_objects
         self._channels.clear()
         self._answers = queue.SimpleQueue()  # with the batches nobody asked for
 

@@ -29,6 +29,7 @@ import numpy as np
 from feedline.engines import handles, interrupts, lifetime
 from feedline.engines.base import WorkerEngine
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.engines.forkserver import Preloading
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.channel import Channel, sockets_of_others
@@ -77,10 +78,13 @@ class ProcessEngine(WorkerEngine):
         """What workers have said besides their batches, which follow."""
         self._method = ""
         self._started = False
+        self._preloading: Preloading | None = None
         self._payload: Payload | None = None
         """What a worker that is not forked is told, in the same words as all the others."""
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced, and may take a moment to end."""
+        self._ended: list[Any] = []
+        """The workers, after `close`."""
         self._told_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
 
@@ -95,7 +99,7 @@ class ProcessEngine(WorkerEngine):
                 for number in range(self.worker_count):
                     self._add(Channel(number))
             if self._method == "forkserver":
-                lifetime.start_forkserver(spec, start.__name__)
+                self._preloading = lifetime.start_forkserver(spec, start.__name__)
             if self._method != "fork":
                 self._payload = Payload(spec)
 
@@ -107,6 +111,8 @@ class ProcessEngine(WorkerEngine):
             limits = self._before_forks()
             for channel in self._channels:
                 self._launch(channel, limits)
+            if self._preloading is not None:
+                self._preloading.report()
 
     def _before_forks(self) -> list[Any]:
         """Look through the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
@@ -204,6 +210,10 @@ class ProcessEngine(WorkerEngine):
     def pids(self) -> list[int]:
         """Process ids of the workers."""
         return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
+
+    @property
+    def worker_objects(self) -> list[Any]:
+        return self._ended or [channel.process for channel in self._channels if channel.process is not None]
 
     def submit(self, worker: int, task: Task) -> None:
         try:
@@ -424,8 +434,8 @@ class ProcessEngine(WorkerEngine):
         processes = [channel.process for channel in self._channels if channel.process is not None] + self._leaving
         lifetime.end(processes)
         for process in processes:
-            with contextlib.suppress(ValueError):  # it would not even be killed
-                process.close()
+            lifetime.is_over(process)  # or it would not even be killed
+        self._ended = self.worker_objects
         for channel in self._channels:
             channel.close()
         self._channels.clear()

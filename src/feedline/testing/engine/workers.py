@@ -142,6 +142,21 @@ class WorkerChapter(EngineBench):
                 assert engine.pid(0) not in (None, *pids)
                 assert engine.pid(1) == pids[1]
 
+    def test_workers_can_be_waited_for_when_the_engine_is_closed(self) -> None:
+        with self._at_work(Numbers()) as engine:
+            for worker in range(engine.worker_count):
+                self._ask(engine, worker, [worker], worker=worker)
+            workers = engine.worker_objects
+            if not workers:
+                raise unittest.SkipTest("worker_objects is empty")
+            assert len(workers) == engine.worker_count
+            assert all(worker.is_alive() for worker in workers)
+            engine.close()
+            assert engine.worker_objects == workers
+            for worker in workers:
+                worker.join(60)
+                assert not worker.is_alive()
+
     def test_a_worker_that_is_killed_dies(self) -> None:
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
             self._submit(engine, 0, 0, [0])
