@@ -119,12 +119,12 @@ class Objects(Healthy):
 class SlowToMake(Healthy):
     def __init__(self) -> None:
         super().__init__()
-        time.sleep(2.2)
+        time.sleep(3.0)
 
 
 class SlowToPickle(Healthy):
     def __getstate__(self) -> dict[str, Any]:
-        time.sleep(0.6)
+        time.sleep(1.0)
         return self.__dict__
 
 

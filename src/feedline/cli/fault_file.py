@@ -157,8 +157,8 @@ def find(file: FaultFile) -> list[Finding]:
     if not total:
         return [*findings, Finding("faults", "none")]
     counts = ", ".join(f"{count} {action}" for action, count in log.counts().items() if count)
-    older = f". {log.dropped} older ones are only counted" if log.dropped else ""
-    findings.append(Finding("faults", f"{total}: {counts}{older}", _common_cause(log)))
+    older = f"{log.dropped} older ones are only counted" if log.dropped else ""
+    findings.append(Finding("faults", f"{total}: {counts}", _common_cause(log), evidence=older))
     findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
     findings += _killers(log)
     lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]

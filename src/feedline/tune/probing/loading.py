@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ _KEPT_EPOCHS = 5
 _PATIENCE = 4
 """Times what a batch should take that there must be time for: on a busy machine it may take that long."""
 _HANDED_OVER = 100
-_HANDOVER_TIMEOUT_S = 2.0
+_HANDOVER_TIMEOUT_S = 30.0
 _MOST_BATCHES = 100
 """Of an epoch that is gone through to see how long it takes."""
 _DRAWN = 500_000
@@ -168,15 +169,21 @@ class _Least:
         return self.sample
 
 
-def handover_s(batch_size: int) -> float | None:
-    """Return how long a worker computes for a batch of the smallest samples; None if it cannot be tried."""
+def handover_s(batch_size: int, engine: str) -> float | None:
+    """Return how long a loader computes for a batch of the smallest samples; None if it cannot be tried.
+
+    Of worker processes it is the time of the worker. Otherwise it is the time of the calling thread, which makes batches
+    itself; what a thread takes is about the same.
+    """
     least = _Least(2 * _HANDED_OVER * batch_size)
+    workers = int(engine == "process")
     # With more than the default prefetch, workers get tasks one by one.
-    loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1, timeout_s=_HANDOVER_TIMEOUT_S)
+    prefetch = {"prefetch": DEFAULT_DEPTH + 1, "timeout_s": _HANDOVER_TIMEOUT_S} if workers else {}
+    loader = Loader(least, batch_size, workers=workers, **prefetch)
     try:
         batches = iter(loader)
         next(batches)
-        (pid,) = loader._resources.worker_pids
+        pid = loader._resources.worker_pids[0] if workers else threading.get_native_id()
         before_s = scheduled_s(pid)[0]
         for _ in islice(batches, _HANDED_OVER):
             pass

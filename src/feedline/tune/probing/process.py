@@ -32,17 +32,20 @@ from feedline.system.timing import Clock
 from feedline.tune.measured import GUESSED_HANDOVER_S, LoaderFacts, Making, Samples, State
 from feedline.tune.probing.batch import try_batch
 from feedline.tune.probing.loading import collate_of, facts_of, handover_s, is_loader, with_times
+from feedline.tune.probing.noise import Calibration
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
-_HANDOVER_S = 1.0
-"""That must be left to try what a worker needs for any batch."""
+_HANDOVER_S = 0.5
+"""That must be left to try what the loader needs for any batch."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
 _WAITING_THREADS = (1, 2, 8)
+_LEAST_THREADS_S = 0.4
+"""In less, threads that take turns with the interpreter's lock have had too few turns."""
 _WORTH_THREADS_S = 5e-5
 """A sample that takes less is not worth handing to another thread."""
 
@@ -95,6 +98,7 @@ class _Probe:
         self._tell = tell
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
+        self._calibration = Calibration(self._clock)
 
     def _until(self, part: str) -> float:
         """Return until when a part may go on."""
@@ -119,19 +123,23 @@ class _Probe:
         if facts is None or facts.batch_size is not None:
             batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
             self._tell("part", "batch", batch)
-            if (facts is None or facts.engine == "process") and time.monotonic() < self._end_s - _HANDOVER_S:
-                self._tell("part", "handover_s", handover_s(len(kept)) or GUESSED_HANDOVER_S)
+            if time.monotonic() < self._end_s - _HANDOVER_S:
+                engine = "process" if facts is None else facts.engine
+                self._tell("part", "handover_s", handover_s(len(kept), engine) or GUESSED_HANDOVER_S)
         # A loader that was given, not named, may be running: what its epochs take is known already.
         if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
             self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
+        self._calibration.tick()
+        self._tell("part", "noise", self._calibration.noise())
         self._tell("stage", "threads")
         counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
-        until_s = self._until("threads")
+        until_s = max(self._until("threads"), time.monotonic() + _LEAST_THREADS_S)
         is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
         if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
+        self._tell("part", "noise", self._calibration.noise())
 
     def _opened(self) -> tuple[Any, float]:
         """Return what the user named or gave, and how long the user's own code took to make it."""
@@ -159,7 +167,9 @@ class _Probe:
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
         sampling = Sampling(ask, indices, size)
-        samples = sampling.run(self._until("samples"), self._clock, can_repeat=making.is_map)
+        samples = sampling.run(
+            self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
+        )
         # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
         drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
         self._tell("part", "samples", samples)

@@ -6,6 +6,7 @@ Both are watched for as long as the process lives, which is short: an audit hook
 from __future__ import annotations
 
 import builtins
+import functools
 import io
 import json
 import os
@@ -44,26 +45,26 @@ class Opens:
     """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, str] = {}
-        """By the sample that is being made: paths, and what opened them."""
-        self._how: dict[str, str] = {}
+        self._opened: dict[str, tuple[str, str]] = {}
+        """By the sample that is being made: paths, what opened them, and in which mode."""
+        self._how: dict[str, tuple[str, str]] = {}
         self._by_samples: Counter[str] = Counter()
         self._samples = 0
         self._read_before = 0
         self._is_on = False
         sys.addaudithook(self._hear)
         if (h5py := sys.modules.get("h5py")) is not None:
-            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
+            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None, "r"))
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_on and event in ("open", "sqlite3.connect"):
-            self._note(event.partition(".")[0], args[0])
+            self._note(event.partition(".")[0], args[0], str(args[1] or "r") if event == "open" else "r")
 
-    def _note(self, how: str, path: Any) -> None:
+    def _note(self, how: str, path: Any, mode: str) -> None:
         if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
             name = os.path.abspath(os.fsdecode(path))
             if not name.startswith(_SYSTEM):
-                self._opened[name] = how
+                self._opened[name] = how, mode
 
     def begin(self) -> None:
         """Count from now on."""
@@ -85,11 +86,13 @@ class Opens:
             for path, count in self._by_samples.most_common(8)
             if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
         ]
-        return tuple(Opened(path, count, self._again_s(path, read, clock), read) for path, count in often)
+        return tuple(
+            Opened(path, count, self._again_s(path, read, clock), read, *self._how[path]) for path, count in often
+        )
 
     def _again_s(self, path: str, size: int, clock: Clock) -> float:
         """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
-        how = self._how[path]
+        how, _ = self._how[path]
 
         def again() -> None:
             if how == "h5py":
@@ -111,10 +114,15 @@ class Opens:
 
 
 @contextmanager
-def kept_open() -> Iterator[None]:
-    """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before."""
+def kept_open() -> Iterator[dict[str, str]]:
+    """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before.
+
+    Yields, by path, how files are read that `open` has opened: "lines", or "whole"; those that are read in parts are
+    missing.
+    """
     # Any: functions of other libraries, what they open, and their arguments.
     kept: dict[str, Any] = {}
+    reads: dict[str, str] = {}
 
     def once(name: str, function: Callable[..., Any], keep: Callable[[Any], Any]) -> Callable[..., Any]:
         def opened(*args: Any, **options: Any) -> Any:
@@ -125,7 +133,9 @@ def kept_open() -> Iterator[None]:
             key = f"{name} {args!r} {options!r}"
             if key not in kept:
                 kept[key] = keep(function(*args, **options))
-            return kept[key]() if name == "open" else kept[key]
+            if name != "open":
+                return kept[key]
+            return kept[key](functools.partial(reads.__setitem__, os.path.abspath(os.fsdecode(path))))
 
         return opened
 
@@ -135,7 +145,7 @@ def kept_open() -> Iterator[None]:
     try:
         for (module, name, keep), original in zip(places, originals, strict=True):
             setattr(module, name, once(name, original, keep))
-        yield
+        yield reads
     finally:
         for (module, name, _), original in zip(places, originals, strict=True):
             setattr(module, name, original)
@@ -144,13 +154,53 @@ def kept_open() -> Iterator[None]:
 _OPENING = (("h5py", "File"), ("sqlite3", "connect"))
 
 
-def _content(file: Any) -> Callable[[], Any]:
-    """Return what opens the content of a file again, from memory."""
+def _content(file: Any) -> Callable[[Callable[[str], None]], Any]:
+    """Return what opens the content of a file again, from memory, and notes how it is read."""
     with file:
         if os.fstat(file.fileno()).st_size > _READ_ONCE:
             raise OSError("The file is too large to be kept")
         content = file.read()
-    return lambda: io.StringIO(content) if isinstance(content, str) else io.BytesIO(content)
+    if isinstance(content, str):
+        lines = io.StringIO(content).readlines()
+        return lambda note: _Text(content, lines, note)
+    return lambda note: _Bytes(content, note)
+
+
+class _Text(io.StringIO):
+    """The content of a text file. Its lines are split once for all."""
+
+    def __init__(self, content: str, lines: list[str], note: Callable[[str], None]) -> None:
+        super().__init__(content)
+        self._lines = lines
+        self._note = note
+
+    def readlines(self, hint: int | None = -1, /) -> list[str]:
+        if self.tell() or (hint or 0) > 0:
+            return super().readlines(-1 if hint is None else hint)
+        self._note("lines")
+        self.seek(0, os.SEEK_END)
+        return list(self._lines)
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a plain iterator, as `for` needs it
+        return iter(self.readlines())
+
+    def read(self, size: int | None = -1, /) -> str:
+        if size is None or size < 0:
+            self._note("whole")
+        return super().read(size)
+
+
+class _Bytes(io.BytesIO):
+    """The content of a file of bytes."""
+
+    def __init__(self, content: bytes, note: Callable[[str], None]) -> None:
+        super().__init__(content)
+        self._note = note
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if (size is None or size < 0) and not self.tell():
+            self._note("whole")
+        return super().read(size)
 
 
 class _Open:
