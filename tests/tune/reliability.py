@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from feedline.errors import FeedlineError
@@ -28,6 +29,7 @@ from feedline.tune.diagnosis import diagnose
 from feedline.tune.finding import NOT_SURE
 from feedline.tune.probe import probe
 from tests.tune import sick, sound  # with torch: the processes that are forked have both imported
+from tests.tune.facts import RECORDED, plain_facts
 
 CORES_PER_LANE = 2
 SECONDS = 1.5
@@ -75,7 +77,7 @@ CASES = [
     *_healthy(sound, "hugging_face", needs="datasets", also=("gil-bound",)),
     *_sick("gil-bound", "Locked", "locked_on_threads"),
     *_sick("waiting", "Waiting"),
-    *_sick("serialisation", "Objects"),
+    *_sick("serialisation", "Objects", "Numbers"),
     *_sick("slow-init", "SlowToMake"),
     *_sick("slow-pickling", "SlowToPickle"),
     *_sick("unpicklable", "Unpicklable"),
@@ -86,7 +88,7 @@ CASES = [
     *_sick("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
     *_sick("shared-handle", "hdf5_handle", needs="h5py"),
     *_sick("shared-handle", "lmdb_handle", needs="lmdb"),
-    *_sick("reopened-file", "Reopening", "ReopeningSQLite"),
+    *_sick("reopened-file", "Reopening", "ReopeningLines", "ReopeningJSON", "ReopeningParts", "ReopeningSQLite"),
     *_sick("reopened-file", "ReopeningHDF5", needs="h5py"),
     *_sick("oversized-images", "LargeImages", needs="PIL"),
     *_sick("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
@@ -94,7 +96,7 @@ CASES = [
     *_sick("padding", "Lengths"),
     *_sick("stragglers", "Stragglers"),
     *_sick("memory-growth", "Growing"),
-    *_sick("slow-collate", "slow_collate"),
+    *_sick("slow-collate", "slow_collate", "needless_collate", "ManyFields"),
     *_sick("workers-restarted", "restarting", "restarting_torch"),
     *_sick("too-many-workers", "too_many_workers"),
     *_sick("fails-on-threads", "failing_on_threads"),
@@ -147,6 +149,21 @@ def run_once(case: Case) -> tuple[set[str], str]:
     names = {finding.name for finding in found}
     odd = [str(finding) for finding in found if finding.name not in (case.own, *case.also)]
     return names, "\n".join(odd)
+
+
+def record(path: Path, busy: int) -> None:
+    """Measure every dataset once beside busy loops, and write the measurements for `tests.tune.facts.recorded`."""
+    kept: dict[str, Any] = {}
+    sources = {case.name: case.source for case in CASES}
+    sources.update({name: f"{sick.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")})
+    with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
+        for name, source in sources.items():
+            os.chdir(tempfile.mkdtemp(dir=folder))
+            facts = probe(source, seconds=6.0)
+            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(facts)]}\n")
+            kept[name] = plain_facts(facts)
+        os.chdir("/")
+    path.write_text(json.dumps(kept).replace(folder, "/data").replace('}, "', '},\n"') + "\n")
 
 
 def _spin() -> None:
@@ -247,8 +264,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of datasets")
     parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after that")
+    parser.add_argument("--record", action="store_true", help="measure each once, for the tests, and do nothing else")
     parser.add_argument("--json", help="write the rows to this file, too")
     arguments = parser.parse_args()
+    if arguments.record:
+        record(RECORDED, arguments.busy)
+        return 0
     part, parts = map(int, arguments.part.split("/"))
     chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]
     skipped = [place for place in chosen if (needs := CASES[place].needs) is not None and find_spec(needs) is None]

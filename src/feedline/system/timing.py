@@ -91,8 +91,8 @@ def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s:
 
     def work(call: Callable[[], Any]) -> None:
         clock, count = Clock(), 0
-        # Before the barrier: behind it, the first wait for the lock would not count. Looked at twice only, as that gives
-        # up the lock.
+        # Before the barrier: behind it, the first wait for the lock would not count. It is looked at twice only, as a
+        # look gives up the lock.
         arrived_s, before = time.perf_counter(), clock.now()
         barrier.wait()
         while True:

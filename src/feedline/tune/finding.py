@@ -99,6 +99,18 @@ def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[
     return kept
 
 
+def margin_of(times: float, computing: float) -> float:
+    """Return a margin by how many times a time is beyond its limit, and by the share of it that was computing.
+
+    Only computing takes longer on a noisy machine: what sleeps for 3 s does so anywhere.
+
+    Example:
+        >>> margin_of(1.5, computing=1.0), margin_of(1.5, computing=0.1)
+        (1.5, 6.0)
+    """
+    return 1 + (times - 1) / max(computing, 0.01)
+
+
 _MOST_GAIN = 100.0
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 

@@ -33,6 +33,8 @@ class Making:
     is_map: bool = True
     is_async: bool = False
     """True if all samples of a batch are awaited at once."""
+    cpu_share: float = 1.0
+    """How much of `make_s` was computing."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class State:
     pickle_s: float | None = None
     """To pickle the dataset and to read it again, arrays aside; None if it cannot be pickled or was not tried."""
     pickle_bytes: int = 0
+    pickle_cpu_share: float = 1.0
+    """How much of `pickle_s` was computing."""
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""

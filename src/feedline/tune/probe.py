@@ -67,8 +67,8 @@ def probe(
     """Try the dataset or loader that `module:object` names, or the dataset of a loader; returns what was measured.
 
     Blocks for about `seconds`, and longer for a sample that has begun: a second, or ten if it computes. Time in which
-    the process had no core, or the machine stood still, is not counted. Its process may take `memory_bytes`, four fifths
-    of what is free if that is None. `on_stage` is called with each of `STAGES` when it begins.
+    the process had no core, or the machine stood still, is not counted. Its process may take `memory_bytes`, four
+    fifths of what is free if that is None. `on_stage` is called with each of `STAGES` when it begins.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
     made in this time and memory; InternalError: the probe itself has a fault.

@@ -47,32 +47,32 @@ def test_nothing_is_wrong() -> None:
 STRAGGLING = {"fetch": Spread(100, 0.2, 0.1, 0.12, 2.0)}
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "gain"),
-    [
-        ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-        ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
-        ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-        ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
-        ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
-        ({"busy_s": 0.08}, "too-many-workers", None),
-        ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
-        ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
-        ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
-        ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "serialisation", 2.0),
-        ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
-        ({"waits": {"device": 10.0}}, "late-copies", 2.0),
-        ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
-        ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
-        ({"room": {"open_files": 30}}, "open-files", None),
-        ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
-        ({"growth": 30.0 * MIB}, "memory-growth", None),
-        ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
-        ({"counters": {"faults": {"skip": 3}}}, "failing-samples", None),
-        ({"counters": {"failures": 1}}, "failing-samples", None),
-        ({"counters": {"restarted_workers": 2}}, "dying-workers", None),
-    ],
-)
+DISEASES: list[tuple[dict[str, Any], str, float | None]] = [
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
+    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
+    ({"busy_s": 0.08}, "too-many-workers", None),
+    ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
+    ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
+    ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
+    ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "serialisation", 2.0),
+    ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
+    ({"waits": {"device": 10.0}}, "late-copies", 2.0),
+    ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
+    ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
+    ({"room": {"open_files": 30}}, "open-files", None),
+    ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
+    ({"growth": 30.0 * MIB}, "memory-growth", None),
+    ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
+    ({"counters": {"faults": {"skip": 3}}}, "failing-samples", None),
+    ({"counters": {"failures": 1}}, "failing-samples", None),
+    ({"counters": {"restarted_workers": 2}}, "dying-workers", None),
+]
+
+
+@pytest.mark.parametrize(("facts", "name", "gain"), DISEASES)
 def test_the_disease_is_named_and_no_other(facts: dict[str, Any], name: str, gain: float | None) -> None:
     findings = find(run(**facts))
     assert [finding.name for finding in findings] == [name]

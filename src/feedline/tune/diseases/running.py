@@ -283,7 +283,7 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
     yield Finding(
         "stragglers",
-        f"Training waits {share:.0%} of the time for late batches while later ones are ready.",
+        f"Training waits {share:.0%} of the time for batches that come out of turn.",
         "See what the slowest samples have in common. Until then deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
         gain=gain,

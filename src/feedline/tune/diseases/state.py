@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from feedline.tune.finding import Finding, gain_of, seconds_text
+from feedline.tune.finding import Finding, gain_of, margin_of, seconds_text
 from feedline.tune.measured import Measured, Samples
 from feedline.values.sizes import bytes_text
 
@@ -125,7 +125,7 @@ def _making(measured: Measured) -> Iterator[Finding]:
         is_serious=making.make_s > epoch_s,
         evidence=f"An epoch takes about {seconds_text(epoch_s)}; every start of the program, and every rank, waits for "
         f"the dataset" + ("" if read_s is None else f". Its pickle is written and read in {seconds_text(read_s)}"),
-        margin=making.make_s / limit_s,
+        margin=margin_of(making.make_s / limit_s, making.cpu_share),
     )
 
 
@@ -159,7 +159,7 @@ def _pickling(measured: Measured) -> Iterator[Finding]:
         evidence=f"Pickling it and reading it again takes {seconds_text(seconds)} for "
         f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits for "
         "that",
-        margin=seconds / _PICKLING_S,
+        margin=margin_of(seconds / _PICKLING_S, state.pickle_cpu_share),
     )
 
 
@@ -184,8 +184,8 @@ def _held(measured: Measured) -> Iterator[Finding]:
             if held.shared_bytes is not None and name.replace(".", "").isidentifier()
             else None,
             is_serious=room.memory_bytes is not None and all_bytes > _LARGE_SHARE * room.memory_bytes,
-            evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading one writes its count of references, "
-            f"so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
+            evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading one writes its count of "
+            f"references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ def _other_collate(samples: list[Any], batch: Any, clock: Clock) -> OtherCollate
         except Exception:  # samples that it is not made for
             continue
         if is_same:
-            return OtherCollate(code, usual_s(lambda: collate(samples), clock))
+            return OtherCollate(code, usual_s(functools.partial(collate, samples), clock))
     return None
 
 

@@ -172,8 +172,8 @@ class _Least:
 def handover_s(batch_size: int, engine: str) -> float | None:
     """Return how long a loader computes for a batch of the smallest samples; None if it cannot be tried.
 
-    Of worker processes it is the time of the worker. Otherwise it is the time of the calling thread, which makes batches
-    itself; what a thread takes is about the same.
+    Of worker processes it is the time of the worker. Otherwise it is the time of the calling thread, which makes
+    batches itself; what a worker thread takes is about the same.
     """
     least = _Least(2 * _HANDED_OVER * batch_size)
     workers = int(engine == "process")

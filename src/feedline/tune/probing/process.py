@@ -107,10 +107,10 @@ class _Probe:
 
     def run(self) -> None:
         self._tell("stage", "import")
-        opened, make_s = self._opened()
+        opened, make_s, cpu_share = self._opened()
         loader = opened if is_loader(opened) else None
         dataset = opened if loader is None else loader.dataset
-        making = making_of(dataset, make_s)
+        making = replace(making_of(dataset, make_s), cpu_share=cpu_share)
         self._tell("part", "making", making)
         facts = None if loader is None else facts_of(loader)
         self._tell("part", "loader", facts)
@@ -141,14 +141,15 @@ class _Probe:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
         self._tell("part", "noise", self._calibration.noise())
 
-    def _opened(self) -> tuple[Any, float]:
-        """Return what the user named or gave, and how long the user's own code took to make it."""
+    def _opened(self) -> tuple[Any, float, float]:
+        """Return what the user named or gave, how long the user's own code took to make it, and its computing share."""
         if not isinstance(self._source, str):
-            return self._source, 0.0
+            return self._source, 0.0, 1.0
         before = self._clock.now()
         with _imports_timed(self._clock) as spent:
             opened = open_object(self._source)
-        return opened, max(0.0, self._clock.since(before)[0] - spent[0])
+        whole_s, computed_s = self._clock.since(before)
+        return opened, max(0.0, whole_s - spent[0]), min(1.0, computed_s / whole_s)
 
     def _samples(
         self, dataset: Any, making: Making, facts: LoaderFacts | None

@@ -43,9 +43,10 @@ _THREADED_SAMPLES = 256
 _ROUND_S = 0.1
 _ROUNDS = 3
 """Of all numbers of threads in turn, each of which takes so long or longer."""
-_SWITCH_S = 0.02
-"""How long a thread may keep the interpreter's lock while others wait for it, on threads that are timed. A thread that
-waits wakes up this often to ask for the lock; on a busy machine it waits for a core then, and that does not count."""
+_SWITCH_S = 1.0
+"""How long a thread may keep the interpreter's lock while threads are timed: until it releases the lock by itself.
+Otherwise those that wait would wake up all the time to ask for it. On a busy machine they wait for a core then, and that
+does not count."""
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
 Ask = Callable[[Any], Any]
@@ -221,7 +222,7 @@ class Sampling:
     def _again(self, run: _Run, until_s: float, clock: Clock) -> Iterator[tuple[str, float]]:
         """Make the slowest samples again, and yield the shortest of their times.
 
-        In turns with a usual sample: if that takes as long now, the machine is what is slow, and the sample is left out.
+        In turns with a usual sample: if that takes as long now, the machine is slow, and the sample is left out.
         """
         usual = float(np.median(run.seconds))
         order = np.argsort(run.seconds)[::-1]
