@@ -287,14 +287,15 @@ def _packed(code: str, images: Any) -> Any:
     """Run the command on a folder with the image, and return a dataset that has what it wrote."""
     from feedline.cli.main import main
 
-    folder, out = Path("images"), Path("small")
+    folder, out = Path("images"), Path("small.tar")
     (folder / "class").mkdir(parents=True)
     (folder / "class" / "0.jpg").write_bytes(images.data)
     with contextlib.redirect_stdout(io.StringIO()):
-        assert main(code.replace("SOURCE", str(folder)).replace("OUT", str(out)).split()[1:]) == 0
+        assert main(code.replace("SOURCE", str(folder)).replace("OUT.tar", str(out)).split()[1:]) == 0
     cured = sick.LargeImages()
-    with feedline.open_dataset(str(out)) as packed:
-        cured.data = bytes(packed[0]["image"])
+    packed = feedline.datasets.open_dataset(str(out))
+    cured.data = next(value for name, value in packed[0].items() if name.endswith("jpg"))
+    packed.close()
     return cured
 
 

@@ -212,7 +212,7 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
         "oversized-images",
         f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are used.",
         "Store the images smaller, once, or let the decoder scale them: feedline.images and PIL.Image.draft do.",
-        f"feedline pack SOURCE OUT --resize {max(1, round(images.used_pixels**0.5))}",
+        f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
         gain=gain_of(measured.pipeline_s, saved_s),
         evidence=f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
         f"{images.used_pixels / 1e6:.2f}. Decoding takes {seconds_text(images.decode_s)} of the sample's "
