@@ -163,7 +163,10 @@ def record(path: Path, busy: int) -> None:
             sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(facts)]}\n")
             kept[name] = plain_facts(facts)
         os.chdir("/")
-    path.write_text(json.dumps(kept).replace(folder, "/data").replace('}, "', '},\n"') + "\n")
+    text = json.dumps(kept)
+    for machine_path in (folder, str(Path(__file__).parents[2]), sys.prefix, sys.base_prefix):
+        text = text.replace(machine_path, "/data")
+    path.write_text(text.replace('}, "', '},\n"') + "\n")
 
 
 def _spin() -> None:
