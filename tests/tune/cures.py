@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import pickle
 import re
 import socket
 import sqlite3
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -60,7 +62,15 @@ def names_for(**more: Any) -> Names:
     import h5py
     import lmdb
 
-    modules = {"feedline": feedline, "np": np, "torch": torch, "io": io, "sqlite3": sqlite3, "pickle": pickle}
+    modules = {
+        "feedline": feedline,
+        "np": np,
+        "torch": torch,
+        "io": io,
+        "json": json,
+        "sqlite3": sqlite3,
+        "pickle": pickle,
+    }
     return {**modules, "h5py": h5py, "lmdb": lmdb, "socket": socket, "threading": threading, **more}
 
 
@@ -80,22 +90,24 @@ def pasted_loader(code: str, dataset: Any, **own: Any) -> Any:
 _OF_BATCHES = ("batch_size", "shuffle", "sampler")
 
 
-def pasted_class(kind: type, code: str, rest: str, **attributes: Any) -> Any:
+def pasted_class(kind: Any, code: str, rest: str, *arguments: Any, **attributes: Any) -> Any:
     """Return a dataset of a class into which the code was pasted; `rest` is what is left of its `__getitem__`."""
     parts = parts_of(code)
-
-    class Pasted(kind):  # type: ignore[misc]  # a base that mypy cannot know
-        def __init__(self) -> None:
-            super().__init__(*attributes.pop("arguments", ()))
-            vars(self).update(attributes)
-            exec(parts.get("init", ""), names_for(self=self))
-
-        def __getitem__(self, index: int) -> Any:
-            names = names_for(self=self, index=index)
-            exec(parts.get("get", ""), names)
-            return eval(rest, names) if rest else kind.__getitem__(self, index)
-
-    return Pasted()
+    init = textwrap.indent(parts.get("init", ""), " " * 8)
+    get = textwrap.indent(parts.get("get", ""), " " * 8)
+    source = f"""
+class Pasted(kind):
+    def __init__(self):
+        kind.__init__(self, *arguments)
+        vars(self).update(attributes)
+{init}
+    def __getitem__(self, index):
+{get}
+        return {rest or "kind.__getitem__(self, index)"}
+"""
+    names = names_for(kind=kind, arguments=arguments, attributes=attributes)
+    exec(source, names)
+    return names["Pasted"]()
 
 
 def close_handles(dataset: Any) -> None:
@@ -280,7 +292,7 @@ def _reopened(code: str, dataset: Any) -> Any:
     """LMDB can be open once in a process: each worker has one of its own, and the first is closed."""
     path = dataset.handle.path()
     dataset.handle.close()
-    return pasted_class(sick.Holding, code, "", path=path, arguments=(None,))
+    return pasted_class(sick.Holding, code, "", None, path=path)
 
 
 def _packed(code: str, images: Any) -> Any:
@@ -329,16 +341,17 @@ def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
 
 
 def _joined(code: str, dataset: Any) -> Any:
-    """A dataset whose samples are changed by the code."""
-    kind = type(dataset)
-
-    class Changed(kind):  # type: ignore[misc]
-        def __getitem__(self, index: int) -> Any:
-            names = names_for(sample=dict(super().__getitem__(index)))
-            exec(parts_of(code)[""], names)
-            return names["sample"]
-
-    return Changed()
+    """Return a dataset whose samples are changed by the code."""
+    source = f"""
+class Changed(kind):
+    def __getitem__(self, index):
+        sample = dict(kind.__getitem__(self, index))
+{textwrap.indent(parts_of(code)[""], " " * 8)}
+        return sample
+"""
+    names = names_for(kind=type(dataset))
+    exec(source, names)
+    return names["Changed"]()
 
 
 def _objects(kind: str, name: str) -> Callable[[Any], Measured]:
@@ -430,7 +443,14 @@ CURES = {
         "reopened-file",
         sick.ReopeningJSON,
         _opened(read_by="whole"),
-        _pasted(sick.ReopeningJSON, "np.array(__import__('json').load(file)[index % 1000])"),
+        _pasted(sick.ReopeningJSON, "np.array(items[index % 1000])"),
+        gain=WORKER,
+    ),
+    "ReopeningWhole": Cure(
+        "reopened-file",
+        sick.ReopeningWhole,
+        _opened(mode="rb", read_by="whole"),
+        _pasted(sick.ReopeningWhole, "np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()"),
         gain=WORKER,
     ),
     "ReopeningParts": Cure(
@@ -531,19 +551,19 @@ CURES = {
         "shared-handle",
         sick.plain_file,
         _handle("file (io.BufferedRandom)"),
-        lambda code, _: pasted_class(sick.ReadsHandle, code, "", path=_written(), arguments=(None,)),
+        lambda code, _: pasted_class(sick.ReadsHandle, code, "", None, path=_written()),
     ),
     "sqlite_handle": Cure(
         "shared-handle",
         sick.sqlite_handle,
         _handle("sqlite3.Connection"),
-        lambda code, _: pasted_class(sick.Holding, code, "", path=":memory:", arguments=(None,)),
+        lambda code, _: pasted_class(sick.Holding, code, "", None, path=":memory:"),
     ),
     "hdf5_handle": Cure(
         "shared-handle",
         sick.hdf5_handle,
         _handle("h5py.File"),
-        lambda code, _: pasted_class(sick.Holding, code, "", path=sick.ReopeningHDF5().path, arguments=(None,)),
+        lambda code, _: pasted_class(sick.Holding, code, "", None, path=sick.ReopeningHDF5().path),
     ),
     "lmdb_handle": Cure(
         "shared-handle",
@@ -555,9 +575,7 @@ CURES = {
         "shared-handle",
         lambda: sick.Holding(socket.create_server(("127.0.0.1", 0))),
         _handle("socket.socket"),
-        lambda code, dataset: pasted_class(
-            sick.Holding, code, "", address=dataset.handle.getsockname(), arguments=(None,)
-        ),
+        lambda code, dataset: pasted_class(sick.Holding, code, "", None, address=dataset.handle.getsockname()),
     ),
     "handle_on_threads": Cure(
         "shared-handle",
@@ -570,8 +588,8 @@ CURES = {
             sick.ReadsHandle,
             code,
             "(handle.seek(index % 900), np.frombuffer(handle.read(64), np.uint8).copy())[1]",
+            None,
             path=_written(),
-            arguments=(None,),
         ),
     ),
     "OwnRandom": Cure(

@@ -57,7 +57,8 @@ def plain_facts(facts: Measured) -> dict[str, Any]:
     short = facts.samples and replace(
         facts.samples, seconds=facts.samples.seconds[:_MOST], lengths=facts.samples.lengths[:_MOST]
     )
-    return _rounded(asdict(replace(facts, samples=short)))
+    rounded: dict[str, Any] = _rounded(asdict(replace(facts, samples=short)))
+    return rounded
 
 
 def _rounded(value: Any) -> Any:
@@ -70,12 +71,14 @@ def _rounded(value: Any) -> Any:
 
 @functools.cache
 def _recordings() -> dict[str, Any]:
-    return json.loads(RECORDED.read_text())
+    recordings: dict[str, Any] = json.loads(RECORDED.read_text())
+    return recordings
 
 
 def recorded(name: str) -> Measured:
     """Return what a probe measured of a dataset beside two busy loops."""
-    return _made(Measured, _recordings()[name])
+    facts: Measured = _made(Measured, _recordings()[name])
+    return facts
 
 
 def _made(kind: Any, value: Any) -> Any:

@@ -303,6 +303,18 @@ class ReopeningJSON(Healthy):
         return np.array(rows[index % 1000])
 
 
+class ReopeningWhole(Healthy):
+    """Reads all bytes of a file for each of its rows."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.bin"
+        np.random.default_rng(0).random((1000, 64)).tofile(self.path)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            return np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()
+
+
 class ReopeningParts(Healthy):
     """Reads a part of a file, which it opens again and again."""
 

@@ -83,6 +83,7 @@ def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("name", [name for name, cure in CURES.items() if cure.gain is not None])
 def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cure = CURES[name]
@@ -161,12 +162,12 @@ def disturbed(facts: Measured, noise: float, factors: list[float]) -> Measured:
     given = iter(factors * 1000)
 
     def off(seconds: float) -> float:
-        return seconds * (1 + noise) ** next(given)
+        return float(seconds * (1 + noise) ** next(given))
 
     def changed(part: Any) -> Any:
         if part is None:
             return None
-        times = {
+        times: dict[str, Any] = {
             name: off(value)
             for name, value in vars(part).items()
             if name.endswith("_s") and isinstance(value, float) and math.isfinite(value)
@@ -210,6 +211,7 @@ def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_dataset_gets_its_own_finding(case: Case) -> None:
     """All the way: a probe measures it. 100 runs beside busy loops are `python -m tests.tune.reliability`."""

@@ -95,8 +95,8 @@ class Opened:
     """By one sample, of all files."""
     how: str = "open"
     """What opened it: "open", "sqlite3" or "h5py"."""
-    mode: str = "r"
-    """With "open", how: "r" for text, "rb" for bytes."""
+    mode: str = ""
+    """With "open", how: "r" for text, "rb" for bytes; empty if that is not known."""
     read_by: str = ""
     """How samples read it: "lines", "whole"; empty if in parts, or if that is not known."""
 

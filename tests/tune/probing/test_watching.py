@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sqlite3
 from pathlib import Path
@@ -78,4 +79,20 @@ def test_how_files_are_read_is_noted(tmp_path: Path) -> None:
                 raw.seek(50)
                 assert len(raw.read(10)) == 10
     kinds = {Path(path).name: kind for path, kind in reads.items()}
-    assert kinds == {"a.txt": "lines", "b.txt": "whole", "c.bin": "whole"}, "of the last one, a part"
+    assert kinds == {
+        "a.txt": ("r", "lines"), "b.txt": ("r", "whole"), "c.bin": ("rb", "whole"), "d.bin": ("rb", ""),
+    }  # fmt: skip
+
+
+def test_what_is_parsed_again_was_parsed_before(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1, 2]")
+    load = json.load
+    with kept_open() as reads:
+        found = []
+        for _ in range(2):
+            with open(tmp_path / "a.json") as file:
+                found.append(json.load(file))
+    assert found[0] is found[1]
+    assert found[0] == [1, 2]
+    assert list(reads.values()) == [("r", "whole")]
+    assert json.load is load

@@ -162,7 +162,7 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _kept(file: Opened) -> tuple[str, str]:
+def _kept(file: Opened) -> tuple[str, str | None]:
     """Return what to do about a file that is opened again and again, as a sentence and as code."""
     path = repr(file.path)
     if file.path.endswith(".npy"):
@@ -185,6 +185,12 @@ def _kept(file: Opened) -> tuple[str, str]:
             f"# in __init__:\nwith open({path}) as file:\n    self.lines = feedline.share(file.readlines())\n"
             "# in __getitem__, instead of opening the file and reading its lines:\nlines = self.lines",
         )
+    if file.read_by == "whole" and file.path.endswith(".json"):
+        return (
+            "Parse the file once and share what is in it between all workers.",
+            f"# in __init__:\nwith open({path}) as file:\n    self.items = feedline.share(json.load(file))\n"
+            "# in __getitem__, instead of opening and loading the file:\nitems = self.items",
+        )
     if file.read_by == "whole":
         kind = "BytesIO" if "b" in file.mode else "StringIO"
         return (
@@ -192,6 +198,8 @@ def _kept(file: Opened) -> tuple[str, str]:
             f"# in __init__:\nwith open({path}, {file.mode!r}) as file:\n    self.content = file.read()\n"
             f"# in __getitem__, instead of opening the file:\nfile = io.{kind}(self.content)",
         )
+    if not file.mode:
+        return "Open it once in each worker, when it is first used, and keep it open.", None
     return (
         "Open it once in each worker, when it is first used, and keep it open.",
         f"# in __init__:\nself.file = None\n"

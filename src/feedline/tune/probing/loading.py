@@ -177,9 +177,9 @@ def handover_s(batch_size: int, engine: str) -> float | None:
     """
     least = _Least(2 * _HANDED_OVER * batch_size)
     workers = int(engine == "process")
-    # With more than the default prefetch, workers get tasks one by one.
-    prefetch = {"prefetch": DEFAULT_DEPTH + 1, "timeout_s": _HANDOVER_TIMEOUT_S} if workers else {}
-    loader = Loader(least, batch_size, workers=workers, **prefetch)
+    loader = Loader(least, batch_size)
+    if workers:  # with more than the default prefetch, they get tasks one by one
+        loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1, timeout_s=_HANDOVER_TIMEOUT_S)
     try:
         batches = iter(loader)
         next(batches)

@@ -22,7 +22,7 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
 from feedline.system.process import seen_bytes
 from feedline.system.timing import Clock, on_threads
-from feedline.tune.measured import Samples, Threads, steady_growth
+from feedline.tune.measured import Opened, Samples, Threads, steady_growth
 from feedline.tune.probing.noise import Calibration
 from feedline.tune.probing.watching import Decodes, Opens, kept_open
 
@@ -45,7 +45,7 @@ _ROUNDS = 3
 """Of all numbers of threads in turn, each of which takes so long or longer."""
 _SWITCH_S = 1.0
 """How long a thread may keep the interpreter's lock while threads are timed: until it releases the lock by itself.
-Otherwise those that wait would wake up all the time to ask for it. On a busy machine they wait for a core then, and that
+Otherwise those that wait would wake up all the time to ask for it. On a busy machine they wait for a core then, which
 does not count."""
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
@@ -173,7 +173,7 @@ class Sampling:
         if opened and can_repeat:
             with kept_open() as reads:
                 kept_open_s = again_s()
-            opened = tuple(replace(file, read_by=reads.get(file.path, "")) for file in opened)
+            opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
         lengths, length_field = _varying(run.lengths)
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
@@ -253,6 +253,10 @@ class Sampling:
                 return None
             times.append(clock.since(before)[0])
         return float(np.median(times))
+
+
+def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
+    return replace(file, mode=mode, read_by=read_by)
 
 
 def size_of(sample: Any) -> int:

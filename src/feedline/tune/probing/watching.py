@@ -6,7 +6,6 @@ Both are watched for as long as the process lives, which is short: an audit hook
 from __future__ import annotations
 
 import builtins
-import functools
 import io
 import json
 import os
@@ -45,26 +44,26 @@ class Opens:
     """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, tuple[str, str]] = {}
-        """By the sample that is being made: paths, what opened them, and in which mode."""
-        self._how: dict[str, tuple[str, str]] = {}
+        self._opened: dict[str, str] = {}
+        """By the sample that is being made: paths, and what opened them."""
+        self._how: dict[str, str] = {}
         self._by_samples: Counter[str] = Counter()
         self._samples = 0
         self._read_before = 0
         self._is_on = False
         sys.addaudithook(self._hear)
         if (h5py := sys.modules.get("h5py")) is not None:
-            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None, "r"))
+            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_on and event in ("open", "sqlite3.connect"):
-            self._note(event.partition(".")[0], args[0], str(args[1] or "r") if event == "open" else "r")
+            self._note(event.partition(".")[0], args[0])
 
-    def _note(self, how: str, path: Any, mode: str) -> None:
+    def _note(self, how: str, path: Any) -> None:
         if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
             name = os.path.abspath(os.fsdecode(path))
             if not name.startswith(_SYSTEM):
-                self._opened[name] = how, mode
+                self._opened[name] = how
 
     def begin(self) -> None:
         """Count from now on."""
@@ -87,12 +86,12 @@ class Opens:
             if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
         ]
         return tuple(
-            Opened(path, count, self._again_s(path, read, clock), read, *self._how[path]) for path, count in often
+            Opened(path, count, self._again_s(path, read, clock), read, self._how[path]) for path, count in often
         )
 
     def _again_s(self, path: str, size: int, clock: Clock) -> float:
         """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
-        how, _ = self._how[path]
+        how = self._how[path]
 
         def again() -> None:
             if how == "h5py":
@@ -114,15 +113,15 @@ class Opens:
 
 
 @contextmanager
-def kept_open() -> Iterator[dict[str, str]]:
+def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
     """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before.
 
-    Yields, by path, how files are read that `open` has opened: "lines", or "whole"; those that are read in parts are
-    missing.
+    Yields, by the path of each file that `open` has opened, its mode and how it is read: in "lines", as a "whole", or
+    in parts, which is an empty text.
     """
     # Any: functions of other libraries, what they open, and their arguments.
     kept: dict[str, Any] = {}
-    reads: dict[str, str] = {}
+    reads: dict[str, tuple[str, str]] = {}
 
     def once(name: str, function: Callable[..., Any], keep: Callable[[Any], Any]) -> Callable[..., Any]:
         def opened(*args: Any, **options: Any) -> Any:
@@ -135,18 +134,33 @@ def kept_open() -> Iterator[dict[str, str]]:
                 kept[key] = keep(function(*args, **options))
             if name != "open":
                 return kept[key]
-            return kept[key](functools.partial(reads.__setitem__, os.path.abspath(os.fsdecode(path))))
+            where = os.path.abspath(os.fsdecode(path))
+            reads.setdefault(where, (mode, ""))
+            return kept[key](lambda how: reads.update({where: (mode, how)}))
 
         return opened
 
+    def parsed_once(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(file: Any, **options: Any) -> Any:
+            if not isinstance(file, _Text) or options:
+                return original(file, **options)
+            key = f"json {id(file.lines)}"  # of one file, for as long as it is kept
+            if key not in kept:
+                kept[key] = original(file)
+            return kept[key]
+
+        return load
+
     places = [(builtins, "open", _content), (io, "open", _content), (np, "load", lambda array: array)]
     places += [(sys.modules[name], kind, _Open) for name, kind in _OPENING if name in sys.modules]
-    originals = [getattr(module, name) for module, name, _ in places]
+    originals, parse = [getattr(module, name) for module, name, _ in places], json.load
     try:
         for (module, name, keep), original in zip(places, originals, strict=True):
             setattr(module, name, once(name, original, keep))
+        json.load = parsed_once(parse)
         yield reads
     finally:
+        json.load = parse
         for (module, name, _), original in zip(places, originals, strict=True):
             setattr(module, name, original)
 
@@ -171,15 +185,15 @@ class _Text(io.StringIO):
 
     def __init__(self, content: str, lines: list[str], note: Callable[[str], None]) -> None:
         super().__init__(content)
-        self._lines = lines
+        self.lines = lines
         self._note = note
 
-    def readlines(self, hint: int | None = -1, /) -> list[str]:
+    def readlines(self, hint: int | None = -1, /) -> list[str]:  # type: ignore[override]  # as io.StringIO's own
         if self.tell() or (hint or 0) > 0:
             return super().readlines(-1 if hint is None else hint)
         self._note("lines")
         self.seek(0, os.SEEK_END)
-        return list(self._lines)
+        return list(self.lines)
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a plain iterator, as `for` needs it
         return iter(self.readlines())
