@@ -87,7 +87,8 @@ def _made(kind: Any, value: Any) -> Any:
         return None if value is None else _made(next(one for one in get_args(kind) if one is not type(None)), value)
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
-        return kind(**{field.name: _made(hints[field.name], value[field.name]) for field in fields(kind)})
+        names = [field.name for field in fields(kind) if field.name in value]
+        return kind(**{name: _made(hints[name], value[name]) for name in names})
     if get_origin(kind) is tuple:
         inner = get_args(kind)
         kinds = inner[:1] * len(value) if Ellipsis in inner else inner

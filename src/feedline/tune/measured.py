@@ -201,6 +201,8 @@ class OtherCollate:
     code: str
     """The function; empty if it is the default, so that none need be given."""
     seconds: float
+    carry_s: float | None = None
+    """As `Measured.carry_s`, with this function."""
 
 
 def field_in(whole: str, name: str) -> str:
@@ -225,6 +227,8 @@ class FloatField:
     convert_s: float
     """To make them of bytes, for one sample."""
     sample_bytes: int
+    carry_s: float | None = None
+    """As `Measured.carry_s`, if samples had bytes instead."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,8 @@ class Batch:
     """What these objects are: type and field of the largest."""
     object_kind: str = ""
     """What the largest is in a sample: "numbers" for a list of them, "texts" likewise; empty for anything else."""
+    object_carry_s: float | None = None
+    """As `Measured.carry_s`, if these objects were what the finding asks for; None if that was not tried."""
     fields: int = 1
     """Of a sample, that are put together one by one."""
     other: OtherCollate | None = None
@@ -342,7 +348,7 @@ def room_now() -> Room:
 
 
 GUESSED_HANDOVER_S = 1e-4
-"""Where there is no time, or no process, to measure it."""
+"""What a batch needs beside being put together and written, where there is no time to measure it."""
 
 
 @dataclass
@@ -357,7 +363,10 @@ class Measured:
     threads: Threads | None = None
     loader: LoaderFacts | None = None
     handover_s: float = GUESSED_HANDOVER_S
-    """What the loader needs for a batch of the same number of samples that are next to nothing."""
+    """What a batch is taken to need beside being put together and written, where `carry_s` was not measured."""
+    carry_s: float | None = None
+    """What a loader of the same engine needs for the batch once its samples are made, all together: measured in one
+    whose samples are ready. None if that was not tried."""
     noise: Noise = field(default_factory=Noise)
     ended: str | None = None
     """What ended the probe early, in words; None if nothing did."""
@@ -384,6 +393,8 @@ class Measured:
         """What a sample takes of the time in which a worker puts its batch together and sends it."""
         if self.batch is None:
             return 0.0
+        if self.carry_s is not None:
+            return self.carry_s / self.batch.size
         write_s = 0.0 if self.engine in ("inline", "thread") else self.batch.write_s
         return (self.batch.collate_s + self.handover_s + write_s) / self.batch.size
 

@@ -43,6 +43,13 @@ def find(measured: Measured) -> list[Finding]:
     return [*found, *_floats(measured, samples, batch), *(objects or _collate(measured, samples, batch))]
 
 
+def _carried_less(measured: Measured, batch: Batch, then_s: float | None, guessed_s: float) -> float:
+    """Return what a sample takes less if its batch needs `then_s` once samples are made; guessed if not measured."""
+    if measured.carry_s is None or then_s is None:
+        return guessed_s
+    return max(0.0, measured.carry_s - then_s) / batch.size
+
+
 def _unsendable(measured: Measured, batch: Batch) -> Iterator[Finding]:
     if measured.engine not in ("thread", "inline"):
         yield Finding(
@@ -76,6 +83,7 @@ def _objects(measured: Measured, batch: Batch) -> Iterator[Finding]:
         return
     as_pickle = f"{bytes_text(batch.pickle_bytes / batch.size)} in {seconds_text(batch.pickle_s / batch.size)}"
     saved_s = (batch.write_s + batch.collate_s - batch.copy_s - batch.as_arrays_s) / batch.size
+    saved_s = _carried_less(measured, batch, batch.object_carry_s, saved_s)
     fix, code = _AS_ARRAYS[batch.object_kind]
     yield Finding(
         "serialisation",
@@ -98,7 +106,8 @@ def _floats(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Find
         width = np.dtype(field.dtype).itemsize
         less = min(1.0, field.sample_bytes * batch.size / max(batch.bytes, 1)) * (1 - 1 / width)
         copied_s = batch.copy_s + (0.0 if measured.engine in ("inline", "thread") else batch.write_s)
-        saved_s = min(field.convert_s, _CONVERTING * samples.usual_s) + less * copied_s / batch.size
+        saved_s = _carried_less(measured, batch, field.carry_s, less * copied_s / batch.size)
+        saved_s += min(field.convert_s, _CONVERTING * samples.usual_s)
         moved = f"{field_in('batch', field.name)}.to(device, non_blocking=True).{'float' if width == 4 else 'double'}()"
         yield Finding(
             "floats",
@@ -118,7 +127,8 @@ def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
         return
     other, code, gain = batch.other, None, None
     if other is not None:
-        gain = gain_of(measured.pipeline_s * batch.size, batch.collate_s - other.seconds)
+        saved_s = _carried_less(measured, batch, other.carry_s, (batch.collate_s - other.seconds) / batch.size)
+        gain = gain_of(measured.pipeline_s, saved_s)
         code = f"{other.code}\nDataLoader(dataset, collate_fn=collate)" if other.code else "DataLoader(dataset)"
     if other is not None and not other.code:
         fix = "Leave out collate_fn: the default makes the same batches."

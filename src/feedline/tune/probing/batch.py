@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from feedline.system.timing import Clock, usual_s
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
 from feedline.tune.measured import Batch, FloatField, OtherCollate, field_in
-from feedline.tune.probing.sampling import as_array, leaves
+from feedline.tune.probing.sampling import LONG_LIST, as_array, leaves
 
 _ROOM_BYTES = 16 << 20
 """Beside the arrays of a batch, for what is not arrays."""
@@ -68,6 +69,56 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
             ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
         )
         return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
+
+
+def collate_for(samples: list[Any], given: Collate | None) -> Collate | None:
+    """Return the function that a loader must be given for these samples; None if the default does."""
+    collate, _ = _first_that_works(collates_for(given), samples)
+    return None if collate is None or _is_default(collate) else collate
+
+
+Carry = Callable[[list[Any], "Collate | None"], "float | None"]
+"""Returns what a loader needs for a batch of samples that are made, with a collate function."""
+
+
+def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
+    """Add what the batch would need if it were as findings ask for."""
+    floats = tuple(
+        replace(field, carry_s=carry([_changed(one, field.name, _fitting(field)) for one in samples], collate))
+        for field in batch.floats
+    )
+    objects, other = None, batch.other
+    if batch.object_kind:
+        change = np.asarray if batch.object_kind == "numbers" else "\0".join
+        name = batch.objects.partition(" ")[0]
+        changed = [_changed(one, name, change) for one in samples]
+        # The change is made for each sample of the batch, too.
+        change_s = usual_s(lambda: [_changed(one, name, change) for one in samples], clock)
+        objects = None if (carried := carry(changed, collate)) is None else carried + change_s
+    if other is not None:
+        names: dict[str, Any] = {"np": np, "torch": sys.modules.get("torch"), "collate": None}
+        exec(other.code, names)  # made by `_stacking`
+        other = replace(other, carry_s=carry(samples, names["collate"]))
+    return replace(batch, floats=floats, object_carry_s=objects, other=other)
+
+
+def _fitting(field: FloatField) -> Callable[[Any], Any]:
+    def change(value: Any) -> Any:
+        small = _as_bytes(as_array(value), 255 if field.is_scaled else 1)
+        return small if small is None or not is_tensor(value) else sys.modules["torch"].from_numpy(small)
+
+    return change
+
+
+def _changed(value: Any, target: str, change: Callable[[Any], Any], name: str = "") -> Any:
+    """Return a sample with one field changed; fields have the names that `leaves` gives them."""
+    if isinstance(value, Mapping):
+        return {
+            key: _changed(held, target, change, f"{name}.{key}" if name else str(key)) for key, held in value.items()
+        }
+    if isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
+        return [_changed(held, target, change, f"{name or 'sample'}[{place}]") for place, held in enumerate(value)]
+    return change(value) if (name or "sample") == target else value
 
 
 def _first_that_works(collates: list[Collate], samples: list[Any]) -> tuple[Collate | None, Any]:

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -29,17 +30,17 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.timing import Clock
-from feedline.tune.measured import GUESSED_HANDOVER_S, LoaderFacts, Making, Samples, State
-from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.loading import collate_of, facts_of, handover_s, is_loader, with_times
+from feedline.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tune.probing.batch import collate_for, try_batch, with_carries
+from feedline.tune.probing.loading import carried_s, collate_of, facts_of, is_loader, with_times
 from feedline.tune.probing.noise import Calibration
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
-_HANDOVER_S = 0.5
-"""That must be left to try what the loader needs for any batch."""
+_CARRY_S = 0.5
+"""That must be left to try what the loader needs for a batch once its samples are made."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
@@ -121,11 +122,15 @@ class _Probe:
         self._tell("stage", "batch")
         batch = None
         if facts is None or facts.batch_size is not None:
-            batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
+            given = None if loader is None else collate_of(loader)
+            batch = try_batch(kept, given, self._clock)
             self._tell("part", "batch", batch)
-            if time.monotonic() < self._end_s - _HANDOVER_S:
-                engine = "process" if facts is None else facts.engine
-                self._tell("part", "handover_s", handover_s(len(kept), engine) or GUESSED_HANDOVER_S)
+            if batch is not None and batch.not_picklable is None and time.monotonic() < self._end_s - _CARRY_S:
+                collate = collate_for(kept, given)
+                carry = partial(carried_s, engine="process" if facts is None else facts.engine)
+                self._tell("part", "carry_s", carry(kept, collate))
+                batch = with_carries(batch, kept, collate, carry, self._clock)
+                self._tell("part", "batch", batch)
         # A loader that was given, not named, may be running: what its epochs take is known already.
         if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")

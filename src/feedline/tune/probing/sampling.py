@@ -24,19 +24,22 @@ from feedline.system.process import seen_bytes
 from feedline.system.timing import Clock, on_threads
 from feedline.tune.measured import Opened, Samples, Threads, steady_growth
 from feedline.tune.probing.noise import Calibration
-from feedline.tune.probing.watching import Decodes, Opens, kept_open
+from feedline.tune.probing.watching import Decodes, Opens, kept_open, kept_overhead_s
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
 """Samples that may fail before one works. Then all are taken to fail."""
 _DEPTH = 16
-_LONG_LIST = 32
+LONG_LIST = 32
 """Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
 _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
 _MADE_AGAIN = 8
+_MADE_AGAIN_MOST = 64
+_AGAIN_S = 0.1
+"""So many samples are made again, and up to the second number while they take no longer than that."""
 _REPEATS = 3
 """How often a slow sample is made again, in turns with a usual one."""
 _THREADED_SAMPLES = 256
@@ -74,7 +77,7 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, An
     elif isinstance(value, Mapping):
         for key, held in value.items():
             yield from leaves(held, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
+    elif isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
         for place, held in enumerate(value):
             yield from leaves(held, f"{name or 'sample'}[{place}]", depth + 1)
     else:
@@ -173,6 +176,9 @@ class Sampling:
         if opened and can_repeat:
             with kept_open() as reads:
                 kept_open_s = again_s()
+                overhead_s = sum(kept_overhead_s(file, reads, clock) for file in opened)
+            if kept_open_s is not None:  # both are rough: a tenth is left to the sample itself
+                kept_open_s = max(kept_open_s - overhead_s, kept_open_s / 10)
             opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
         lengths, length_field = _varying(run.lengths)
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
@@ -245,7 +251,9 @@ class Sampling:
     def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
         """Make some samples again; returns the median of their times, None if one fails."""
         times = []
-        for index in indices[:_MADE_AGAIN]:
+        for index in indices[:_MADE_AGAIN_MOST]:
+            if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
+                break
             before = clock.now()
             try:
                 self._ask(index)
