@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-
 from feedline.datasets.objects import users_traceback
 from feedline.driver.settings import DEFAULT_DEPTH
 from feedline.loader.base import LoaderBase

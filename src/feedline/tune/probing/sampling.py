@@ -36,6 +36,8 @@ _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
+_OWN_SHARE = 1 / 6
+"""What is left to a sample of the time with files that are kept, at least: what keeping takes is known roughly."""
 _MADE_AGAIN = 8
 _MADE_AGAIN_MOST = 64
 _AGAIN_S = 0.1
@@ -177,8 +179,8 @@ class Sampling:
             with kept_open() as reads:
                 kept_open_s = again_s()
                 overhead_s = sum(kept_overhead_s(file, reads, clock) for file in opened)
-            if kept_open_s is not None:  # both are rough: a tenth is left to the sample itself
-                kept_open_s = max(kept_open_s - overhead_s, kept_open_s / 10)
+            if kept_open_s is not None:
+                kept_open_s = max(kept_open_s - overhead_s, _OWN_SHARE * kept_open_s)
             opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
         lengths, length_field = _varying(run.lengths)
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
