@@ -335,6 +335,14 @@ class WholeBytes(sick.WholeFloats):
         return self.images[index % 20]
 
 
+class FewLengths(sick.Lengths):
+    length = 320
+
+
+class FewFiles(sick.LargeList):
+    length = 1000
+
+
 def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
     floats = FloatField("sample", dtype, is_scaled, convert_s=5e-4, sample_bytes=600_000)
     return lambda _: measured(batch=batch(floats=(floats,)))
@@ -540,7 +548,7 @@ CURES = {
     ),
     "Lengths": Cure(
         "padding",
-        sick.Lengths,
+        FewLengths,
         _given(samples=samples(lengths=_LENGTHS)),
         only_sick=_PADDING,
         before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
@@ -615,9 +623,9 @@ CURES = {
     ),
     "LargeList": Cure(
         "copied-objects",
-        sick.LargeList,
+        FewFiles,
         _given(state=State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))),
-        _pasted(sick.LargeList),
+        _pasted(FewFiles),
     ),
     "Growing": Cure("memory-growth", sick.Growing, _given(samples=samples(growth=10.0 * MIB)), own=_TWO),
     "restarting": Cure(

@@ -48,7 +48,7 @@ def measured(**changes: Any) -> Measured:
 # -- recorded ----------------------------------------------------------------------------------------------------------
 
 RECORDED = Path(__file__).parent / "recorded.json"
-_MOST = 120
+_MOST = 300
 """Samples of a recording: enough for every check."""
 
 

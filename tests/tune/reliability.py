@@ -159,13 +159,15 @@ def run_once(case: Case) -> tuple[set[str], str]:
     return names, "\n".join(odd)
 
 
-def record(path: Path, busy: int) -> None:
-    """Measure every dataset once beside busy loops, and write the measurements for `tests.tune.facts.recorded`."""
-    kept: dict[str, Any] = {}
+def record(path: Path, busy: int, only: list[str] | None) -> None:
+    """Measure datasets once beside busy loops, and write the measurements for `tests.tune.facts.recorded`."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
     sources = {case.name: case.source for case in CASES}
     sources.update({name: f"{sick.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")})
     with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
         for name, source in sources.items():
+            if only and name not in only:
+                continue
             os.chdir(tempfile.mkdtemp(dir=folder))
             facts = probe(source, seconds=6.0)
             sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(facts)]}\n")
@@ -279,7 +281,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the rows to this file, too")
     arguments = parser.parse_args()
     if arguments.record:
-        record(RECORDED, arguments.busy)
+        record(RECORDED, arguments.busy, arguments.only)
         return 0
     part, parts = map(int, arguments.part.split("/"))
     chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]

@@ -82,8 +82,8 @@ class Run:
     @property
     def computing(self) -> float | None:
         """The share of a worker's time at a batch in which it computed; None if that was not measured."""
-        computed = self.period.stages.get("computed")
-        return None if computed is None or not self.period.busy_s else min(1.0, computed.mean / self.period.busy_s)
+        share: float | None = getattr(self.period, "computing", None)
+        return share
 
     def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
         """Return how many times as many batches come with so many workers, and so much less work for each batch."""
