@@ -98,3 +98,18 @@ def test_slow_samples_are_named() -> None:
 def test_of_few_batches_only_faults_are_told() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
     assert [finding.name for finding in find(Run(few, ROOM))] == ["failing-samples"]
+
+
+@pytest.mark.parametrize(
+    ("computing", "name", "fix"),
+    [(0.1, "too-few-workers", "Use 8 workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
+)
+def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
+    computing: float | None, name: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their CPU time, where that was measured: nothing is left to the reader."""
+    monkeypatch.setattr(Run, "computing", property(lambda _: computing))
+    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, room={"cores": 4}))
+    assert finding.name == name
+    assert fix in str(finding.fix)
+    assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)

@@ -252,7 +252,7 @@ class Sampling:
 
     def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
         """Make some samples again; returns the median of their times, None if one fails."""
-        times = []
+        times: list[float] = []
         for index in indices[:_MADE_AGAIN_MOST]:
             if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
                 break
