@@ -102,7 +102,7 @@ def test_of_few_batches_only_faults_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("computing", "name", "fix"),
-    [(0.1, "too-few-workers", "Use 8 workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
+    [(0.1, "too-few-workers", "workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
 )
 def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
     computing: float | None, name: str, fix: str, monkeypatch: pytest.MonkeyPatch
