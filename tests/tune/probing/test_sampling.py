@@ -185,11 +185,12 @@ def test_medians_of_rounds_in_turns_count(monkeypatch: pytest.MonkeyPatch) -> No
     assert threads.speedup(8) is None
 
 
-def test_threads_are_counted_and_failures_kept() -> None:
-    threads = try_threads(lambda index: index, [1, 2, 3], (1, 4), time.monotonic() + 0.4)
-    assert set(threads.rates) == set(threads.awake) == {1, 4}
+def test_a_stream_without_samples_is_empty() -> None:
     with pytest.raises(DatasetFailed, match="is empty"):
         made(lambda index: next(iter(())), iter(range(3)))
+
+
+def test_what_samples_raise_on_threads_is_kept() -> None:
 
     def fail(index: int) -> None:
         raise RuntimeError("not here")
