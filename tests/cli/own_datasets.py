@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 import numpy as np
@@ -35,7 +36,7 @@ class HangingInWorkers(Ready):
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         if os.getpid() != MAIN_PID:
             sys.stderr.write(f"worker {os.getpid()}\n")
-            time.sleep(1000)
+            threading.Event().wait()
         return super().__getitem__(index)
 
 

@@ -60,9 +60,9 @@ def test_a_state_that_was_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
     path.write_text(json.dumps({"step": 3, "loader": state} if wrapped else state))
     file = read(path)
     findings = by_name(find(file))
-    assert findings["state"].evidence == "at the end of epoch 0"
-    assert findings["faults"].evidence == "2: 2 skip"
-    assert findings["OSError"].evidence == "2 skip"
+    assert findings["state"].problem == "at the end of epoch 0"
+    assert findings["faults"].problem == "2: 2 skip"
+    assert findings["OSError"].problem == "2 skip"
     assert findings["in quarantine"].evidence == "2: 3, 9"
     assert "release" in str(findings["in quarantine"].fix)
     assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
@@ -105,7 +105,7 @@ def test_what_programs_get(tmp_path: Path) -> None:
 def test_a_state_without_faults_says_so(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps(Loader([1, 2, 3], 2).state_dict()))
-    assert [finding.evidence for finding in find(read(path))] == ["in epoch 0", "none"]
+    assert [finding.problem for finding in find(read(path))] == ["in epoch 0", "none"]
 
 
 class Trap:
@@ -198,5 +198,5 @@ def test_faults_that_are_only_counted_are_told() -> None:
 
 def test_what_a_file_says_does_not_steer_the_terminal() -> None:
     file = held(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
-    texts = [*first_lines(file), *(finding.evidence for finding in find(file))]
+    texts = [*first_lines(file), *(f"{finding.problem} {finding.evidence}" for finding in find(file))]
     assert all(text.isprintable() for text in texts)

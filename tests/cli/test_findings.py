@@ -42,7 +42,7 @@ def told(subject: str, **facts: Any) -> tuple[str, str | None]:
     """Return what is found, and advised, of a machine that differs from a sound one in some facts."""
     findings = find(dataclasses.replace(SOUND, **facts))
     (one,) = [finding for finding in findings if finding.name == subject]
-    return one.evidence, one.fix
+    return f"{one.problem} {one.evidence}".rstrip(), one.fix
 
 
 def test_a_sound_machine_needs_no_change() -> None:
@@ -120,7 +120,7 @@ def test_few_processes() -> None:
 
 
 def test_a_limit_on_the_size_of_files() -> None:
-    assert told("size of files") == ("no limit (ulimit -f)", None)
+    assert told("size of files") == ("No limit (ulimit -f).", None)
     found, advice = told("size of files", file_bytes=8 * GIB)
     assert "8.0 GiB (ulimit -f)" in found
     assert "ulimit -f unlimited" in str(advice)

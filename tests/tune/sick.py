@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import io
+import json
 import os
 import random
 import socket
@@ -105,7 +106,7 @@ class OpenedLater(Healthy):
     def __getitem__(self, index: int) -> Any:
         if self.file is None:
             self.file = _file()
-        return np.frombuffer(os.pread(self.file.fileno(), 64, index % 900), np.uint8)
+        return np.frombuffer(os.pread(self.file.fileno(), 64, index % 900), np.uint8).copy()
 
 
 class Objects(Healthy):
@@ -116,15 +117,25 @@ class Objects(Healthy):
         return {"words": self.words[index % 200]}
 
 
+class Numbers(Healthy):
+    """Has lists of numbers where an array would do."""
+
+    def __init__(self) -> None:
+        self.lists = np.random.default_rng(0).random((200, 300)).tolist()
+
+    def __getitem__(self, index: int) -> Any:
+        return {"values": self.lists[index % 200]}
+
+
 class SlowToMake(Healthy):
     def __init__(self) -> None:
         super().__init__()
-        time.sleep(2.2)
+        time.sleep(3.0)
 
 
 class SlowToPickle(Healthy):
     def __getstate__(self) -> dict[str, Any]:
-        time.sleep(0.6)
+        time.sleep(1.0)
         return self.__dict__
 
 
@@ -197,7 +208,7 @@ def _file() -> Any:
 class ReadsHandle(Holding):
     def __getitem__(self, index: int) -> Any:
         self.handle.seek(index % 900)
-        return np.frombuffer(self.handle.read(64), np.uint8)
+        return np.frombuffer(self.handle.read(64), np.uint8).copy()
 
 
 def plain_file() -> Healthy:
@@ -266,12 +277,63 @@ class ReopeningSQLite(Healthy):
         return np.array(row)
 
 
+class ReopeningLines(Healthy):
+    """Reads all lines of a file of 78 KiB to deliver one of them."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.txt"
+        self.path.write_text("".join(f"{index} {index / 7:.30f} {index / 3:.30f}\n" for index in range(1000)))
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            lines = file.readlines()
+        return np.array([float(value) for value in lines[index % 1000].split()])
+
+
+class ReopeningJSON(Healthy):
+    """Parses a whole file for each of its rows."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.json"
+        self.path.write_text(json.dumps([[index, index / 7] for index in range(1000)]))
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path) as file:
+            rows = json.load(file)
+        return np.array(rows[index % 1000])
+
+
+class ReopeningWhole(Healthy):
+    """Reads all bytes of a file for each of its rows."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.bin"
+        np.random.default_rng(0).random((1000, 64)).tofile(self.path)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            return np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()
+
+
+class ReopeningParts(Healthy):
+    """Reads a part of a file, which it opens again and again."""
+
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.bin"
+        np.random.default_rng(0).random((1000, 64)).tofile(self.path)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "rb") as file:
+            file.seek(index % 1000 * 512)
+            return np.frombuffer(file.read(512)).copy()
+
+
 class LargeImages(Healthy):
     def __init__(self) -> None:
         from PIL import Image
 
         self.path = Path.cwd() / "image.jpg"
-        pixels = np.random.default_rng(0).integers(0, 255, (90, 120, 3)).astype(np.uint8)
+        pixels = np.random.default_rng(0).integers(0, 255, (18, 24, 3)).astype(np.uint8)
         Image.fromarray(pixels).resize((1200, 900)).save(self.path)
         self.data = self.path.read_bytes()
 
@@ -352,6 +414,23 @@ class Wide(Healthy):
 
 def slow_collate() -> Any:
     return feedline.DataLoader(Wide(), batch_size=128, collate_fn=_by_value)
+
+
+def _as_by_default(samples: list[Any]) -> Any:
+    """Put together what the default does, value by value."""
+    rows = [[float(value) for value in sample["x"]] for sample in samples]
+    return {"x": torch.tensor(rows, dtype=torch.float32), "y": torch.tensor([sample["y"] for sample in samples])}
+
+
+def needless_collate() -> Any:
+    return feedline.DataLoader(Wide(), batch_size=128, collate_fn=_as_by_default)
+
+
+class ManyFields(Healthy):
+    """Has each number in a field of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {f"column {number}": float(index + number) for number in range(200)}
 
 
 class Few(Healthy):

@@ -19,14 +19,17 @@ from feedline.cli.findings import find
 from feedline.errors import BadOption
 from feedline.observe.recording import FORMAT, Recording
 from feedline.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
-from feedline.tune.finding import NOTHING, SHOWN_GAIN, Finding
+from feedline.tune.finding import NOTHING, Finding, sentence
 from feedline.tune.measured import STAGES
 from feedline.values.shown import printable
 from feedline.values.terminal import plain_console
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+_WIDEST = 1000
+"""Columns of a table in a file."""
 SERIOUS = 3
 """The exit code if something serious was found; see `main.FAILED` for those of datasets that cannot be tried."""
 
@@ -124,8 +127,12 @@ def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
 def show(
     title: str, findings: Sequence[Finding], console: Console, *, before: Sequence[str] = (), after: Sequence[str] = ()
 ) -> None:
-    """Draw the findings as a table, those that ask for a change in colour, and lines above and below it."""
+    """Draw the findings as a table, a line each, then what to do about each, and lines above and below that.
+
+    What asks for a change is in colour. Code is printed below the table and never broken, so that it can be pasted.
+    """
     from rich.box import SIMPLE_HEAD
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -134,23 +141,44 @@ def show(
         console.print(Text(printable(line)))
     if before and findings:
         console.print()
-    has_gains = any((finding.gain or 1.0) >= SHOWN_GAIN for finding in findings)
+    has_gains = any(finding.has_gain for finding in findings)
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("what", "found", "to change", *(["gain"] if has_gains else [])):
+    for name in ("what", "found", *(["gain"] if has_gains else [])):
         table.add_column(name, overflow="fold", min_width=5)
-    colours = {"serious": "red", "advice": "yellow", "fine": ""}
+    colours = {"serious": "red", "advice": "yellow", "unsure": "yellow", "fine": ""}
     for finding in findings:
-        colour = colours[finding.severity]
-        change = Text(printable(finding.fix or "nothing"), colour)
-        if finding.code is not None:
-            change.append(f"\n{printable(finding.code)}", "cyan")
-        cells = [Text(printable(finding.name), colour), Text(printable(finding.evidence)), change]
+        cells = [Text(printable(finding.name), colours[finding.severity]), Text(printable(finding.problem))]
         if has_gains:
-            cells.append(Text(f"{finding.gain:.1f}x" if (finding.gain or 1.0) >= SHOWN_GAIN else ""))
+            cells.append(Text(f"{finding.gain:.1f}x" if finding.has_gain else ""))
         table.add_row(*cells)
     if findings:
-        console.print(table)
+        _print_whole(console, table)
+    explained = [finding for finding in findings if finding.fix is not None or finding.evidence]
+    for place, finding in enumerate(explained):
+        if not place or finding.fix is not None:
+            console.print()
+        console.print(Text.assemble((printable(finding.name), colours[finding.severity]), ": ", _advice(finding)))
+        for line in (finding.code or "").splitlines():
+            console.print(Text(f"    {printable(line)}", "cyan"), soft_wrap=True)
+        if finding.fix is not None and finding.evidence:
+            console.print(Padding(Text(printable(sentence(finding.evidence))), (0, 0, 0, 2)))
     if after:
         console.print()
     for line in after:
         console.print(Text(printable(line)))
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table whose rows are a line each, except on a terminal that is too narrow.
+
+    A file or a pipe has no width.
+    """
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum)
+    console.print(table)
+    console.width = width
+
+
+def _advice(finding: Finding) -> str:
+    return printable(sentence(finding.evidence) if finding.fix is None else finding.fix)

@@ -19,7 +19,7 @@ from feedline.failures import words
 from feedline.faults import Fault, FaultLog
 from feedline.state import Snapshot
 from feedline.tune.finding import Finding
-from feedline.values.shown import csv_cell, printable
+from feedline.values.shown import counted, csv_cell, printable
 
 ONE_CAUSE = 0.8  # of all faults: then they have something in common
 FEW_FAULTS = 10  # of which one cause is no surprise
@@ -157,16 +157,16 @@ def find(file: FaultFile) -> list[Finding]:
     if not total:
         return [*findings, Finding("faults", "none")]
     counts = ", ".join(f"{count} {action}" for action, count in log.counts().items() if count)
-    older = f". {log.dropped} older ones are only counted" if log.dropped else ""
-    findings.append(Finding("faults", f"{total}: {counts}{older}", _common_cause(log)))
+    older = f"{log.dropped} older ones are only counted" if log.dropped else ""
+    findings.append(Finding("faults", f"{total}: {counts}", _common_cause(log), evidence=older))
     findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
     findings += _killers(log)
     lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
     if lost and snapshot is not None:
         advice = "They are not asked for again. Once mended: loader.faults.release(index), or clear() for all."
-        findings.append(Finding("in quarantine", _listed(lost), advice))
+        findings.append(Finding("in quarantine", counted(len(lost), "sample"), advice, evidence=_listed(lost)))
     elif lost:
-        findings.append(Finding("samples lost", _listed(lost)))
+        findings.append(Finding("samples lost", counted(len(lost), "sample"), evidence=_listed(lost)))
     return findings
 
 
@@ -195,9 +195,9 @@ def _killers(log: FaultLog) -> Iterator[Finding]:
     if killers:
         yield Finding(
             "killed workers",
-            _listed(killers),
-            "Each of these killed or blocked every worker that made it. Ask for it alone, in a program that you can "
-            "lose: python -X faulthandler, then dataset[index].",
+            f"{counted(len(killers), 'sample')} killed or blocked every worker.",
+            "Make each of them alone, in a program that you can lose: python -X faulthandler, then dataset[index].",
+            evidence=_listed(killers),
         )
 
 

@@ -128,6 +128,9 @@ class OnThreads:
     """Calls a second of all of them; 0 if one of them had no success."""
     computed_s: float
     """How long they computed, all together."""
+    awake: float = 0.0
+    """The share of their time in which they computed or waited for a core. The rest they slept, or waited for the
+    interpreter's lock. It is the same whatever the speed of the cores and whoever else uses them."""
     failure: Exception | None = None
     """What a call raised, if one did."""
 
@@ -138,18 +141,20 @@ def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s:
 
     A thread that is still inside of a call at `give_up_s` is left alone, and has had no success.
 
-    With one call and then with two, it tells how much of the time the interpreter's lock (GIL) is held: a thread that
+    With one call and then with two, it shows how much of the time the interpreter's lock (GIL) is held: a thread that
     waits for the lock makes less, one that waits for a core does not.
     """
-    found: list[tuple[float, float]] = []
+    found: list[tuple[float, float, float]] = []
     failures: list[Exception] = []
-    barrier = threading.Barrier(len(calls))
+    begun: list[float] = []
+    barrier = threading.Barrier(len(calls), action=lambda: begun.append(time.perf_counter()))
 
     def work(call: Callable[[], Any]) -> None:
         clock, count = Clock(), 0
+        # Before the barrier: behind it, the first wait for the lock would not count. It is looked at twice only, as a
+        # look gives up the lock.
+        arrived_s, before = time.perf_counter(), clock.now()
         barrier.wait()
-        # Looked at twice only: it gives up the interpreter's lock, and a wait for that would not count.
-        before = clock.now()
         while True:
             try:
                 call()
@@ -159,14 +164,18 @@ def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s:
             if time.monotonic() > until_s or len(failures) > _MOST_FAILURES:
                 break
         spent_s, computed_s = clock.since(before)
+        spent_s = max(spent_s - (begun[0] - arrived_s), 1e-7)
         clock.close()
-        found.append((count / spent_s, computed_s))
+        slept_s, whole_s = max(0.0, spent_s - computed_s), time.perf_counter() - begun[0]
+        found.append((count / spent_s, computed_s, 1 - min(1.0, slept_s / whole_s)))
 
     threads = [threading.Thread(target=work, args=(call,), daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(min(max(0.0, give_up_s - time.monotonic()), threading.TIMEOUT_MAX))
-    rates = [rate for rate, _ in list(found)]
+    ended = list(found)
+    rates = [rate for rate, _, _ in ended]
     rate = sum(rates) if all(rates) and len(rates) == len(calls) else 0.0
-    return OnThreads(rate, sum(computed for _, computed in list(found)), failures[0] if failures else None)
+    awake = sum(share for _, _, share in ended) / max(len(ended), 1)
+    return OnThreads(rate, sum(computed for _, computed, _ in ended), awake, failures[0] if failures else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from feedline.loader.base import LoaderBase
 from feedline.observe.recording import Recording
 from feedline.tune.diseases import batching, fetching, loading, running, state
 from feedline.tune.diseases.running import Run
-from feedline.tune.finding import Findings, seconds_text
+from feedline.tune.finding import Findings, beyond_noise, seconds_text
 from feedline.tune.measured import Measured, Room, room_now, steady_growth
 from feedline.values.sizes import bytes_text
 
+_NOISY = 0.2
+"""From this share on, the summary says how noisy the machine is. A guess."""
 _GROUPS = (fetching.find, batching.find, state.find, loading.find)
 
 
@@ -100,8 +103,9 @@ def diagnose_run(run: Run) -> Findings:
 
 
 def diagnose(measured: Measured) -> Findings:
-    """Return what is found about a dataset that was tried."""
-    return Findings(finding for find in _GROUPS for finding in find(measured))
+    """Return what is found about a dataset that was tried; what noise may have caused is left undecided."""
+    found = (finding for find in _GROUPS for finding in find(measured))
+    return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
 
 
 def summary(measured: Measured) -> list[str]:
@@ -128,6 +132,9 @@ def summary(measured: Measured) -> list[str]:
     rates = {} if measured.threads is None else measured.threads.rates
     several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
     lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
+    noise = measured.noise
+    if noise.floor >= _NOISY or noise.queued >= _NOISY:
+        lines.append(f"This machine is busy. {noise}")
     return lines
 
 
@@ -135,7 +142,7 @@ def summary(measured: Measured) -> list[str]:
 def as_dict(measured: Measured) -> dict[str, Any]:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    facts: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended}
+    facts: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
     if making is not None:
         facts.update(dataset=making.kind, length=making.length, make_s=making.make_s)
     if samples is not None:

@@ -1,12 +1,13 @@
 """What was measured of a dataset: facts only, in plain values that cross from the process that tried it.
 
-Times are in seconds, and without those in which a thread was ready to run and had no core: a busy machine does not
-look like a slow dataset.
+Times are in seconds. They leave out the time in which a thread was ready to run and had no core, so that a busy machine
+does not look like a slow dataset.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Making:
     is_map: bool = True
     is_async: bool = False
     """True if all samples of a batch are awaited at once."""
+    cpu_share: float = 1.0
+    """How much of `make_s` was computing."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class State:
     pickle_s: float | None = None
     """To pickle the dataset and to read it again, arrays aside; None if it cannot be pickled or was not tried."""
     pickle_bytes: int = 0
+    pickle_cpu_share: float = 1.0
+    """How much of `pickle_s` was computing."""
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""
@@ -88,6 +93,12 @@ class Opened:
     """To open it and read as much as one sample does."""
     read_bytes: int
     """By one sample, of all files."""
+    how: str = "open"
+    """What opened it: "open", "sqlite3" or "h5py"."""
+    mode: str = ""
+    """With "open", how: "r" for text, "rb" for bytes; empty if that is not known."""
+    read_by: str = ""
+    """How samples read it: "lines", "whole"; empty if in parts, or if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,8 @@ class Samples:
     decoded: Decoded | None = None
     lengths: tuple[int, ...] = ()
     """Of the first axis of the largest field whose samples differ in it; empty if they do not differ."""
+    length_field: str = "sample"
+    """The name of that field."""
     growth: float = 0.0
     """Bytes of memory per 1,000 samples, once the first samples were made; 0 if it does not grow steadily."""
 
@@ -158,6 +171,52 @@ def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """How much the machine itself disturbed what was timed."""
+
+    spread: float = 0.0
+    """By how much a loop that always does the same differed in time, as a share; by medians of some runs."""
+    stolen: float = 0.0
+    """The share of the time of all cores that went to other virtual machines."""
+    queued: float = 0.0
+    """The share of the time in which the dataset could have run and had no core. Times are without that."""
+
+    @property
+    def floor(self) -> float:
+        """By how much a time may be off, as a share of it."""
+        return self.spread + self.stolen
+
+    def __str__(self) -> str:
+        stolen = f", other virtual machines took {self.stolen:.0%} of the cores" if self.stolen >= 0.005 else ""
+        return (
+            f"A loop that always does the same differed in time by {self.spread:.0%}{stolen}, and for "
+            f"{self.queued:.0%} of the time the dataset waited for a core"
+        )
+
+
+@dataclass(frozen=True)
+class OtherCollate:
+    """Another way to put samples together that was tried, and gave the same batch."""
+
+    code: str
+    """The function; empty if it is the default, so that none need be given."""
+    seconds: float
+    carry_s: float | None = None
+    """As `Measured.carry_s`, with this function."""
+
+
+def field_in(whole: str, name: str) -> str:
+    """Return the expression for a field of a sample or batch, by the name that the probe has for it.
+
+    Example:
+        >>> field_in("batch", "sample"), field_in("batch", "sample[0]"), field_in("batch", "boxes[1].id")
+        ('batch', 'batch[0]', 'batch["boxes"][1]["id"]')
+    """
+    steps = re.findall(r"\[\d+\]|[^.\[]+", name.removeprefix("sample"))
+    return whole + "".join(step if step.startswith("[") else f'["{step}"]' for step in steps)
+
+
+@dataclass(frozen=True)
 class FloatField:
     """A field of floats whose values fit into bytes."""
 
@@ -168,6 +227,8 @@ class FloatField:
     convert_s: float
     """To make them of bytes, for one sample."""
     sample_bytes: int
+    carry_s: float | None = None
+    """As `Measured.carry_s`, if samples had bytes instead."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +256,14 @@ class Batch:
     """What of it is not arrays, as pickles."""
     objects: str = ""
     """What these objects are: type and field of the largest."""
+    object_kind: str = ""
+    """What the largest is in a sample: "numbers" for a list of them, "texts" likewise; empty for anything else."""
+    object_carry_s: float | None = None
+    """As `Measured.carry_s`, if these objects were what the finding asks for; None if that was not tried."""
+    fields: int = 1
+    """Of a sample, that are put together one by one."""
+    other: OtherCollate | None = None
+    """A quicker way to make the same batch of the loader's; None if none was found, or it has the default."""
     floats: tuple[FloatField, ...] = ()
     not_picklable: str | None = None
 
@@ -210,10 +279,20 @@ class Threads:
     too."""
     failure: str = ""
     """What a sample raised on threads, with the user's frames."""
+    awake: dict[int, float] = field(default_factory=dict)
+    """By number of threads: the share of their time in which they computed or waited for a core. The rest they slept,
+    or waited for the interpreter's lock."""
 
     def speedup(self, count: int) -> float | None:
-        """Return how many times as many samples so many threads made; None if it was not tried."""
-        return self.rates[count] / self.rates[1] if count in self.rates else None
+        """Return how many times as many samples so many threads make on cores of their own; None if not tried.
+
+        By the time that they were not waiting for each other: rates depend on who else uses the cores.
+        """
+        if count not in self.rates:
+            return None
+        if self.awake.get(1) and count in self.awake:
+            return count * self.awake[count] / self.awake[1]
+        return self.rates[count] / self.rates[1]
 
 
 @dataclass(frozen=True)
@@ -269,7 +348,7 @@ def room_now() -> Room:
 
 
 GUESSED_HANDOVER_S = 1e-4
-"""Where there is no time, or no process, to measure it."""
+"""What a batch needs beside being put together and written, where there is no time to measure it."""
 
 
 @dataclass
@@ -284,7 +363,11 @@ class Measured:
     threads: Threads | None = None
     loader: LoaderFacts | None = None
     handover_s: float = GUESSED_HANDOVER_S
-    """What a worker needs for a batch of the same number of samples that are next to nothing."""
+    """What a batch is taken to need beside being put together and written, where `carry_s` was not measured."""
+    carry_s: float | None = None
+    """What a loader of the same engine needs for the batch once its samples are made, all together: measured in one
+    whose samples are ready. None if that was not tried."""
+    noise: Noise = field(default_factory=Noise)
     ended: str | None = None
     """What ended the probe early, in words; None if nothing did."""
     ended_in: str = ""
@@ -310,8 +393,15 @@ class Measured:
         """What a sample takes of the time in which a worker puts its batch together and sends it."""
         if self.batch is None:
             return 0.0
-        sent_s = {"inline": 0.0, "thread": self.handover_s}.get(self.engine or "", self.handover_s + self.batch.write_s)
-        return (self.batch.collate_s + sent_s) / self.batch.size
+        if self.carry_s is not None:
+            return self.carry_s / self.batch.size
+        write_s = 0.0 if self.engine in ("inline", "thread") else self.batch.write_s
+        return (self.batch.collate_s + self.handover_s + write_s) / self.batch.size
+
+    @property
+    def pipeline_s(self) -> float:
+        """What a usual sample takes in all: to be made, and its part of the batch. Gains are shares of this."""
+        return (0.0 if self.samples is None else self.samples.usual_s) + self.batch_share_s
 
     @property
     def epoch_s(self) -> float | None:

@@ -1,7 +1,7 @@
-"""Has a dataset tried in a process of its own, so that one that hangs, crashes or eats memory harms nobody else.
+"""Tries a dataset in a process of its own, so that one that hangs, crashes or eats memory harms nothing else.
 
-The process is forked where that is possible, in a calm moment, as workers are. It leads a session, and all of that is
-killed in the end, whatever happens here; should the caller be killed itself, the system kills it.
+The process is forked where that is possible, in a calm moment, as workers are. It leads a session, all of which is
+killed in the end, whatever happens here. If the caller is killed itself, the system kills the process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from feedline.engines.processes.stacks import Stacks
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.loader.base import LoaderBase
 from feedline.system.openmp import dismiss_idle_threads
-from feedline.system.process import seen_bytes
+from feedline.system.process import scheduled_s, seen_bytes
 from feedline.tune.measured import Measured, room_now
 from feedline.tune.probing.process import Tell, Told, run, try_parts
 from feedline.values.sizes import bytes_text
 
 _LOOK_S = 0.05
+_START_S = 30.0
+"""For the process to start, before the time that was given begins."""
 _GRACE_S = 1.0
-"""What a sample that has begun may take longer than the time that was given."""
+"""What a sample that has begun may take longer than the time that was given, without computing."""
+_BUSY_GRACE_S = 10.0
+"""The same, as long as the process or one that it has started computes, or waits for a core."""
+_MOVING = 0.05
+"""The share of a second that counts as computing."""
 _MEMORY_SHARE = 0.8
 """Of the memory that can be had, that the dataset may take."""
 
@@ -60,8 +66,9 @@ def probe(
 ) -> Measured:
     """Try the dataset or loader that `module:object` names, or the dataset of a loader; returns what was measured.
 
-    Blocks for `seconds` at most, and a second more for a sample that has begun. Its process may take `memory_bytes`,
-    four fifths of what can be had if that is None. `on_stage` is called with each of `STAGES` when it begins.
+    Blocks for about `seconds`, and longer for a sample that has begun: a second, or ten if it computes. Time in which
+    the process had no core, or the machine stood still, is not counted. Its process may take `memory_bytes`, four
+    fifths of what is free if that is None. `on_stage` is called with each of `STAGES` when it begins.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
     made in this time and memory; InternalError: the probe itself has a fault.
@@ -96,9 +103,7 @@ def watch(
         process.start()
     far.close()
     try:
-        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).until(
-            time.monotonic() + seconds + _GRACE_S, kept
-        )
+        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(Patience(seconds), kept)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)  # before it leads a session, it may be in ours
@@ -108,6 +113,64 @@ def watch(
         process.close()
         near.close()
         stacks.close()
+
+
+class Patience:
+    """Decides when a process has had its time. It only counts time in which the process could run.
+
+    A listener that finds a long time gone since it last looked was stopped itself, or had no core: the process most
+    likely, too. So no step counts for more than twice the time between two looks. Time in which the main thread of the
+    process was ready and had no core does not count either.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._limit_s = _START_S
+        self._last_s: float | None = None
+        self._queued_s = 0.0
+        self._moved_s = 0.0
+        self._moved_at_s = 0.0
+        self.spent_s = 0.0
+        """What was counted since the process began."""
+
+    def begin(self) -> None:
+        """The process has started: the time that was given begins."""
+        self._limit_s, self.spent_s = self._seconds, 0.0
+
+    def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
+        """Count the time since the last call, and return True if the process is to be ended.
+
+        Args:
+            now_s: on the listener's clock.
+            queued_s: how long the main thread of the process has been ready and had no core.
+            moved_s: returns how long the process and all that it has started have computed or waited for a core. It is
+                only called when the time is up.
+        """
+        if self._last_s is not None:
+            step_s = min(now_s - self._last_s, 2 * _LOOK_S)
+            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
+        self._last_s, self._queued_s = now_s, queued_s
+        beyond_s = self.spent_s - self._limit_s
+        if beyond_s <= 0:
+            return False
+        moved = moved_s()
+        if moved - self._moved_s > _MOVING * _GRACE_S:
+            self._moved_s, self._moved_at_s = moved, self.spent_s
+        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved_at_s > _GRACE_S)
+
+
+def _session_s(leader: int) -> float:
+    """Return how long the processes of a session have computed or waited for a core."""
+    total_s = 0.0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            facts = status.read_text().rpartition(")")[2].split()
+            if int(facts[3]) == leader:
+                total_s += (int(facts[11]) + int(facts[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
+    return total_s
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Listening:
@@ -129,32 +192,37 @@ class _Listening:
         self._memory_bytes = memory_bytes
         self._on_stage = on_stage
         self._stage = "start"
-        self._began_s = time.monotonic()
 
-    def until(self, end_s: float, kept: K) -> K:
-        """Take messages until the last, or until a time."""
+    def listen(self, patience: Patience, kept: K) -> K:
+        """Take messages until the last, or until patience is over."""
+        pid = self._process.pid or 0
         while True:
             # Its death does not close the connection if it has forked others, which have it, too.
-            end = os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if self._connection.poll(0 if end is not None else _LOOK_S):
                 try:
                     told: Told = self._connection.recv()
                 except EOFError:
-                    end = end or os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
+                    end = end or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
                     return self._died(end, kept)
                 if told.kind == "done":
                     return kept
+                if self._stage == "start":
+                    patience.begin()
                 self._take(told, kept)
                 continue
             if end is not None:
                 return self._died(end, kept)
-            used = seen_bytes(self._process.pid or 0) or 0
+            used = seen_bytes(pid) or 0
             if used > self._memory_bytes:
                 text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
-                return self._cut_short(kept, "crashes", text, self._stacks.of(self._process.pid or 0))
-            if time.monotonic() > end_s:
-                text = f"did not come to an end within {time.monotonic() - self._began_s:.0f} s"
-                return self._cut_short(kept, "hangs", text, self._stacks.of(self._process.pid or 0))
+                return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
+            computed_s, queued_s = scheduled_s(pid)
+            if patience.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
+                text = (
+                    f"did not come to an end within {patience.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
+                )
+                return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
 
     def _take(self, told: Told, kept: K) -> None:
         if told.kind == "stage":

@@ -15,11 +15,21 @@ def test_nothing_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "helped", "found"), [(1000.0, 1.0, True), (1500.0, 1.0, True), (1700.0, 1.0, False), (500.0, 1.9, False)]
+    ("rate", "helped", "found"), [(1000.0, 1.0, True), (1400.0, 1.0, True), (1700.0, 1.0, False), (500.0, 1.9, False)]
 )
 def test_the_lock_is_told_from_threads_of_a_library(rate: float, helped: float, found: bool) -> None:
     findings = find(measured(threads=Threads({1: 1000.0, 2: rate}, helped)))
     assert [finding.name for finding in findings] == ["gil-bound"] * found
+
+
+@pytest.mark.parametrize("slowed", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize(("awake", "found"), [(0.5, True), (0.65, True), (0.95, False), (1.0, False)])
+def test_the_lock_is_told_by_who_waits_for_whom_whatever_the_speed_of_the_cores(
+    awake: float, found: bool, slowed: float
+) -> None:
+    """Rates of one and of two threads are measured one after the other, and a neighbour may come between."""
+    threads = Threads({1: 1000.0, 2: 1500.0 * slowed}, awake={1: 1.0, 2: awake})
+    assert [finding.name for finding in find(measured(threads=threads))] == ["gil-bound"] * found
 
 
 @pytest.mark.parametrize(("asked_for", "severity"), [("thread", "serious"), (None, "advice"), ("process", None)])
@@ -58,12 +68,10 @@ def test_what_gains_more_comes_first() -> None:
     assert (finding.name, finding.gain) == ("reopened-file", 5.0)
     assert "each reads 4.0 MiB to deliver 1.0 MiB" not in finding.evidence, "not far more than it delivers"
     kept = replace(reopening, kept_open_s=1e-4)
-    assert find(measured(samples=kept, threads=locked))[0].gain == pytest.approx(10, abs=0.1), (
-        "what was tried counts, if it is more"
-    )
+    assert find(measured(samples=kept, threads=locked))[0].gain == pytest.approx(10, abs=0.1), "what was tried counts"
     several = replace(reopening, opened=reopening.opened * 3)
     (finding,) = find(measured(samples=several, threads=locked))
-    assert "/data/a.npy and 2 other files again" in finding.evidence
+    assert "/data/a.npy and 2 other files" in finding.evidence
     cheap = samples(opened=(Opened("/data/a.npy", 200, again_s=1e-5, read_bytes=0),))
     assert [finding.name for finding in find(measured(samples=cheap, threads=locked))] == ["reopened-file", "gil-bound"]
 
@@ -82,7 +90,8 @@ def test_slow_samples_count_if_they_are_slow_again() -> None:
     again = tuple((str(index), 0.05) for index in range(8))
     (finding,) = find(measured(samples=samples(seconds=times, repeated=again)))
     assert finding.name == "stragglers"
-    assert "50.0 ms or more (50 times)" in finding.evidence
+    assert "one in a hundred 50.0 ms or more" in finding.evidence
+    assert finding.gain is None, "other batches are delivered first, which makes none of them sooner"
     not_again = tuple((str(index), 1e-3) for index in range(8))
     assert find(measured(samples=samples(seconds=times, repeated=not_again))) == []
 

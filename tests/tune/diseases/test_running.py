@@ -47,32 +47,32 @@ def test_nothing_is_wrong() -> None:
 STRAGGLING = {"fetch": Spread(100, 0.2, 0.1, 0.12, 2.0)}
 
 
-@pytest.mark.parametrize(
-    ("facts", "name", "gain"),
-    [
-        ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-        ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
-        ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-        ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
-        ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
-        ({"busy_s": 0.08}, "too-many-workers", None),
-        ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
-        ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
-        ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
-        ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "serialisation", 2.0),
-        ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
-        ({"waits": {"device": 10.0}}, "late-copies", 2.0),
-        ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
-        ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
-        ({"room": {"open_files": 30}}, "open-files", None),
-        ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
-        ({"growth": 30.0 * MIB}, "memory-growth", None),
-        ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
-        ({"counters": {"faults": {"skip": 3}}}, "failing-samples", None),
-        ({"counters": {"failures": 1}}, "failing-samples", None),
-        ({"counters": {"restarted_workers": 2}}, "dying-workers", None),
-    ],
-)
+DISEASES: list[tuple[dict[str, Any], str, float | None]] = [
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
+    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
+    ({"busy_s": 0.08}, "too-many-workers", None),
+    ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
+    ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
+    ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
+    ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "serialisation", 2.0),
+    ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
+    ({"waits": {"device": 10.0}}, "late-copies", 2.0),
+    ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
+    ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
+    ({"room": {"open_files": 30}}, "open-files", None),
+    ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
+    ({"growth": 30.0 * MIB}, "memory-growth", None),
+    ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
+    ({"counters": {"faults": {"skip": 3}}}, "failing-samples", None),
+    ({"counters": {"failures": 1}}, "failing-samples", None),
+    ({"counters": {"restarted_workers": 2}}, "dying-workers", None),
+]
+
+
+@pytest.mark.parametrize(("facts", "name", "gain"), DISEASES)
 def test_the_disease_is_named_and_no_other(facts: dict[str, Any], name: str, gain: float | None) -> None:
     findings = find(run(**facts))
     assert [finding.name for finding in findings] == [name]
@@ -98,3 +98,18 @@ def test_slow_samples_are_named() -> None:
 def test_of_few_batches_only_faults_are_told() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
     assert [finding.name for finding in find(Run(few, ROOM))] == ["failing-samples"]
+
+
+@pytest.mark.parametrize(
+    ("computing", "name", "fix"),
+    [(0.1, "too-few-workers", "workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
+)
+def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
+    computing: float | None, name: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their CPU time, where that was measured: nothing is left to the reader."""
+    monkeypatch.setattr(Run, "computing", property(lambda _: computing))
+    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, room={"cores": 4}))
+    assert finding.name == name
+    assert fix in str(finding.fix)
+    assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)

@@ -67,3 +67,54 @@ def test_floats_that_would_fit_into_bytes(values: Any, found: bool | None) -> No
     assert batch is not None
     assert [field.is_scaled for field in batch.floats] == [] if found is None else [found]
     assert all(field.name == "image" for field in batch.floats)
+
+
+def by_hand(samples: list[Any]) -> Any:
+    """What the default does, value by value."""
+    return {"x": torch.tensor([[float(value) for value in sample["x"]] for sample in samples], dtype=torch.float64)}
+
+
+def doubled(samples: list[Any]) -> Any:
+    return {"x": torch.stack([torch.from_numpy(sample["x"]) for sample in samples]) * 2}
+
+
+def as_pair(samples: list[Any]) -> Any:
+    return np.array([list(sample["x"]) for sample in samples], np.float32), np.stack([one["y"] for one in samples])
+
+
+@pytest.mark.parametrize(
+    ("collate", "code"),
+    [
+        (by_hand, ""),
+        (doubled, None),
+        (
+            as_pair,
+            'def collate(samples):\n    return (np.stack([sample["x"] for sample in samples]).astype(np.float32), '
+            'np.stack([sample["y"] for sample in samples]),)',
+        ),
+    ],
+)
+def test_another_way_to_make_the_same_batch_is_looked_for(collate: Any, code: str | None) -> None:
+    dice = np.random.default_rng(0)
+    samples = [{"x": dice.random(5), "y": dice.random(2)} for _ in range(4)]
+    if collate is by_hand:
+        samples = [{"x": sample["x"]} for sample in samples]
+    batch = tried(samples, collate)
+    assert batch is not None
+    assert (None if batch.other is None else batch.other.code) == code
+    if code:
+        names = {"np": np}
+        exec(code, names)
+        for one, other in zip(names["collate"](samples), collate(samples), strict=True):  # type: ignore[operator]
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("values", "collate", "kind"),
+    [([1.5] * 100, None, "numbers"), (["a"] * 100, None, "texts"), ([None] * 100, list, "")],
+)
+def test_what_objects_are(values: Any, collate: Any, kind: str) -> None:
+    batch = tried([{"values": values}] * 4, collate)
+    assert batch is not None
+    assert batch.objects
+    assert batch.object_kind == kind

@@ -265,13 +265,13 @@ def _findings(findings: Sequence[Finding]) -> Event:
         [
             str(row),
             f"{finding.name}\n({finding.severity})",
-            finding.evidence,
+            "\n".join(filter(None, (finding.problem, finding.evidence))),
             "\n".join(filter(None, (finding.fix, finding.code))) or "nothing",
             f"{finding.gain:.1f}x" if finding.gain else "",
         ]
         for row, finding in enumerate(findings, 1)
     ]
-    head = ["", "what", "evidence", "to change", "gain"]
+    head = ["", "finding", "what is wrong", "what to do", "gain"]
     return table("findings", "The doctor's findings", head, rows or [["", _NO_DISEASE, "", "", ""]])
 
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from feedline.tune.finding import Finding, gain_of, seconds_text
-from feedline.tune.measured import Measured, Samples
+from feedline.tune.measured import Measured, Opened, Samples
 from feedline.values.sizes import bytes_text
 
 _COSTLY_S = 2e-4
 """A usual sample that takes less is not what training waits for."""
 _WAITING = 0.5
 """Share of computing below which a sample mostly waits."""
-_LOCKED = 0.25
-"""Share of the time with the interpreter's lock above which threads do not help. On a busy machine a thread that waits
-for the lock also waits for a core, and the share is seen too small."""
+_LOCKED = 0.4
+"""Share of the time with the interpreter's lock above which threads do not help: two make 1.4 times what one makes."""
 _HELPED = 1.3
 """If the threads of a library compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
@@ -44,22 +43,23 @@ def find(measured: Measured) -> list[Finding]:
         *_failing_on_threads(measured),
         *_reopened(measured, samples),
         *_oversized(measured, samples),
-        *_stragglers(measured, samples),
+        *_stragglers(samples),
     ]
-    if samples.usual_s >= _COSTLY_S and not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in found):
+    is_other = any((finding.gain or 1.0) >= _OTHER_GAIN or finding.name == "stragglers" for finding in found)
+    if samples.usual_s >= _COSTLY_S and not is_other:
         found += _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
     return found
 
 
 def _failing(samples: Samples) -> Iterator[Finding]:
     if samples.failed:
-        tried = samples.failed + len(samples.seconds)
         yield Finding(
             "failing-samples",
-            f"{samples.failed} of {tried} samples raised an exception. The first was {samples.failure.rstrip()}",
-            "Correct or remove these samples, or have the loader leave them out and keep a list of them.",
+            f"{samples.failed} of {samples.failed + len(samples.seconds)} samples raised an exception.",
+            "Correct or remove these samples, or let the loader skip and list them.",
             'DataLoader(dataset, on_error="skip")',
             is_serious=True,
+            evidence=f"The first was {samples.failure.rstrip()}",
         )
 
 
@@ -67,11 +67,12 @@ def _ended(measured: Measured) -> Iterator[Finding]:
     if measured.ended is not None:
         yield Finding(
             "ended-early",
-            measured.ended,
+            f"The dataset could not be measured to the end ({measured.ended_in or 'start'}).",
             "Do not use threads with this dataset."
             if measured.ended_in == "threads"
-            else "Try the same in a program of your own, and look at what it waits for: python -X faulthandler.",
+            else "Try the same in a program of your own: python -X faulthandler shows what it waits for.",
             is_serious=measured.ended_in == "loader" or measured.engine == "thread",
+            evidence=measured.ended,
         )
 
 
@@ -79,10 +80,11 @@ def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
     if measured.threads is not None and measured.threads.failure and measured.engine == "thread":
         yield Finding(
             "fails-on-threads",
-            f"Samples that could be made one after the other raised on several threads: {measured.threads.failure}",
-            "Give each thread a handle or buffer of its own, in a threading.local(); or use worker processes.",
+            "Samples raise an exception when several threads make them.",
+            "Use worker processes, or give each thread its own handle or buffer in a threading.local().",
             'DataLoader(dataset, engine="process")',
             is_serious=True,
+            evidence=f"One thread could make them, several raised: {measured.threads.failure}",
         )
 
 
@@ -95,20 +97,23 @@ def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if len(rates) > 1:
         count, engine = max(rates), "thread"
         many = rates[count] / rates[1]
-        tried = f" {count} threads made {many:.1f} times the samples of one"
+        tried = f"{count} threads made {many:.1f} times the samples of one"
     else:  # threads cannot be used
-        count, engine, tried = _MANY_WORKERS, "process", ""
+        count, engine = _MANY_WORKERS, "process"
         many = min(count, measured.room.cores / max(samples.cpu_share, 0.01))
+        tried = "The rest of the time it sleeps"
     if many < _MUCH_GAIN * workers:
         return
+    now_s = measured.pipeline_s / workers
     yield Finding(
         "waiting",
-        f"A sample takes {seconds_text(samples.usual_s)} and computes for {samples.cpu_share:.0%} of that: it waits, "
-        f"for storage or another program.{tried}",
-        "Use more workers than there are cores, threads if the dataset allows them; or read ahead, with an async def "
-        "__getitem__ or one of feedline.datasets.",
+        f"A sample sleeps for {1 - samples.cpu_share:.0%} of its time.",
+        "Use more workers than cores, or read ahead with an async def __getitem__ or feedline.datasets.",
         f'DataLoader(dataset, engine="{engine}", num_workers={count})',
-        gain=round(many / workers, 2),
+        gain=gain_of(now_s, now_s - samples.usual_s / many - measured.batch_share_s),
+        evidence=f"It takes {seconds_text(samples.usual_s)} and computes for "
+        f"{seconds_text(samples.usual_s * samples.cpu_share)} of that. {tried}",
+        margin=min(_WAITING / max(samples.cpu_share, 0.01), many / (_MUCH_GAIN * workers)),
     )
 
 
@@ -123,13 +128,13 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     gain = min(workers, measured.room.cores) / max(two, 1.0)  # fewer than one thread makes: others took the cores
     yield Finding(
         "gil-bound",
-        f"A sample holds the interpreter's lock (GIL) for {share:.0%} of its {seconds_text(samples.usual_s)}: two "
-        f"threads made {two:.2f} times the samples of one",
-        "Use worker processes: threads would wait for each other. Or do the work in NumPy, torch or another library "
-        "that gives up the lock.",
+        f"Samples hold the interpreter's lock (GIL) for {share:.0%} of their time.",
+        "Use worker processes, or do the work in a library that releases the lock, such as NumPy or torch.",
         f'DataLoader(dataset, engine="process", num_workers={max(1, workers)})',
         gain=round(gain, 2) if gain > 1 else None,
         is_serious=measured.engine == "thread",
+        evidence=f"A sample takes {seconds_text(samples.usual_s)}, and two threads made {two:.2f} times the samples of "
+        "one",
     )
 
 
@@ -138,21 +143,68 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
         return
     first, others = samples.opened[0], len(samples.opened) - 1
     again_s = sum(file.again_s * min(1.0, file.samples / max(len(samples.seconds), 1)) for file in samples.opened)
-    kept_s = max(samples.usual_s - again_s, 0.0)
-    if samples.kept_open_s is not None:
-        kept_s = min(kept_s, samples.kept_open_s) or samples.kept_open_s
+    kept_s = samples.kept_open_s
+    if kept_s is None:
+        kept_s = max(samples.usual_s - again_s, 0.0)
     reads = ""
     if first.read_bytes > 4 * samples.sample_bytes + 4096:
         reads = f", and each reads {bytes_text(first.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
     more = f" and {others} other file{'' if others == 1 else 's'}" if others else ""
+    fix, code = _kept(first)
     yield Finding(
         "reopened-file",
-        f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more} again{reads}: a sample takes "
-        f"{seconds_text(samples.usual_s)}, and {seconds_text(kept_s)} if what is opened is kept",
-        "Open it once in each worker, when it is first used, and keep it; an array in a file is better mapped than "
-        "read.",
-        "if self.file is None:\n    self.file = open(self.path)  # np.load(self.path, mmap_mode='r')",
-        gain=gain_of(samples.usual_s + measured.batch_share_s, samples.usual_s - kept_s),
+        f"Samples {'read all of' if first.read_by else 'open'} the same file again and again.",
+        fix,
+        code,
+        gain=gain_of(measured.pipeline_s, samples.usual_s - kept_s),
+        evidence=f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more}{reads}. A sample takes "
+        f"{seconds_text(samples.usual_s)}, and {seconds_text(kept_s)} if what was opened is kept",
+    )
+
+
+def _kept(file: Opened) -> tuple[str, str | None]:
+    """Return what to do about a file that is opened again and again, as a sentence and as code."""
+    path = repr(file.path)
+    if file.path.endswith(".npy"):
+        return (
+            "Map the array when it is first used: rows are read from the file as they are asked for.",
+            "# in __init__:\nself.rows = None\n"
+            f"# in __getitem__:\nif self.rows is None:\n    self.rows = np.load({path}, mmap_mode='c')\n"
+            "# and instead of loading the file:\nrows = self.rows",
+        )
+    if file.how in ("h5py", "sqlite3"):
+        call = f"h5py.File({path}, 'r')" if file.how == "h5py" else f"sqlite3.connect({path})"
+        return (
+            "Open it once in each worker, when it is first used, and keep it open.",
+            f"# in __init__:\nself.file = None\n# in __getitem__:\nif self.file is None:\n    self.file = {call}\n"
+            "# and instead of opening the file, without closing it:\nfile = self.file",
+        )
+    if file.read_by == "lines":
+        return (
+            "Read the lines once and share them between all workers.",
+            f"# in __init__:\nwith open({path}) as file:\n    self.lines = feedline.share(file.readlines())\n"
+            "# in __getitem__, instead of opening the file and reading its lines:\nlines = self.lines",
+        )
+    if file.read_by == "whole" and file.path.endswith(".json"):
+        return (
+            "Parse the file once and share what is in it between all workers.",
+            f"# in __init__:\nwith open({path}) as file:\n    self.items = feedline.share(json.load(file))\n"
+            "# in __getitem__, instead of opening and loading the file:\nitems = self.items",
+        )
+    if file.read_by == "whole":
+        kind = "BytesIO" if "b" in file.mode else "StringIO"
+        return (
+            "Read the file once and keep its content; better still, keep what you make of it.",
+            f"# in __init__:\nwith open({path}, {file.mode!r}) as file:\n    self.content = file.read()\n"
+            f"# in __getitem__, instead of opening the file:\nfile = io.{kind}(self.content)",
+        )
+    if not file.mode:
+        return "Open it once in each worker, when it is first used, and keep it open.", None
+    return (
+        "Open it once in each worker, when it is first used, and keep it open.",
+        f"# in __init__:\nself.file = None\n"
+        f"# in __getitem__:\nif self.file is None:\n    self.file = open({path}, {file.mode!r})\n"
+        "# and instead of opening the file, without closing it:\nfile = self.file\nfile.seek(0)",
     )
 
 
@@ -162,21 +214,21 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
         return
     small, saved_s = "", images.decode_s
     if images.small_sample_s is not None:
-        small = f"; with images stored in the size that is used the sample takes {seconds_text(images.small_sample_s)}"
-        saved_s = samples.mean_s - images.small_sample_s
+        small = f". With images stored in the size that is used it takes {seconds_text(images.small_sample_s)}"
+        saved_s = samples.usual_s - images.small_sample_s
     yield Finding(
         "oversized-images",
-        f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
-        f"{images.used_pixels / 1e6:.2f}, which takes {seconds_text(images.decode_s)} of "
-        f"{seconds_text(samples.mean_s)}{small}",
-        "Store the images smaller, once; or let the decoder make them smaller: feedline.images does, and "
-        "PIL.Image.draft.",
-        f"feedline pack SOURCE OUT --resize {max(1, round(images.used_pixels**0.5))}",
-        gain=gain_of(samples.mean_s + measured.batch_share_s, saved_s),
+        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are used.",
+        "Store the images smaller, once, or let the decoder scale them: feedline.images and PIL.Image.draft do.",
+        f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
+        gain=gain_of(measured.pipeline_s, saved_s),
+        evidence=f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
+        f"{images.used_pixels / 1e6:.2f}. Decoding takes {seconds_text(images.decode_s)} of the sample's "
+        f"{seconds_text(samples.usual_s)}{small}",
     )
 
 
-def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
+def _stragglers(samples: Samples) -> Iterator[Finding]:
     times = np.array(samples.seconds[2:])  # the first ones are slow for reasons of their own
     if len(times) < _FEW:
         return
@@ -184,15 +236,17 @@ def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
     slow = times[times > _SLOW * usual]
     excess = float((slow - usual).sum())
     confirmed = [index for index, seconds in samples.repeated if seconds > _SLOW / 2 * usual]
-    if late < max(_SPREAD * usual, _SLOW_S) or excess < _SLOW_SHARE * times.sum() or len(confirmed) < 2:
+    limit_s = max(_SPREAD * usual, _SLOW_S)
+    if late < limit_s or excess < _SLOW_SHARE * times.sum() or len(confirmed) < 2:
         return
     yield Finding(
         "stragglers",
-        f"{len(slow)} of {len(times)} samples take more than {_SLOW} times the usual {seconds_text(usual)}: one in a "
-        f"hundred takes {seconds_text(late)} or more ({late / usual:.0f} times). Slow again when repeated: "
-        f"{', '.join(confirmed[:5])}",
+        f"{len(slow)} of {len(times)} samples take more than {_SLOW} times as long as most.",
         "See what these samples have in common, such as their size. Until then give the loader a seed=, so that idle "
         "workers take over the work of late ones, or deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
-        gain=gain_of(float(times.sum()) + len(times) * measured.batch_share_s, excess),
+        evidence=f"Most take {seconds_text(usual)}, one in a hundred {seconds_text(late)} or more. Slow again when "
+        f"repeated: {', '.join(confirmed[:5])}. If they took as long as the others, all samples together would take "
+        f"{1 - excess / times.sum():.0%} of the time",
+        margin=min(late / limit_s, excess / (_SLOW_SHARE * float(times.sum()))),
     )

@@ -43,9 +43,10 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     if loader.failure and not _is_explained(measured, loader):
         yield Finding(
             "failing-loader",
-            f"Single samples can be made, but a batch of the loader raised:\n{loader.failure.rstrip()}",
+            "Single samples can be made, but a batch of the loader raised an exception.",
             "Correct what it raises: the collate function, or what workers get of the dataset.",
             is_serious=True,
+            evidence=loader.failure.rstrip(),
         )
 
 
@@ -61,15 +62,17 @@ def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
 
 def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     start_s, epoch_s = loader.start_s, measured.epoch_s
-    if start_s is None or epoch_s is None or start_s < max(_STARTING_S, _STARTING * epoch_s):
+    if start_s is None or epoch_s is None or start_s < (limit_s := max(_STARTING_S, _STARTING * epoch_s)):
         return
     yield Finding(
         "workers-restarted",
-        f"Each epoch begins with {seconds_text(start_s)} in which {loader.workers} workers are started; making its "
-        f"samples takes about {seconds_text(epoch_s)}",
+        f"Each epoch spends {start_s / (start_s + epoch_s):.0%} of its time on starting workers.",
         "Keep the workers from epoch to epoch.",
-        "DataLoader(dataset, persistent_workers=True)",
+        f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
         gain=gain_of(start_s + epoch_s, start_s),
+        evidence=f"Starting {loader.workers} workers takes {seconds_text(start_s)}, and making the samples of an epoch "
+        f"about {seconds_text(epoch_s)}",
+        margin=start_s / limit_s,
     )
 
 
@@ -79,13 +82,16 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     if samples is None or samples.cpu_share < _COMPUTING or loader.batch_size is None:
         return
     whose = f"{cores} core{'' if cores == 1 else 's'} (affinity, control group and ranks counted)"
+    margin = (1 - _COMPUTING) / max(1 - samples.cpu_share, 0.01)
     if loader.workers > cores + 1:
         yield Finding(
             "too-many-workers",
-            f"{loader.workers} workers share {whose}, and a sample computes for {samples.cpu_share:.0%} of its time: "
-            "they take the cores from each other and from the training loop, and memory for nothing",
+            f"{loader.workers} workers compute on {cores} core{'' if cores == 1 else 's'}.",
             f"Use {cores}, or one less where the training loop itself computes.",
             f"DataLoader(dataset, num_workers={cores})",
+            evidence=f"A sample computes for {samples.cpu_share:.0%} of its time, and there are {whose}: more workers "
+            "take the cores from each other and from the training loop, and memory for nothing",
+            margin=margin,
         )
     batch_s = samples.mean_s * loader.batch_size
     is_few = 2 * loader.workers < cores if loader.workers else cores > 1  # one is for the training loop
@@ -93,11 +99,13 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         rate = max(loader.workers, 1) / samples.mean_s
         yield Finding(
             "too-few-workers",
-            f"A batch takes {seconds_text(batch_s)} to be made, and {loader.workers} workers make "
-            f"{rate:,.0f} samples a second at most; there are {whose}",
+            f"{loader.workers or 'No'} worker{'' if loader.workers == 1 else 's'} use few of {cores} cores.",
             "Use more workers, if training waits for batches.",
             f"DataLoader(dataset, num_workers={cores})",
             gain=round(cores / max(loader.workers, 1), 2),
+            evidence=f"A batch takes {seconds_text(batch_s)} to be made, {samples.cpu_share:.0%} of it computing, so "
+            f"that {rate:,.0f} samples a second can be made; there are {whose}",
+            margin=min(margin, batch_s / _BATCH_S),
         )
 
 
@@ -113,25 +121,25 @@ def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Fi
     if loader.engine == "inline":
         return
     whole = loader.workers * loader.depth * each * room.local_ranks
-    told = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
-    fix = "Prefetch less, use fewer workers or smaller batches"
+    sum_text = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
     if room.memory_bytes is not None and whole > _MUCH * room.memory_bytes:
         yield Finding(
             "prefetch-memory",
-            f"Batches that are ready ahead of time take up to {told}, and {bytes_text(room.memory_bytes)} of memory "
-            "can be had",
-            f"{fix}; feedline's loader bounds it by memory_budget=.",
-            "DataLoader(dataset, prefetch_factor=2)",
+            "Batches that are made ahead of time may take most of the memory.",
+            "Prefetch less, use fewer workers or smaller batches; feedline's loader bounds it by memory_budget=.",
+            f"DataLoader(dataset, num_workers={loader.workers}, prefetch_factor=2)",
             is_serious=True,
+            evidence=f"They take up to {sum_text}, and {bytes_text(room.memory_bytes)} of memory are free",
         )
     elif loader.kind == "torch" and room.shared_bytes is not None and whole > _MUCH * room.shared_bytes:
         yield Finding(
             "shared-memory",
-            f"torch's loader keeps batches in /dev/shm, up to {told}, and that has {bytes_text(room.shared_bytes)}",
-            f"{fix}; give the container more (docker run --shm-size=8g); or use feedline's loader, which does not need "
-            "it.",
+            "Batches that are made ahead of time may fill /dev/shm.",
+            "Use feedline's loader, which does not need it; or prefetch less, or give the container more (docker run "
+            "--shm-size=8g).",
             "from feedline import DataLoader",
             is_serious=True,
+            evidence=f"torch's loader keeps up to {sum_text} there, and it has {bytes_text(room.shared_bytes)}",
         )
 
 
@@ -142,11 +150,11 @@ def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
         return
     yield Finding(
         "open-files",
-        f"{loader.workers} workers take about {needed} open files, and the program may have {room.open_files} "
-        "(ulimit -n), which its datasets need, too",
-        "Raise the limit, or use fewer workers.",
+        f"{loader.workers} workers take most of the {room.open_files} files that may be open.",
+        "Raise the limit in the shell, or use fewer workers.",
         f"ulimit -n {max(4096, 4 * needed)}",
         is_serious=needed > room.open_files,
+        evidence=f"They take about {needed}, the limit (ulimit -n) is {room.open_files}, and datasets need some, too",
     )
 
 
@@ -157,9 +165,10 @@ def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     epoch_s = measured.epoch_s
     yield Finding(
         "shuffling",
-        f"torch's RandomSampler draws all indices at once: each epoch begins with {seconds_text(seconds)} for that, "
-        f"and they take {bytes_text(size)}",
-        "Use feedline's sampler, in its loader: each index is computed when it is needed.",
+        "torch's RandomSampler draws the indices of a whole epoch at once.",
+        "Use feedline's sampler in feedline's loader: it computes each index when it is needed.",
         "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
         gain=None if epoch_s is None else gain_of(seconds + epoch_s, seconds),
+        evidence=f"Each epoch begins with {seconds_text(seconds)} for that, and the indices take {bytes_text(size)}",
+        margin=max(seconds / _SHUFFLING_S, size / _SHUFFLING_BYTES),
     )

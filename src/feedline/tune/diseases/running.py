@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
@@ -82,14 +82,15 @@ class Run:
     def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
         """Return how many times as many batches come with so many workers, and so much less work for each batch."""
         period, count = self.period, self.loader.workers if workers is None else workers
+        load = load_of(period, self.cores)
+        make_s = max(load.make_s - saved_s, 1e-9)
+        own_s = period.waits.get("slot", 0.0) / period.batches
+        then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
         now_s = (period.seconds - self.start_s) / period.batches
-        own_s = sum(period.waits.get(cause, 0.0) for cause in ("deliver", "device", "slot")) / period.batches
-        step_s, busy_s = period.body.mean + own_s, max(period.busy_s - saved_s, 1e-9)
-        then_s = max(step_s, busy_s / count) if count else step_s + busy_s
-        return round(now_s / max(then_s, now_s / 100), 2)
+        return round(min(now_s * then.rate(count), 100.0), 2)
 
     def gain_without(self, cause: str) -> float:
-        """Return how many times as many batches come if nobody waits because of this."""
+        """Return how many times as many batches come if training does not wait because of this."""
         return round(1 / max(1 - self.share(cause), 0.01), 2)
 
 
@@ -118,14 +119,15 @@ def _faults(run: Run) -> Iterator[Finding]:
     faults = {action: count for action, count in dict(run.stats.faults).items() if count}
     raised = int(run.stats.counters.get("failures", 0))
     if faults or raised:
-        told = [f"{count} ({action})" for action, count in faults.items()]
-        told += [f"in the place of {raised} batches an exception was raised"] * (raised > 0)
+        seen = [f"{count} samples ({action})" for action, count in faults.items()]
+        seen += [f"{raised} batches, which raised an exception"] * (raised > 0)
         yield Finding(
             "failing-samples",
-            f"Samples failed: {', '.join(told)}",
-            "Look at them, and correct or remove them; on_error= says what becomes of them.",
+            f"{counted(sum(faults.values()), 'sample')} and {counted(raised, 'batch', 'batches')} failed.",
+            "Correct or remove these samples; on_error= says what becomes of them.",
             'loader.faults.to_csv("faults.csv")  # then: feedline doctor faults.csv',
             is_serious=True,
+            evidence=f"These failed: {', '.join(seen)}",
         )
 
 
@@ -134,15 +136,15 @@ def _deaths(run: Run) -> Iterator[Finding]:
     if died:
         yield Finding(
             "dying-workers",
-            f"{died} workers died or were stuck, and were replaced",
+            f"{counted(died, 'worker')} died or hung and had to be replaced.",
             "Look for what ends them: most often it is memory, or a library that crashes. The faults name the samples.",
             is_serious=True,
         )
     if recycled:
         yield Finding(
             "memory-growth",
-            f"{recycled} workers had taken more than max_memory_per_worker allows, and were replaced",
-            "Look for what samples leave behind with tracemalloc, or bound the cache.",
+            f"{counted(recycled, 'worker')} outgrew max_memory_per_worker and had to be replaced.",
+            "Find with tracemalloc what samples leave behind, or bound the cache.",
         )
 
 
@@ -154,11 +156,11 @@ def _restarted(run: Run) -> Iterator[Finding]:
     if gain >= _WORTH:
         yield Finding(
             "workers-restarted",
-            f"Each epoch starts {counted(loader.workers, 'worker')} anew, and training waited "
-            f"{seconds_text(run.start_s)} of {seconds_text(period.seconds)} for that",
+            f"Each epoch starts {counted(loader.workers, 'worker')} anew.",
             "Keep the workers from epoch to epoch.",
-            "DataLoader(dataset, persistent_workers=True)",
+            f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
             gain=gain,
+            evidence=f"Training waited {seconds_text(run.start_s)} of {seconds_text(period.seconds)} for that",
         )
 
 
@@ -168,12 +170,13 @@ def _growth(run: Run) -> Iterator[Finding]:
         return
     yield Finding(
         "memory-growth",
-        f"The workers' memory grew by {bytes_text(run.growth)} with 1,000 samples, {bytes_text(grown)} in all: a cache "
-        "without a bound, a leak, or Python objects that each worker copies when it reads them",
-        "Bound the cache, hold large lists in feedline.share, or look for what samples leave behind with tracemalloc. "
-        "Until then have workers replaced that have grown too large.",
+        f"The workers' memory grows by {bytes_text(run.growth)} with 1,000 samples.",
+        "Bound the cache, hold large lists in feedline.share, or find with tracemalloc what samples leave behind. "
+        "Until then let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
         is_serious=run.room.memory_bytes is not None and 2 * grown > run.room.memory_bytes,
+        evidence=f"It grew by {bytes_text(grown)} in all: a cache without a bound, a leak, or Python objects that each "
+        "worker copies when it reads them",
     )
 
 
@@ -183,10 +186,10 @@ def _slots(run: Run) -> Iterator[Finding]:
     if overflowed > _COPIED_SHARE * batches and run.loader.engine == "process":
         yield Finding(
             "small-budget",
-            f"{overflowed} of {batches} batches did not fit into the memory that batches may take, or into their slot, "
-            "and were sent another way",
+            f"{overflowed} of {batches} batches did not fit into the memory for batches.",
             "Allow more memory, or prefetch fewer or smaller batches.",
             'DataLoader(dataset, memory_budget="8GB")',
+            evidence="They were larger than their slot, or than what memory_budget= left, and were sent another way",
         )
 
 
@@ -197,11 +200,12 @@ def _held(run: Run) -> Iterator[Finding]:
         return
     yield Finding(
         "held-batches",
-        f"The program holds {counters.get('leased_slots', 0)} batches: training waited {run.share('slot'):.0%} of the "
-        f"time for the memory of one, and {copied} of {batches} were copied to get it back",
+        "The program keeps batches, and the loader runs out of memory for new ones.",
         "Keep less of a batch: copies of what you need (tensor.clone()), numbers instead of tensors (loss.item()).",
-        'DataLoader(dataset, memory_budget="8GB")  # or more memory',
+        'DataLoader(dataset, memory_budget="8GB")',
         gain=run.gain_without("slot"),
+        evidence=f"It holds {counters.get('leased_slots', 0)} batches. Training waited {run.share('slot'):.0%} of the "
+        f"time for the memory of one, and {copied} of {batches} were copied to get it back",
     )
 
 
@@ -209,7 +213,7 @@ def _device(run: Run) -> Iterator[Finding]:
     if run.share("device") >= SLIGHT:
         yield Finding(
             "late-copies",
-            f"Training waited {run.share('device'):.0%} of the time for batches that were on their way to the device",
+            f"Training waits {run.share('device'):.0%} of the time for copies to the device.",
             "Pin the memory, and send fewer bytes: uint8 instead of float32.",
             "DataLoader(dataset, pin_memory=True)",
             gain=run.gain_without("device"),
@@ -220,11 +224,11 @@ def _delivering(run: Run) -> Iterator[Finding]:
     if run.share("deliver") >= 2 * SLIGHT:
         yield Finding(
             "slow-delivery",
-            f"Training waited {run.share('deliver'):.0%} of the time for the training process itself, which unpacks "
-            "batches and draws indices",
+            f"The training process spends {run.share('deliver'):.0%} of the time on receiving batches.",
             "Return arrays instead of objects, use a sampler of feedline's, and larger batches.",
             "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
             gain=run.gain_without("deliver"),
+            evidence="Unpacking batches and drawing indices happens in the training process itself",
         )
 
 
@@ -241,12 +245,13 @@ def _collating(run: Run, each: float) -> Iterator[Finding]:
     if collate_s > _COPIES * copy_s and gain >= _WORTH:
         yield Finding(
             "slow-collate",
-            f"Putting a batch together takes {seconds_text(collate_s)} of the {seconds_text(run.period.busy_s)} that "
-            "it takes to be made",
-            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; return fewer and "
-            "larger fields.",
-            "DataLoader(dataset, collate_fn=feedline.collate.pad())",
+            f"Putting a batch together takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
+            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; the doctor tries "
+            "whether the default does the same.",
+            "feedline doctor module:loader",
             gain=gain,
+            evidence=f"It takes {seconds_text(collate_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
+            "made",
         )
 
 
@@ -256,11 +261,12 @@ def _writing(run: Run) -> Iterator[Finding]:
     if write_s and gain >= _WORTH:
         yield Finding(
             "serialisation",
-            f"Writing a batch to where the training process sees it takes {seconds_text(write_s)} of the "
-            f"{seconds_text(run.period.busy_s)} that it takes to be made: what is not arrays is pickled",
-            "Return arrays or tensors: they are written into shared memory as they are.",
-            "return np.asarray(values, np.float32)",
+            f"Sending a batch takes {write_s / run.period.busy_s:.0%} of a worker's time.",
+            "Return arrays or tensors, which are not pickled; the doctor says which fields are neither.",
+            "feedline doctor module:loader",
             gain=gain,
+            evidence=f"It takes {seconds_text(write_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
+            "made",
         )
 
 
@@ -272,13 +278,14 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
     yield Finding(
         "stragglers",
-        f"Training waited {share:.0%} of the time for a late batch while later ones were ready: one batch in a hundred "
-        f"takes {seconds_text(fetch.p99)} to be fetched, {fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"
-        + (f". The slowest samples: {slowest}" if slowest else ""),
-        "See what these samples have in common. Until then give the loader a seed=, so that idle workers take over the "
-        "work of late ones, or deliver batches as they come.",
+        f"Training waits {share:.0%} of the time for batches that come out of turn.",
+        "See what the slowest samples have in common. Until then give the loader a seed=, so that idle workers take over "
+        "the work of late ones, or deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
         gain=gain,
+        evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to be fetched, "
+        f"{fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"
+        + (f". The slowest samples: {slowest}" if slowest else ""),
     )
 
 
@@ -287,10 +294,11 @@ def _too_many(run: Run) -> Iterator[Finding]:
     if workers >= _TOO_MANY * needed and workers - needed > 1:
         yield Finding(
             "too-many-workers",
-            f"Data was ready {1 - run.stall:.1%} of the time, and each of {workers} workers made batches for "
-            f"{sum(busy) / len(busy):.0%} of it: the others take memory for nothing",
+            f"{workers} workers are more than the {needed} that are needed.",
             f"Use {needed}.",
             f"DataLoader(dataset, num_workers={needed})",
+            evidence=f"Data was ready {1 - run.stall:.1%} of the time, and each worker made batches for "
+            f"{sum(busy) / len(busy):.0%} of it",
         )
 
 
@@ -302,25 +310,29 @@ def _too_few(run: Run) -> Iterator[Finding]:
         return
     if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
+    computing, most = period.computing, load.most
+    parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
     evidence = (
-        f"A batch takes {seconds_text(period.busy_s)} to be made, and training is at one for "
-        f"{seconds_text(period.body.mean)}: {run.stall:.0%} of the time it waited, with {counted(workers, 'worker')}"
+        f"A batch takes {seconds_text(period.busy_s)} to be made{parts}, and training is at one for "
+        f"{seconds_text(period.body.mean)}; there are {run.cores} cores (affinity, control group and ranks counted)"
     )
-    if workers >= run.cores:
+    problem = f"Training waits {run.stall:.0%} of the time, with {counted(workers, 'worker')}"
+    if workers >= most:
         yield Finding(
             "slow-samples",
-            f"{evidence} on {run.cores} cores",
-            "Make samples cheaper: `feedline doctor module:dataset` tries them and says what takes long. If they wait "
-            f"for storage, use {needed} workers.",
+            f"{problem} on {counted(run.cores, 'core')}.",
+            "Make samples cheaper: the doctor tries the dataset and says what takes long.",
             "feedline doctor module:dataset",
             gain=run.gain(workers=needed),
+            evidence=evidence,
         )
         return
-    count = min(needed, run.cores)
+    count = min(needed, most)
     yield Finding(
         "too-few-workers",
-        f"{evidence}; there are {run.cores} cores (affinity, control group and ranks counted)",
-        f"Use {counted(count, 'worker')}" + (f", or {needed} if samples wait for storage." if needed > count else "."),
+        f"{problem}.",
+        f"Use {counted(count, 'worker')}.",
         f"DataLoader(dataset, num_workers={count})",
         gain=run.gain(workers=count),
+        evidence=evidence,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from feedline.tune.finding import Finding, gain_of, seconds_text
+from feedline.tune.finding import Finding, gain_of, margin_of, seconds_text
 from feedline.tune.measured import Measured, Samples
 from feedline.values.sizes import bytes_text
 
@@ -43,12 +43,36 @@ def _handles(measured: Measured) -> Iterator[Finding]:
         return
     first = handles[0]
     others = ", ".join(handle.path for handle in handles[1:_NAMED])
+    name = first.path.removeprefix("dataset.")
     yield Finding(
         "shared-handle",
-        f"{first.path} is {first.is_called}{f' (others: {others})' if others else ''}. {first.trouble}",
+        f"Workers share {first.path}, which is {first.is_called.partition(' (')[0]}.",
         first.advice,
-        "if self.file is None:\n    self.file = open(self.path)  # in __getitem__: each worker has its own",
+        _opened_later(name, first.is_called, on_threads=measured.engine == "thread") if name.isidentifier() else None,
         is_serious=True,
+        evidence=f"{first.path} is {first.is_called}{f' (others: {others})' if others else ''}. {first.trouble}",
+    )
+
+
+_OPENING = {
+    "h5py.": "h5py.File(self.path, 'r')",
+    "sqlite3.": "sqlite3.connect(self.path)",
+    "lmdb.": "lmdb.open(self.path, readonly=True, lock=False)",
+    "socket.": "socket.create_connection(self.address)",
+}
+"""By what a handle is called; anything else is a file."""
+
+
+def _opened_later(name: str, called: str, *, on_threads: bool) -> str:
+    opening = next((call for known, call in _OPENING.items() if known in called), "open(self.path, 'rb')")
+    if on_threads:
+        return (
+            f"# in __init__:\nself.local = threading.local()\n"
+            f"# in __getitem__, instead of self.{name}:\nif not hasattr(self.local, '{name}'):\n"
+            f"    self.local.{name} = {opening}\n{name} = self.local.{name}"
+        )
+    return (
+        f"# in __init__:\nself.{name} = None\n# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening}"
     )
 
 
@@ -57,42 +81,51 @@ def _generators(measured: Measured) -> Iterator[Finding]:
     if measured.engine == "inline":
         return
     if state.own_generators:
+        names = ", ".join(state.own_generators[:_NAMED])
         trouble = (
-            "Threads share it, and what a sample draws depends on who came first"
+            "Threads share it, and what a sample draws depends on which thread comes first"
             if on_threads
             else "Each worker process gets a copy in the same state, so that all workers draw the same numbers, and "
             "the same again in every epoch that starts workers anew"
         )
         yield Finding(
             "copied-random",
-            f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. {trouble}",
-            "Draw from feedline.rng(), which has numbers of its own for each sample.",
+            "Threads draw from one random generator." if on_threads else "Workers draw the same random numbers.",
+            "Draw from feedline.rng(), which gives each sample numbers of its own.",
             "feedline.rng().random()",
             is_serious=True,
+            evidence=f"Samples draw from {names}. {trouble}",
         )
     if state.global_generators:
         yield Finding(
             "global-random",
-            f"Samples draw from the generators of the process: {', '.join(state.global_generators)}. Threads share "
-            "these, and what a sample draws depends on who came first",
-            "Draw from feedline.rng(), which has numbers of its own for each sample, on threads, too.",
+            "Samples draw from random generators that threads share.",
+            "Draw from feedline.rng(), which gives each sample numbers of its own, on threads, too.",
             "feedline.rng().random()",
             is_serious=on_threads,
+            evidence=f"The generators of the process changed: {', '.join(state.global_generators)}. On threads, what a "
+            "sample draws depends on which thread comes first",
         )
 
 
 def _making(measured: Measured) -> Iterator[Finding]:
     making, epoch_s = measured.making, measured.epoch_s
-    if making is None or making.make_s < _MAKING_S or epoch_s is None or making.make_s < _MAKING * epoch_s:
+    if making is None or epoch_s is None or making.make_s < (limit_s := max(_MAKING_S, _MAKING * epoch_s)):
         return
+    read_s = measured.state.pickle_s
     yield Finding(
         "slow-init",
-        f"Making the dataset takes {seconds_text(making.make_s)}, and an epoch about {seconds_text(epoch_s)}: every "
-        "start of the program, and every rank, waits for it",
-        "Do this work once and store what comes out, as an array that is mapped, or leave it to the first use.",
-        'np.save("index.npy", index)  # once; then np.load("index.npy", mmap_mode="r")',
-        gain=gain_of(making.make_s + epoch_s, making.make_s),
+        f"Making the dataset takes {seconds_text(making.make_s)}.",
+        "Make it once and store it, or leave the work to the first use.",
+        None
+        if read_s is None
+        else 'with open("dataset.pickle", "wb") as file:  # once\n    pickle.dump(dataset, file)\n'
+        '# in the training program:\nwith open("dataset.pickle", "rb") as file:\n    dataset = pickle.load(file)',
+        gain=None if read_s is None else gain_of(making.make_s + epoch_s, making.make_s - read_s),
         is_serious=making.make_s > epoch_s,
+        evidence=f"An epoch takes about {seconds_text(epoch_s)}; every start of the program, and every rank, waits for "
+        f"the dataset" + ("" if read_s is None else f". Its pickle is written and read in {seconds_text(read_s)}"),
+        margin=margin_of(making.make_s / limit_s, making.cpu_share),
     )
 
 
@@ -103,25 +136,30 @@ def _unpicklable(measured: Measured) -> Iterator[Finding]:
     how = "as they are by default here" if is_sent else "which is the default from Python 3.14 on, and on macOS"
     yield Finding(
         "unpicklable",
-        f"{measured.state.not_picklable}. Workers that are started by forkserver or spawn, {how}, cannot be started",
+        "The dataset cannot be pickled, so not every start method works.",
         measured.state.pickle_advice,
         None if is_sent else 'DataLoader(dataset, multiprocessing_context="fork")',
         is_serious=is_sent,
+        evidence=f"{measured.state.not_picklable}. Workers that are started by forkserver or spawn, {how}, cannot be "
+        "started",
     )
 
 
 def _pickling(measured: Measured) -> Iterator[Finding]:
-    state = measured.state
-    if (state.pickle_s or 0.0) < _PICKLING_S or measured.engine in ("thread", "inline"):
+    state, seconds = measured.state, measured.state.pickle_s or 0.0
+    if seconds < _PICKLING_S or measured.engine in ("thread", "inline"):
         return
+    workers = measured.room.cores if measured.loader is None else measured.loader.workers
     yield Finding(
         "slow-pickling",
-        f"Pickling the dataset and reading it again takes {seconds_text(state.pickle_s or 0.0)} for "
-        f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits",
-        "Leave out in __getstate__ what can be made again, and make it when it is first used; keep the workers from "
-        "epoch to epoch.",
-        "DataLoader(dataset, persistent_workers=True)",
-        is_serious=measured.start_method != "fork" and (state.pickle_s or 0.0) > (measured.epoch_s or 0.0),
+        f"Pickling the dataset takes {seconds_text(seconds)}.",
+        "Keep the workers from epoch to epoch, and leave out in __getstate__ what can be made again.",
+        f"DataLoader(dataset, num_workers={workers}, persistent_workers=True)",
+        is_serious=measured.start_method != "fork" and seconds > (measured.epoch_s or 0.0),
+        evidence=f"Pickling it and reading it again takes {seconds_text(seconds)} for "
+        f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits for "
+        "that",
+        margin=margin_of(seconds / _PICKLING_S, state.pickle_cpu_share),
     )
 
 
@@ -134,18 +172,20 @@ def _held(measured: Measured) -> Iterator[Finding]:
         if held.bytes < _LARGE_BYTES:
             continue
         all_bytes = held.bytes * workers * room.local_ranks
-        name = held.path.rpartition(".")[2]
+        name = held.path.removeprefix("dataset.")
         instead = "" if held.shared_bytes is None else f"; shared it takes {bytes_text(held.shared_bytes)}, once"
         yield Finding(
             "copied-objects",
-            f"{held.path} has {held.items:,} Python objects of {bytes_text(held.bytes)}. Reading one writes its count "
-            f"of references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers"
-            f"{instead}",
+            f"Each worker copies the {held.items:,} objects of {held.path}.",
             "Hold it once for all workers."
             if held.shared_bytes is not None
             else "Keep these values in arrays, or in a file that is mapped.",
-            f"self.{name} = feedline.share({name})" if held.shared_bytes is not None and "[" not in held.path else None,
+            f"# at the end of __init__:\nself.{name} = feedline.share(self.{name})"
+            if held.shared_bytes is not None and name.replace(".", "").isidentifier()
+            else None,
             is_serious=room.memory_bytes is not None and all_bytes > _LARGE_SHARE * room.memory_bytes,
+            evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading one writes its count of "
+            f"references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
         )
 
 
@@ -158,10 +198,10 @@ def _growth(measured: Measured) -> Iterator[Finding]:
     room = measured.room.memory_bytes
     yield Finding(
         "memory-growth",
-        f"The memory of the process grows by {bytes_text(samples.growth)} with 1,000 samples{epoch}: a cache without a "
-        "bound, or a leak",
-        "Bound the cache (feedline.datasets.CachedDataset does), or look for what samples leave behind with "
-        "tracemalloc. Until then have workers replaced that have grown too large.",
+        f"Memory grows by {bytes_text(samples.growth)} with 1,000 samples.",
+        "Bound the cache (feedline.datasets.CachedDataset does), or find with tracemalloc what samples leave behind. "
+        "Until then let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
         is_serious=room is not None and length is not None and samples.growth * length / 1000 > _LARGE_SHARE * room,
+        evidence=f"It grew all the time while samples were made{epoch}: a cache without a bound, or a leak",
     )

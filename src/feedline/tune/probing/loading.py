@@ -6,17 +6,15 @@ import copy
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from feedline.datasets.objects import users_traceback
 from feedline.driver.settings import DEFAULT_DEPTH
-from feedline.errors import FeedlineError
 from feedline.loader.base import LoaderBase
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
@@ -27,8 +25,10 @@ _STARTS = 2
 _KEPT_EPOCHS = 5
 _PATIENCE = 4
 """Times what a batch should take that there must be time for: on a busy machine it may take that long."""
-_HANDED_OVER = 100
-_HANDOVER_TIMEOUT_S = 2.0
+_CARRIED = 200
+_CARRY_S = 0.25
+"""Batches, and how long they may take, to see what one needs once its samples are made."""
+_CARRY_TIMEOUT_S = 30.0
 _MOST_BATCHES = 100
 """Of an epoch that is gone through to see how long it takes."""
 _DRAWN = 500_000
@@ -155,33 +155,53 @@ def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Least:
-    """A dataset whose samples are next to nothing."""
+class _Ready:
+    """A dataset whose samples are made already."""
 
-    length: int
-    sample = np.zeros(1)
+    samples: list[Any]
 
     def __len__(self) -> int:
-        return self.length
+        return 2 * _CARRIED * len(self.samples)
 
     def __getitem__(self, index: int) -> Any:
-        return self.sample
+        return self.samples[index % len(self.samples)]
 
 
-def handover_s(batch_size: int) -> float | None:
-    """Return how long a worker computes for a batch of the smallest samples; None if it cannot be tried."""
-    least = _Least(2 * _HANDED_OVER * batch_size)
+def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: str) -> float | None:
+    """Return how long a loader computes for a batch of samples that are made already; None if it cannot be tried.
+
+    Of worker processes it is the time of the worker. Otherwise it is the time of the calling thread, which makes
+    batches itself; what a worker thread takes is about the same.
+    """
+    is_process = engine == "process"
     # With more than the default prefetch, workers get tasks one by one.
-    loader = Loader(least, batch_size, workers=1, prefetch=DEFAULT_DEPTH + 1, timeout_s=_HANDOVER_TIMEOUT_S)
+    depth = DEFAULT_DEPTH + 1 if is_process else None
+    loader: LoaderBase
+    if "torch" in sys.modules:
+        from feedline.loader.torch import DataLoader  # the program has imported torch
+
+        loader = DataLoader(
+            _Ready(samples), len(samples), collate_fn=collate, num_workers=int(is_process), prefetch_factor=depth,
+            timeout=_CARRY_TIMEOUT_S if is_process else 0,
+        )  # fmt: skip
+    elif is_process:
+        loader = Loader(
+            _Ready(samples), len(samples), collate=collate, workers=1, prefetch=DEFAULT_DEPTH + 1,
+            timeout_s=_CARRY_TIMEOUT_S,
+        )  # fmt: skip
+    else:
+        loader = Loader(_Ready(samples), len(samples), collate=collate)
     try:
         batches = iter(loader)
         next(batches)
-        (pid,) = loader._resources.worker_pids
-        before_s = scheduled_s(pid)[0]
-        for _ in islice(batches, _HANDED_OVER):
-            pass
-        return (scheduled_s(pid)[0] - before_s) / _HANDED_OVER or None
-    except (FeedlineError, OSError, ValueError):  # there may be no more processes
+        pid = loader._resources.worker_pids[0] if is_process else threading.get_native_id()
+        before_s, until_s, count = scheduled_s(pid)[0], time.monotonic() + _CARRY_S, 0
+        for _ in islice(batches, _CARRIED):
+            count += 1
+            if time.monotonic() > until_s:
+                break
+        return (scheduled_s(pid)[0] - before_s) / count or None
+    except Exception:  # there may be no more processes; what the user's function raises is another finding
         return None
     finally:
         loader.close()

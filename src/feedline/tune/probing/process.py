@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -29,20 +30,23 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.timing import Clock
-from feedline.tune.measured import GUESSED_HANDOVER_S, LoaderFacts, Making, Samples, State
-from feedline.tune.probing.batch import try_batch
-from feedline.tune.probing.loading import collate_of, facts_of, handover_s, is_loader, with_times
+from feedline.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tune.probing.batch import collate_for, try_batch, with_carries
+from feedline.tune.probing.loading import carried_s, collate_of, facts_of, is_loader, with_times
+from feedline.tune.probing.noise import Calibration
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
-_HANDOVER_S = 1.0
-"""That must be left to try what a worker needs for any batch."""
+_CARRY_S = 0.5
+"""That must be left to try what the loader needs for a batch once its samples are made."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
 _WAITING_THREADS = (1, 2, 8)
+_LEAST_THREADS_S = 0.4
+"""In less, threads that take turns with the interpreter's lock have had too few turns."""
 _WORTH_THREADS_S = 5e-5
 """A sample that takes less is not worth handing to another thread."""
 
@@ -95,6 +99,7 @@ class _Probe:
         self._tell = tell
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
+        self._calibration = Calibration(self._clock)
 
     def _until(self, part: str) -> float:
         """Return until when a part may go on."""
@@ -103,10 +108,10 @@ class _Probe:
 
     def run(self) -> None:
         self._tell("stage", "import")
-        opened, make_s = self._opened()
+        opened, make_s, cpu_share = self._opened()
         loader = opened if is_loader(opened) else None
         dataset = opened if loader is None else loader.dataset
-        making = making_of(dataset, make_s)
+        making = replace(making_of(dataset, make_s), cpu_share=cpu_share)
         self._tell("part", "making", making)
         facts = None if loader is None else facts_of(loader)
         self._tell("part", "loader", facts)
@@ -117,30 +122,39 @@ class _Probe:
         self._tell("stage", "batch")
         batch = None
         if facts is None or facts.batch_size is not None:
-            batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
+            given = None if loader is None else collate_of(loader)
+            batch = try_batch(kept, given, self._clock)
             self._tell("part", "batch", batch)
-            if (facts is None or facts.engine == "process") and time.monotonic() < self._end_s - _HANDOVER_S:
-                self._tell("part", "handover_s", handover_s(len(kept)) or GUESSED_HANDOVER_S)
+            if batch is not None and batch.not_picklable is None and time.monotonic() < self._end_s - _CARRY_S:
+                collate = collate_for(kept, given)
+                carry = partial(carried_s, engine="process" if facts is None else facts.engine)
+                self._tell("part", "carry_s", carry(kept, collate))
+                batch = with_carries(batch, kept, collate, carry, self._clock)
+                self._tell("part", "batch", batch)
         # A loader that was given, not named, may be running: what its epochs take is known already.
         if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
             self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
+        self._calibration.tick()
+        self._tell("part", "noise", self._calibration.noise())
         self._tell("stage", "threads")
         counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
-        until_s = self._until("threads")
+        until_s = max(self._until("threads"), time.monotonic() + _LEAST_THREADS_S)
         is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
         if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
+        self._tell("part", "noise", self._calibration.noise())
 
-    def _opened(self) -> tuple[Any, float]:
-        """Return what the user named or gave, and how long the user's own code took to make it."""
+    def _opened(self) -> tuple[Any, float, float]:
+        """Return what the user named or gave, how long the user's own code took to make it, and its computing share."""
         if not isinstance(self._source, str):
-            return self._source, 0.0
+            return self._source, 0.0, 1.0
         before = self._clock.now()
         with _imports_timed(self._clock) as spent:
             opened = open_object(self._source)
-        return opened, max(0.0, self._clock.since(before)[0] - spent[0])
+        whole_s, computed_s = self._clock.since(before)
+        return opened, max(0.0, whole_s - spent[0]), min(1.0, computed_s / whole_s)
 
     def _samples(
         self, dataset: Any, making: Making, facts: LoaderFacts | None
@@ -159,7 +173,9 @@ class _Probe:
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
         sampling = Sampling(ask, indices, size)
-        samples = sampling.run(self._until("samples"), self._clock, can_repeat=making.is_map)
+        samples = sampling.run(
+            self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
+        )
         # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
         drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
         self._tell("part", "samples", samples)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from random import Random
 from typing import Any
@@ -21,21 +22,36 @@ from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
 from feedline.system.process import seen_bytes
 from feedline.system.timing import Clock, on_threads
-from feedline.tune.measured import Samples, Threads, steady_growth
-from feedline.tune.probing.watching import Decodes, Opens, kept_open
+from feedline.tune.measured import Opened, Samples, Threads, steady_growth
+from feedline.tune.probing.noise import Calibration
+from feedline.tune.probing.watching import Decodes, Opens, kept_open, kept_overhead_s
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
 """Samples that may fail before one works. Then all are taken to fail."""
 _DEPTH = 16
-_LONG_LIST = 32
+LONG_LIST = 32
 """Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
 _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
+_OWN_SHARE = 1 / 6
+"""What is left to a sample of the time with files that are kept, at least: what keeping takes is known roughly."""
 _MADE_AGAIN = 8
+_MADE_AGAIN_MOST = 64
+_AGAIN_S = 0.1
+"""So many samples are made again, and up to the second number while they take no longer than that."""
+_REPEATS = 3
+"""How often a slow sample is made again, in turns with a usual one."""
 _THREADED_SAMPLES = 256
+_ROUND_S = 0.1
+_ROUNDS = 3
+"""Of all numbers of threads in turn, each of which takes so long or longer."""
+_SWITCH_S = 1.0
+"""How long a thread may keep the interpreter's lock while threads are timed: until it releases the lock by itself.
+Otherwise those that wait would wake up all the time to ask for it. On a busy machine they wait for a core then, which
+does not count."""
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
 Ask = Callable[[Any], Any]
@@ -63,7 +79,7 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, An
     elif isinstance(value, Mapping):
         for key, held in value.items():
             yield from leaves(held, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
+    elif isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
         for place, held in enumerate(value):
             yield from leaves(held, f"{name or 'sample'}[{place}]", depth + 1)
     else:
@@ -129,8 +145,10 @@ class Sampling:
         self.kept: list[Any] = []
         self._kept_bytes = 0
 
-    def run(self, until_s: float, clock: Clock, *, can_repeat: bool) -> Samples:
+    def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:
         """Make samples until a time on the clock of `time.monotonic`, or until there are enough.
+
+        Between them `calibration` looks how much the machine disturbs.
 
         Raises DatasetFailed: every sample raised, or there is none.
         """
@@ -142,6 +160,8 @@ class Sampling:
                 break
             if not self._one(index, run, clock):
                 break
+            if calibration is not None:
+                calibration.tick()
             if opens is not None:
                 opens.sample()
             elif run.seconds:  # only now is everything imported that samples need
@@ -156,8 +176,13 @@ class Sampling:
         again_s = functools.partial(self._usual_s, run.indices, clock)
         kept_open_s = None
         if opened and can_repeat:
-            with kept_open():
+            with kept_open() as reads:
                 kept_open_s = again_s()
+                overhead_s = sum(kept_overhead_s(file, reads, clock) for file in opened)
+            if kept_open_s is not None:
+                kept_open_s = max(kept_open_s - overhead_s, _OWN_SHARE * kept_open_s)
+            opened = tuple(_with_reads(file, *reads.get(file.path, ("", ""))) for file in opened)
+        lengths, length_field = _varying(run.lengths)
         decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
@@ -169,12 +194,14 @@ class Sampling:
             opened=opened,
             kept_open_s=kept_open_s,
             decoded=decoded,
-            lengths=_varying(run.lengths),
+            lengths=lengths,
+            length_field=length_field,
             growth=steady_growth(run.memory),
         )
 
     def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
         """Make a sample; returns False if there are no more."""
+        process_s = time.process_time()
         before = clock.now()
         try:
             sample = self._ask(index)
@@ -185,6 +212,8 @@ class Sampling:
             run.failure = run.failure or f"sample {index!r:.40}:\n{users_traceback(exc)}"
             return run.failed < _MOST_FAILURES or bool(run.seconds)
         seconds, computed = clock.since(before)
+        # Other threads may compute while this one waits for them: an event loop's, or a library's.
+        computed = max(computed, time.process_time() - process_s)
         run.seconds.append(seconds)
         run.shares.append(min(1.0, computed / seconds))
         run.indices.append(index)
@@ -199,24 +228,34 @@ class Sampling:
         return True
 
     def _again(self, run: _Run, until_s: float, clock: Clock) -> Iterator[tuple[str, float]]:
-        """Make the slowest samples again, and yield the shorter of their two times."""
+        """Make the slowest samples again, and yield the shortest of their times.
+
+        In turns with a usual sample: if that takes as long now, the machine is slow, and the sample is left out.
+        """
         usual = float(np.median(run.seconds))
-        order = np.argsort(run.seconds)[::-1][:8].tolist()
-        for place in order:
+        order = np.argsort(run.seconds)[::-1]
+        usual_index = run.indices[order[len(order) // 2]]
+        for place in order[:_MADE_AGAIN].tolist():
             first, index = run.seconds[place], run.indices[place]
             if first < _SLOW * usual or time.monotonic() + first > until_s + 1:
                 return
-            before = clock.now()
+            times: dict[bool, list[float]] = {True: [first], False: []}
             try:
-                self._ask(index)
-            except Exception:  # it worked before; how often it fails is told elsewhere
+                for which, is_slow in [(usual_index, False), (index, True)] * _REPEATS:
+                    before = clock.now()
+                    self._ask(which)
+                    times[is_slow].append(clock.since(before)[0])
+            except Exception:  # it worked before; how often samples fail is another finding
                 continue
-            yield f"{index!r:.40}", min(first, clock.since(before)[0])
+            if min(times[True]) > _SLOW / 2 * float(np.median(times[False])):
+                yield f"{index!r:.40}", min(times[True])
 
     def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
         """Make some samples again; returns the median of their times, None if one fails."""
-        times = []
-        for index in indices[:_MADE_AGAIN]:
+        times: list[float] = []
+        for index in indices[:_MADE_AGAIN_MOST]:
+            if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
+                break
             before = clock.now()
             try:
                 self._ask(index)
@@ -224,6 +263,10 @@ class Sampling:
                 return None
             times.append(clock.since(before)[0])
         return float(np.median(times))
+
+
+def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
+    return replace(file, mode=mode, read_by=read_by)
 
 
 def size_of(sample: Any) -> int:
@@ -256,33 +299,44 @@ def _nothing_came(run: _Run) -> DatasetFailed:
     )
 
 
-def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[int, ...]:
-    """Return the lengths of the largest field whose samples differ in length."""
-    differing = [found for found in lengths.values() if len({length for length, _ in found}) > 1]
-    largest = max(differing, key=lambda found: sum(size for _, size in found), default=[])
-    return tuple(length for length, _ in largest)
+def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[tuple[int, ...], str]:
+    """Return the lengths of the largest field whose samples differ in length, and its name."""
+    differing = [(name, found) for name, found in lengths.items() if len({length for length, _ in found}) > 1]
+    name, largest = max(differing, key=lambda pair: sum(size for _, size in pair[1]), default=("sample", []))
+    return tuple(length for length, _ in largest), name
 
 
 def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
-    """Make the same samples on so many threads, in turn; each gets an equal part of the time."""
-    rates: dict[int, float] = {}
-    failure, helped = "", 1.0
+    """Make the same samples on so many threads, in turns, several times over if there is time; medians count."""
+    rates: dict[int, list[float]] = {}
+    awake: dict[int, list[float]] = {}
+    helped: list[float] = []
+    failure = ""
     some = indices[:_THREADED_SAMPLES]
-    for place, count in enumerate(counts):
-        left_s = (until_s - time.monotonic()) / (len(counts) - place)
-        if left_s <= 0:
-            break
-        firsts = [number * len(some) // count for number in range(count)]
-        calls = [_maker(ask, itertools.cycle(some[first:] + some[:first])) for first in firsts]
-        computed_s = time.process_time()
-        made = on_threads(calls, time.monotonic() + left_s)
-        failure = failure or ("" if made.failure is None else users_traceback(made.failure))
-        if not made.rate:
-            break
-        rates[count] = made.rate
-        if count == 1:
-            helped = (time.process_time() - computed_s) / max(made.computed_s, 1e-6)
-    return Threads(rates, helped, failure)
+    rounds = max(1, min(_ROUNDS, int((until_s - time.monotonic()) / (_ROUND_S * len(counts)))))
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        for place, count in enumerate(counts * rounds):
+            left_s = (until_s - time.monotonic()) / (rounds * len(counts) - place)
+            if left_s <= 0 or failure:
+                break
+            firsts = [number * len(some) // count for number in range(count)]
+            calls = [_maker(ask, itertools.cycle(some[first:] + some[:first])) for first in firsts]
+            computed_s = time.process_time()
+            made = on_threads(calls, time.monotonic() + left_s)
+            failure = "" if made.failure is None else users_traceback(made.failure)
+            if made.rate:
+                rates.setdefault(count, []).append(made.rate)
+                awake.setdefault(count, []).append(made.awake)
+            if count == 1:
+                helped.append((time.process_time() - computed_s) / max(made.computed_s, 1e-6))
+    finally:
+        sys.setswitchinterval(switch_s)
+    if 1 not in rates:
+        return Threads({}, failure=failure)
+    usual, awake_usual = ({count: float(np.median(of)) for count, of in found.items()} for found in (rates, awake))
+    return Threads(usual, float(np.median(helped)), failure, awake_usual)
 
 
 def _maker(ask: Ask, indices: Iterator[Any]) -> Callable[[], Any]:

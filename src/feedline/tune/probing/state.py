@@ -165,7 +165,7 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
     try:
         pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
     except _TooLong:
-        return {"pickle_s": clock.since(before)[0], "pickle_bytes": file.tell()}
+        return _timed(clock, before, file.tell())
     except Exception as exc:  # also what the user's own __getstate__ raises
         failure = what_fails(dataset, "dataset")
         if failure is None:  # of multiprocessing: such objects are sent only to a process that is being started
@@ -177,4 +177,9 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
     except Exception as exc:
         told = f"The pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
         return {"not_picklable": told, "pickle_advice": "Correct its __setstate__ or __reduce__."}
-    return {"pickle_s": clock.since(before)[0], "pickle_bytes": file.tell()}
+    return _timed(clock, before, file.tell())
+
+
+def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, Any]:
+    seconds, computed = clock.since(before)
+    return {"pickle_s": seconds, "pickle_bytes": size, "pickle_cpu_share": min(1.0, computed / seconds)}

@@ -85,7 +85,9 @@ class Opens:
             for path, count in self._by_samples.most_common(8)
             if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
         ]
-        return tuple(Opened(path, count, self._again_s(path, read, clock), read) for path, count in often)
+        return tuple(
+            Opened(path, count, self._again_s(path, read, clock), read, self._how[path]) for path, count in often
+        )
 
     def _again_s(self, path: str, size: int, clock: Clock) -> float:
         """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
@@ -111,10 +113,15 @@ class Opens:
 
 
 @contextmanager
-def kept_open() -> Iterator[None]:
-    """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before."""
+def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
+    """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before.
+
+    Yields, by the path of each file that `open` has opened, its mode and how it is read: in "lines", as a "whole", or
+    in parts, which is an empty text.
+    """
     # Any: functions of other libraries, what they open, and their arguments.
     kept: dict[str, Any] = {}
+    reads: dict[str, tuple[str, str]] = {}
 
     def once(name: str, function: Callable[..., Any], keep: Callable[[Any], Any]) -> Callable[..., Any]:
         def opened(*args: Any, **options: Any) -> Any:
@@ -125,32 +132,113 @@ def kept_open() -> Iterator[None]:
             key = f"{name} {args!r} {options!r}"
             if key not in kept:
                 kept[key] = keep(function(*args, **options))
-            return kept[key]() if name == "open" else kept[key]
+            if name != "open":
+                return kept[key]
+            where = os.path.abspath(os.fsdecode(path))
+            reads.setdefault(where, (mode, ""))
+            return kept[key](lambda how: reads.update({where: (mode, how)}))
 
         return opened
 
+    def parsed_once(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(file: Any, **options: Any) -> Any:
+            if not isinstance(file, _Text) or options:
+                return original(file, **options)
+            key = f"json {id(file.lines)}"  # of one file, for as long as it is kept
+            if key not in kept:
+                kept[key] = original(file)
+            return kept[key]
+
+        return load
+
     places = [(builtins, "open", _content), (io, "open", _content), (np, "load", lambda array: array)]
     places += [(sys.modules[name], kind, _Open) for name, kind in _OPENING if name in sys.modules]
-    originals = [getattr(module, name) for module, name, _ in places]
+    originals, parse = [getattr(module, name) for module, name, _ in places], json.load
     try:
         for (module, name, keep), original in zip(places, originals, strict=True):
             setattr(module, name, once(name, original, keep))
-        yield
+        json.load = parsed_once(parse)
+        yield reads
     finally:
+        json.load = parse
         for (module, name, _), original in zip(places, originals, strict=True):
             setattr(module, name, original)
+
+
+def kept_overhead_s(file: Opened, reads: dict[str, tuple[str, str]], clock: Clock) -> float:
+    """Return how long it takes to open and read a file that is kept: a dataset that keeps it does not even that."""
+    mode, read_by = reads.get(file.path, ("r", ""))
+
+    def again() -> None:
+        if file.how == "h5py":
+            sys.modules["h5py"].File(file.path, "r").close()
+        elif file.how == "sqlite3":
+            sys.modules["sqlite3"].connect(file.path).close()
+        elif file.path.endswith(".npy"):
+            np.load(file.path)
+        else:
+            with open(file.path, mode) as opened:
+                if read_by == "lines":
+                    opened.readlines()
+                elif read_by == "whole" and file.path.endswith(".json"):
+                    json.load(opened)
+
+    try:
+        return usual_s(again, clock)
+    except Exception:  # of whatever library: it is gone, or cannot be read like that
+        return 0.0
 
 
 _OPENING = (("h5py", "File"), ("sqlite3", "connect"))
 
 
-def _content(file: Any) -> Callable[[], Any]:
-    """Return what opens the content of a file again, from memory."""
+def _content(file: Any) -> Callable[[Callable[[str], None]], Any]:
+    """Return what opens the content of a file again, from memory, and notes how it is read."""
     with file:
         if os.fstat(file.fileno()).st_size > _READ_ONCE:
             raise OSError("The file is too large to be kept")
         content = file.read()
-    return lambda: io.StringIO(content) if isinstance(content, str) else io.BytesIO(content)
+    if isinstance(content, str):
+        lines = io.StringIO(content).readlines()
+        return lambda note: _Text(content, lines, note)
+    return lambda note: _Bytes(content, note)
+
+
+class _Text(io.StringIO):
+    """The content of a text file. Its lines are split once for all."""
+
+    def __init__(self, content: str, lines: list[str], note: Callable[[str], None]) -> None:
+        super().__init__(content)
+        self.lines = lines
+        self._note = note
+
+    def readlines(self, hint: int | None = -1, /) -> list[str]:  # type: ignore[override]  # as io.StringIO's own
+        if self.tell() or (hint or 0) > 0:
+            return super().readlines(-1 if hint is None else hint)
+        self._note("lines")
+        self.seek(0, os.SEEK_END)
+        return list(self.lines)
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a plain iterator, as `for` needs it
+        return iter(self.readlines())
+
+    def read(self, size: int | None = -1, /) -> str:
+        if size is None or size < 0:
+            self._note("whole")
+        return super().read(size)
+
+
+class _Bytes(io.BytesIO):
+    """The content of a file of bytes."""
+
+    def __init__(self, content: bytes, note: Callable[[str], None]) -> None:
+        super().__init__(content)
+        self._note = note
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if (size is None or size < 0) and not self.tell():
+            self._note("whole")
+        return super().read(size)
 
 
 class _Open:
