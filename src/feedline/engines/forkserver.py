@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,8 @@ class Preloading:
         self._pid = pid
         self._was_running = was_running
         self._file = file
+        if file is not None:
+            weakref.finalize(self, file.close)  # also where no worker could be started, and nothing is reported
 
     def report(self) -> None:
         """Log what every worker has to import for itself.

@@ -30,6 +30,7 @@ def run(
     period = Period(
         100, 3200, seconds, sum(waits.values()) / seconds, waits=waits, worker_utilisation=used, body=steady(body_s),
         data_bytes=100 * MIB, stages={"fetch": steady(busy_s), **rest.pop("stages", {})},
+        cpu_s=rest.pop("cpu_s", None),
     )  # fmt: skip
     counters = {**COUNTERS, "workers": workers, **rest.pop("counters", {})}
     settings = {**SETTINGS, "engine": "process" if workers else "inline", **rest.pop("settings", {})}
@@ -105,11 +106,11 @@ def test_of_few_batches_only_faults_are_told() -> None:
     [(0.1, "too-few-workers", "workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
 )
 def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
-    computing: float | None, name: str, fix: str, monkeypatch: pytest.MonkeyPatch
+    computing: float | None, name: str, fix: str
 ) -> None:
     """By their CPU time, where that was measured: nothing is left to the reader."""
-    monkeypatch.setattr(Run, "computing", property(lambda _: computing))
-    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, room={"cores": 4}))
+    cpu_s = None if computing is None else computing * 0.8
+    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, room={"cores": 4}))
     assert finding.name == name
     assert fix in str(finding.fix)
     assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)

@@ -1,7 +1,7 @@
 """Row groups in memory, and rows of them as columns of a batch: taken, put in order, written where it is wanted.
 
 Columns of numbers are packed row by row. A batch in random order copies one piece of memory for each sample, and then
-one array for each column, instead of one piece for each sample and column. `benchmarks/w8_columns.py` measures it.
+one array for each column, instead of one piece for each sample and column.
 """
 
 from __future__ import annotations

@@ -279,8 +279,8 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     yield Finding(
         "stragglers",
         f"Training waits {share:.0%} of the time for batches that come out of turn.",
-        "See what the slowest samples have in common. Until then give the loader a seed=, so that idle workers take over "
-        "the work of late ones, or deliver batches as they come.",
+        "See what the slowest samples have in common. Until then give the loader a seed=, so that idle workers take "
+        "over the work of late ones, or deliver batches as they come.",
         "DataLoader(dataset, in_order=False)",
         gain=gain,
         evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to be fetched, "
@@ -323,7 +323,7 @@ def _too_few(run: Run) -> Iterator[Finding]:
             f"{problem} on {counted(run.cores, 'core')}.",
             "Make samples cheaper: the doctor tries the dataset and says what takes long.",
             "feedline doctor module:dataset",
-            gain=run.gain(workers=needed),
+            gain=run.gain(saved_s=period.make_s),
             evidence=evidence,
         )
         return
