@@ -153,9 +153,7 @@ def test_two_runs_are_equal_with_other_start_methods(method: str) -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(
-    "dataset", [Late(), WithKey(), WithRandom(), WithOnePerWorker()], ids=lambda each: type(each).__name__
-)
+@pytest.mark.parametrize("dataset", [Late(), WithKey(), WithRandom()], ids=lambda each: type(each).__name__)
 def test_with_a_seed_a_late_sample_changes_nothing(dataset: Late) -> None:
     found, _ = run(DataLoader, dataset, seed=3)
     expected, _ = run(DataLoader, dataset, seed=3, num_workers=0, multiprocessing_context=None)
