@@ -6,8 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test files at a time: one more than there are cores keeps them busy.
-JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
+# Test files at a time: two more than there are cores, since many tests wait.
+JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)))
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
 # every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests import program_server
 
 PROGRAM = """
@@ -75,6 +77,7 @@ def test_a_process_that_dies_between_tests_is_not_passed_over(tmp_path: Path) ->
     assert "a process ended with exit code 3 while it ran no test" in text
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_imported_is_an_error_and_the_others_run(tmp_path: Path) -> None:
     (tmp_path / "test_d.py").write_text("import a_module_that_is_nowhere")
     code, text = run_pytest(tmp_path, "-k", "whole")

@@ -139,6 +139,7 @@ def test_any_other_dataset() -> None:
     assert len(DataLoader(train)) == len(DataLoader(test)) == 6
 
 
+@pytest.mark.slow
 def test_datasets_of_feedline(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n")
     rows = CSVDataset(tmp_path / "a.csv", ("x", "y"), types={"x": "float32"})

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from PIL import Image
 
 from feedline.bench.chart import Line, Panel, Point, draw, write
@@ -40,6 +41,7 @@ def test_nothing_but_zero_can_be_drawn() -> None:
     assert "polyline" in draw("", [zero])
 
 
+@pytest.mark.slow
 def test_a_png_has_what_the_svg_has(tmp_path: Path) -> None:
     lines = [Line("torch", points(100, 90, 180, 350)), Line("feedline/process", points(120, 100, 210, 400))]
     panel = Panel("Throughput", "workers", "samples/s", lines, level=(450.0, "needed"), marked=("torch", 4))

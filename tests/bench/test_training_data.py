@@ -9,6 +9,7 @@ from feedline.bench.training_data import ByHand, write_images
 from feedline.datasets import ImageFolder, TarDataset
 
 
+@pytest.mark.slow
 def test_the_same_images_lie_in_a_folder_and_in_shards(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("cv2")

@@ -44,6 +44,7 @@ def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["side"]: row for row in rows if row["kind"] == "summary"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags", "figure", "loaders"),
     [
@@ -184,6 +185,7 @@ def test_lmdb(values: str, tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("against", ["pandas", "csv"])
 def test_csv(against: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
@@ -251,6 +253,7 @@ def test_remote(tmp_path: Path) -> None:
     assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("against", "fits"), [("pyarrow", "quarter"), ("datasets", "unpacked"), ("same object", "all")]
 )
@@ -273,6 +276,7 @@ def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
+@pytest.mark.slow
 def test_columns(tmp_path: Path) -> None:
     flags = ["--samples", "1100", "--batch-size", "4", "--data", str(tmp_path), "--sample", "text"]
     for form in ("map", "stream"):
@@ -301,6 +305,7 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["feedline"]["ratios"]["torch"]["first_ms"]["median"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
 def test_state_cost(tmp_path: Path) -> None:
     found = summaries(rows_of("state_cost", [*BRIEF, "--sizes", "2000", "--workers", "0", "--steps", "3"], tmp_path))
@@ -334,6 +339,7 @@ def test_retention(tmp_path: Path) -> None:
 HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.w12_retention").CASES))
 def test_programs_that_keep_something(case: str) -> None:
     measure = importlib.import_module("benchmarks.w12_retention").measure

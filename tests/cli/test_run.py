@@ -59,6 +59,7 @@ def test_what_follows_two_dashes_is_the_program(program: Path) -> None:
     assert (code, out) == (1, f"feedline.loader.torch {SQUARES} ['--'] __main__\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
 def test_processes_that_the_program_starts_get_feedlines_loader(tmp_path: Path, start: str) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)

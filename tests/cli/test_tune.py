@@ -66,6 +66,7 @@ def test_no_workers_for_a_slow_training_step() -> None:
     one_of_several(check)
 
 
+@pytest.mark.slow
 def test_a_loader() -> None:
     done = tuned(f"{OWN}:loader", "--seconds", 4, "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,6 +75,7 @@ def test_a_loader() -> None:
     assert told["code"].endswith("# and the other arguments of your loader, as they are")
 
 
+@pytest.mark.slow
 def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
     done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0

@@ -40,6 +40,7 @@ for batch in DataLoader(Sleeping(), batch_size=5, sampler=again_and_again, num_w
 """
 
 
+@pytest.mark.slow
 def test_settings_are_tried_on_a_program(tmp_path: Path) -> None:
     done = tuned(tmp_path, TRAINS, "--seconds", 8, "--json", words=("--epochs", "3"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -88,6 +89,7 @@ def test_programs_that_cannot_be_tuned(tmp_path: Path, program: str, status: int
     assert before in "\n".join(more)
 
 
+@pytest.mark.slow
 def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> None:
     program = """
     class RaisingInWorkers(Ready):

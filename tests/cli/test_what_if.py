@@ -32,6 +32,7 @@ def test_a_change_of_nothing_but_the_order_is_a_change(file: str, capsys: pytest
     assert "predicted" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(120)
     recording.settings |= {"cores": 4, "local_ranks": 1}
@@ -43,6 +44,7 @@ def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFix
     assert out.count("share 4 cores") == 1
 
 
+@pytest.mark.slow
 def test_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--workers", "0", "--step", "50ms", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -96,6 +96,7 @@ def batches(draw: st.DrawFn) -> list[Any]:
     return draw(column(2))
 
 
+@pytest.mark.slow
 @given(batches())
 def test_numpy_batches_equal_torchs(samples: list[Any]) -> None:
     assert same(to_numpy(samples), default_collate(samples))

@@ -40,6 +40,7 @@ def test_long_passes_are_fine() -> None:
     assert told([(10.0, 0.5)] * 300) == []
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_iterated_again_and_again_tells_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "_LOST_S", 0.0)
     monkeypatch.setattr(counters, "_SHARE", 0.0)

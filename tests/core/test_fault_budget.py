@@ -298,6 +298,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(150))
 @given(cases())
 def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:

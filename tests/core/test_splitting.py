@@ -41,6 +41,7 @@ class Readers(Rows):
         return index, info.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
 def test_the_batches_are_the_same_as_unsplit(parts: int, batch_size: int) -> None:

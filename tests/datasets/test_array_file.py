@@ -327,6 +327,7 @@ class TestDamage:
             ArrayDataset(tmp_path / "x.npz", "x")
 
 
+@pytest.mark.slow
 def test_batches_are_those_of_torch_s_loader(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", image=IMAGES, label=LABELS)
     source: Any = ArrayDataset(tmp_path / "x.npz", ("image", "label"))

@@ -538,6 +538,7 @@ def test_what_cannot_be_tried_again_gets_the_last_word_of_the_policy(shard: Any)
     assert all_of(loader) == [number for number in whole if number != 5]
 
 
+@pytest.mark.slow
 def test_a_failure_in_one_worker_moves_nothing(tmp_path: Path) -> None:
     whole = all_of(feedline.Loader(mix([Numbers(0), Numbers(100)]), 3))
     policy = Retry(2, then="skip", wait_s=0)
@@ -694,6 +695,7 @@ def test_the_size_of_such_a_mixture_is_that_of_all_parts(monkeypatch: pytest.Mon
     assert max(maps.values()) - min(maps.values()) <= 1  # passes are gone through together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_such_a_mixture_is_resumed(workers: int) -> None:
     def make() -> feedline.Loader:

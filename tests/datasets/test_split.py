@@ -87,6 +87,7 @@ def test_groups_stay_together(groups: list[int], fractions: list[float], seed: i
         assert abs(len(part) - fraction * len(groups)) <= largest
 
 
+@pytest.mark.slow
 def test_every_sample_is_as_likely_in_every_part() -> None:
     counts = np.zeros(10)
     classes = np.zeros(10)

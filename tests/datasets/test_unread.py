@@ -152,6 +152,7 @@ def test_the_line_for_json_lines_runs(tmp_path: Path, name: str) -> None:
     assert batch["number"].tolist() == list(range(300))
 
 
+@pytest.mark.slow
 def test_json_lines_become_parquet_as_advised(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(LINES))

@@ -86,6 +86,7 @@ def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
     folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     assert bool((out[5] == 7).all())  # nobody's row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_box_may_begin_and_end_anywhere_in_a_pixel(device: str) -> None:
     lines, columns = torch.meshgrid(torch.arange(90), torch.arange(120), indexing="ij")

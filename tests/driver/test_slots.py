@@ -175,6 +175,7 @@ def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_
     assert [slots.unpack(parcel)[0].tolist() for parcel in parcels] == [[number] * 3 for number in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FakeTensorMode, torch.inference_mode])
 def test_what_was_unpacked_ahead_is_made_anew_where_tensors_are_others(mode: Callable[[], Any]) -> None:
     slots, results = small_results()

@@ -73,6 +73,7 @@ def test_the_surplus_is_dropped(folder: Path, world_size: int, workers: int) -> 
         assert state["epoch"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_that_have_none_left_repeat_their_first_batch(folder: Path, world_size: int, workers: int) -> None:
@@ -104,6 +105,7 @@ def resume(rank: int, world_size: int, folder: Path, shard: str, state: Any, ste
     return found, feedline.merge_states(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", ["drop", "pad"])
 def test_other_ranks_go_on_and_end_together(folder: Path, shard: str) -> None:
     before = run_ranks(2, folder, resume, shard, None, 4)
@@ -139,6 +141,7 @@ def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -
     return own, whole[steps:], found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_of_when_ranks_repeat_batches(folder: Path, workers: int) -> None:
     reports = run_ranks(2, folder, stop_while_padding, workers)
@@ -159,6 +162,7 @@ def drop_in(rank: int, world_size: int, folder: Path) -> Any:
     return found, epochs
 
 
+@pytest.mark.slow
 def test_the_drop_in_with_processes_and_virtual_epochs(folder: Path) -> None:
     first, second = run_ranks(2, folder, drop_in)
     assert first == second

@@ -201,6 +201,7 @@ def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, cwd=folder)
 
 
+@pytest.mark.slow
 def test_a_program_that_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
     """With -S, Python itself has no site-packages: the program says where everything is, in relative folders too."""
     (tmp_path / "src").mkdir()
@@ -232,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "text", "advice"),
     [
@@ -260,6 +262,7 @@ def test_what_the_server_has_not_imported_is_logged_once(
     assert advice in line
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_the_environment_and_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
     (tmp_path / "counted.py").write_text(COUNTED)
     ran = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")

@@ -79,6 +79,7 @@ def test_work_that_needs_little_is_never_interrupted(every_s: float) -> None:
     assert (bench.paper.trims, bench.paper.walks) == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", [0.001, 0.05, 2.0])
 def test_work_that_needs_much_is_interrupted_once(every_s: float) -> None:
     bench = Bench(Paper())
@@ -265,12 +266,14 @@ def falls_to(most: int, own: Callable[[], int]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fork", "portable", "forkserver"])
 def test_a_worker_gives_back_what_a_spike_needed_while_it_works(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with past_the_spike(engine, monkeypatch) as (batches, _, before):
         assert falls_to(before + ALLOWED, lambda: int(next(batches)[0, 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fork", "portable", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_gives_back_what_a_spike_needed_while_it_waits(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "_LOOK_S", 1e9)  # it would do so at work, too

@@ -41,6 +41,7 @@ class Remembering:
         return samples, self.kept[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "thread", "fork", "forkserver", "spawn"])
 def test_no_memory_for_batches_is_dumped(engine: str) -> None:
     options: dict[str, Any] = {"engine": engine, "workers": 0 if engine == "inline" else 1}

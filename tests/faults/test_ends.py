@@ -157,6 +157,7 @@ for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["close", "delete"])
 def test_workers_are_gone_whatever_they_are_stuck_in(way: str) -> None:
     with running(STUCK_SAMPLES + STUCK, way) as program:
@@ -182,6 +183,7 @@ say(*worker_pids())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_although_its_workers_are_stuck(end: str, engine: str) -> None:
@@ -383,6 +385,7 @@ ACTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
 def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind: str) -> None:
     acts = ACTS[kind] + ON_THREADS

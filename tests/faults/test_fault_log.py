@@ -218,6 +218,7 @@ def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
     return [(fault.index, fault.action, fault.epoch, fault.replacement) for fault in log]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
@@ -271,6 +272,7 @@ def test_a_resumption_with_a_sampler_of_another_kind(loader_kind: str) -> None:
         assert batches_of(resumed) == whole[number:]
 
 
+@pytest.mark.slow
 @one_of_both
 def test_a_resumption_in_no_order(loader_kind: str) -> None:
     """Each sample that works comes once, before or after."""
@@ -319,6 +321,7 @@ def test_a_resumption_of_a_stream_at_every_batch(
         assert facts_of(resumed.faults) == facts_of(whole.faults)
 
 
+@pytest.mark.slow
 @the_other_of_both
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 def test_a_resumption_among_deaths(loader_kind: str) -> None:

@@ -81,6 +81,7 @@ def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
         check(program)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate", finalizes=True) as program:

@@ -323,6 +323,7 @@ def kept_batches(loader: Any, count: int) -> Iterator[Any]:
             del oldest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0, 2_000_000, 8_000_000])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_memory_budget_bounds_the_arena(kind: str, engine: str, budget: int, sizes: str) -> None:

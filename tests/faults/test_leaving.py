@@ -72,6 +72,7 @@ next(batches)
 """
 
 
+@pytest.mark.slow
 def test_threads_that_are_stuck_for_good_do_not_keep_a_program_alive() -> None:
     with running(STUCK_THREADS, finalizes=True) as program:
         assert program.end() == 0

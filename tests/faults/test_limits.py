@@ -145,6 +145,7 @@ def test_a_batch_of_thousands_of_tensors_travels_without_a_slot(monkeypatch: pyt
         assert batch[4999].tolist() == [4999] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("memory_budget", [None, 0, 100_000])
 def test_all_batches_may_be_kept(engine: EngineName, memory_budget: int | None) -> None:

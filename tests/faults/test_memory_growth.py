@@ -91,6 +91,7 @@ def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, pe
     loader.close()
 
 
+@pytest.mark.slow
 @the_other_of_both
 def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     most = limit_for(loader_kind)
@@ -116,6 +117,7 @@ class Refilling(Augmented):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 @one_of_both
 def test_a_copy_of_inherited_memory_is_a_workers_own(loader_kind: str) -> None:
     """As when the heap that a worker is forked with has room: it grows, and the system shows it as large as before."""
@@ -137,6 +139,7 @@ def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
     assert ballast[0] == 1
 
 
+@pytest.mark.slow
 @the_other_of_both
 @pytest.mark.parametrize("shard", [True, False])
 def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> None:
@@ -160,6 +163,7 @@ def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
     assert loader.stats()["recycled_workers"] == 0
 
 
+@pytest.mark.slow
 @the_other_of_both
 def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
@@ -177,6 +181,7 @@ def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkey
     assert caught[0].filename == __file__
 
 
+@pytest.mark.slow
 @one_of_both
 def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
@@ -216,6 +221,7 @@ class ToldLeaking(Leaking):
         return index + self.extra
 
 
+@pytest.mark.slow
 @one_of_both
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_method: str) -> None:
@@ -229,6 +235,7 @@ def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_
     loader.close()
 
 
+@pytest.mark.slow
 @the_other_of_both
 def test_deaths_and_recycling_do_not_disturb_each_other(loader_kind: str, tmp_path: Path) -> None:
     class LeakingAndDeadly(Leaking):

@@ -105,6 +105,7 @@ def checked(parts: Any) -> Any:
     return parts
 
 
+@pytest.mark.slow
 def test_collecting_labels_keeps_no_images(engine: str) -> None:
     before = at_first()
     labels = []
@@ -117,6 +118,7 @@ def test_collecting_labels_keeps_no_images(engine: str) -> None:
     assert memory() - before < WINDOW_BYTES + CONSTANT
 
 
+@pytest.mark.slow
 def test_loader_of_arrays_keeps_no_images_either(engine: str) -> None:
     workers = 0 if engine == "inline" else 2
     name: Any = "process" if engine == "portable" else engine  # one of the loader's
@@ -127,6 +129,7 @@ def test_loader_of_arrays_keeps_no_images_either(engine: str) -> None:
     assert memory() - before < WINDOW_BYTES + CONSTANT
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_kept_keeps_no_image(engine: str) -> None:
     before = at_first()
     masks = [checked(parts)[1] for parts in make(engine)]
@@ -152,6 +155,7 @@ def test_closed_loaders_leave_what_is_kept_and_no_more(engine: str) -> None:
     assert memory() - before < 1.25 * held / 10 + CONSTANT
 
 
+@pytest.mark.slow
 def test_another_loaders_workers_do_not_keep_what_a_closed_loader_had() -> None:
     first = make("process")
     batches = iter(first)
@@ -186,6 +190,7 @@ def test_a_few_large_batches_do_not_stay(name: EngineName) -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_with_a_budget_the_first_batch_is_measured_before_more_are_begun() -> None:
     loader = make("process", memory_budget=20 << 20, prefetch_factor=50)
     batches = iter(loader)
@@ -197,6 +202,7 @@ def test_with_a_budget_the_first_batch_is_measured_before_more_are_begun() -> No
     loader.close()
 
 
+@pytest.mark.slow
 def test_memory_of_a_batch_that_is_dropped_while_nothing_runs_goes_back_at_once(engine: str) -> None:
     before = at_first()
     loader = make(engine)
@@ -212,6 +218,7 @@ def test_memory_of_a_batch_that_is_dropped_while_nothing_runs_goes_back_at_once(
 Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=8, max_size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 @given(pattern=Keeping, length=st.integers(0, 25))
 @settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

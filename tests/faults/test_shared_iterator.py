@@ -322,6 +322,7 @@ def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batche
     loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 def test_closing_at_any_moment_of_an_epoch(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(8), 2, persistent=True, **on("thread", 1))

@@ -352,6 +352,7 @@ def program() -> Iterator[subprocess.Popen[str]]:
         running.kill()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait(program: subprocess.Popen[str]) -> None:
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"

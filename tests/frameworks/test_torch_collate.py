@@ -170,6 +170,7 @@ def arrays(draw: st.DrawFn, count: int) -> list[Any]:
     return [np.full(shape, number + 1).astype(dtype) for number in range(count)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(batches(), st.sampled_from(PLACES))
 def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: Any) -> None:

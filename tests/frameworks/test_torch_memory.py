@@ -182,6 +182,7 @@ class ReadOnly(torch.utils.data.Dataset[Any]):
         return array, index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
 def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: EngineName, workers: int) -> None:
     views = []

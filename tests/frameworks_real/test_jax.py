@@ -12,7 +12,7 @@ from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.slow
 
 need("jax")
 

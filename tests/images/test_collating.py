@@ -71,6 +71,7 @@ def arrays(loader: Any) -> NDArray[Any]:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [numpy_loader, torch_loader])
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
 def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, workers: int) -> None:

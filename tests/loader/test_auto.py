@@ -260,6 +260,7 @@ def test_a_process_that_may_have_no_children_makes_batches_itself() -> None:
     assert "may not start others" in log[0]
 
 
+@pytest.mark.slow
 def test_a_state_taken_while_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right after a decision there are workers that start, or that end what they have."""
     states: list[tuple[int, Any]] = []
@@ -328,6 +329,7 @@ def test_whoever_sets_the_number_has_that_number() -> None:
     assert (loader.num_workers, loader.stats()["workers"], loader.tuning) == (1, 1, None)
 
 
+@pytest.mark.slow
 def test_copies_and_pickles() -> None:
     loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto", engine="process")
     expected = batches_of(DataLoader(Drawing(40), batch_size=4, seed=0))

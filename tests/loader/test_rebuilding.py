@@ -119,6 +119,7 @@ def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader._shared_out() is loader
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     node = pytest.importorskip("datasets.distributed")

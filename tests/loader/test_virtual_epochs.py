@@ -31,6 +31,7 @@ def chain(loader: Loader, count: int, **options: Any) -> list[list[int]]:
     return epochs_of(loader, count, 1, **options)[0]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(15))
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6))
 def test_every_epoch_has_its_batches_all_of_them_full_and_they_follow_each_other(

@@ -45,6 +45,7 @@ def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], se
     assert period_of(pieces, 2) == period_of(folded(first + second), 2)
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # other tests may run
 @given(ROWS, ROWS)
 def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:

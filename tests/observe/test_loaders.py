@@ -441,6 +441,7 @@ def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) -> None:
     if engine in ("inline", "thread") and start == "spawn":
@@ -538,6 +539,7 @@ def torch() -> Any:
     return torch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["inline", "thread", "process"])
 def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
     options = {} if workers == "inline" else {"num_workers": 2, "engine": workers}

@@ -223,6 +223,7 @@ def test_several_may_record_at_once() -> None:
     assert loop.rows < before + 100, "nobody records any more"
 
 
+@pytest.mark.slow
 def test_what_is_kept_does_not_grow() -> None:
     observer = Observer()
 

@@ -205,6 +205,7 @@ def test_json_that_python_cannot_read(text: str, message: str, tmp_path: Path) -
         Recording.load(tmp_path / "run.json")
 
 
+@pytest.mark.slow
 def test_no_more_is_unpacked_than_a_recording_has(tmp_path: Path) -> None:
     (tmp_path / "run.json.gz").write_bytes(gzip.compress(b" " * (1 << 27), 1))
     tracemalloc.start()

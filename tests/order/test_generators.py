@@ -129,6 +129,7 @@ def test_one_worker_draws_what_none_would() -> None:
     assert rows(disturbed(loader_of("each", num_workers=1))) == rows(loader_of("each"))
 
 
+@pytest.mark.slow
 def test_workers_with_streams_of_their_own_draw_apart() -> None:
     def of(worker: int, size: int) -> list[bytes]:
         batches = [batch.clone() for batch in disturbed(loader_of("each", size, num_workers=2))]

@@ -23,6 +23,7 @@ def streaming(**options: Any) -> Any:
     return DataLoader(datasets.StatefulStream(12), batch_size=2, collate_fn=datasets.first_fields, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "every", "taken"), [(0, 1, None), (2, 1, None), (2, 3, None), (2, 3, 1), (2, 10, 1)]
 )
@@ -177,6 +178,7 @@ def test_a_worker_that_does_not_tell_is_told_of_as_it_was_last(kind: Any, happen
     assert second_epoch(kind, state) == second_epoch(kind)
 
 
+@pytest.mark.slow
 def test_no_state_is_told_if_nobody_knows_how_a_stream_began() -> None:
     """Worker 1 was left in the middle of an epoch, and does not answer."""
     loader = counting(CountingStream, never, prefetch_factor=1)

@@ -147,6 +147,7 @@ def test_the_first_rank_draws_as_if_it_were_alone(monkeypatch: pytest.MonkeyPatc
     assert [draws for _, *draws in alone[: len(first)]] == [draws for _, *draws in first]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_rank_draws_what_it_would_have(

@@ -170,6 +170,7 @@ def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
     assert refused < 12, "of 25 pairs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: Tail, shuffle: bool) -> None:
@@ -322,6 +323,7 @@ def test_lengths_of_shares_are_the_steps_that_are_taken() -> None:
             assert len(loader) == len(values(loader)), f"{world_size} ranks, {tail}"
 
 
+@pytest.mark.slow
 def test_dropping_the_last_batch_leaves_all_ranks_with_equal_steps() -> None:
     for world_size, n in itertools.product(WORLDS, range(1, 40, 6)):
         steps = {
@@ -448,6 +450,7 @@ def test_a_stream_of_workers_on_ranks_goes_on_elsewhere(monkeypatch: pytest.Monk
     assert before + union(go_through(resumed)) == Counter(range(STREAM_N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", [datasets.StatefulIteratorStream(STREAM_N), datasets.Stream(STREAM_N)])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_last_step_of_an_exact_stream_is_resumed_exactly(
@@ -536,6 +539,7 @@ def second_part(rank: int, world_size: int, folder: Path) -> Any:
     return count_together(loader, REAL_N), count_together(loader, REAL_N)
 
 
+@pytest.mark.slow
 def test_real_ranks_count_every_sample_once_and_go_on_in_another_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

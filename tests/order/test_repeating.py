@@ -121,6 +121,7 @@ def two_epochs(loader: Any, stops: tuple[int, ...]) -> Told:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("style", "every", "workers", "persistent"),
     [
@@ -161,6 +162,7 @@ def test_the_same_epoch_again(style: str, every: int, workers: int, persistent: 
     loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "persistent"), [("map", True), ("iterable", False)])
 def test_torchdata_agrees(style: str, persistent: bool) -> None:
     """The moments at which torchdata repeats an epoch are among those above."""
@@ -361,6 +363,7 @@ class Seldom(torch_data.IterableDataset[int]):
         self.step = state["step"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
 @pytest.mark.parametrize(
     ("every", "stop", "persistent"),

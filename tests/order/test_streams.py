@@ -248,6 +248,7 @@ def check_stream(make: Callable[[], Any], workers: int, every: int | None, stops
         assert numbers(resumed) == whole, "the epoch after it is a whole one"
 
 
+@pytest.mark.slow
 def test_a_resumption_of_a_resumption_goes_on() -> None:
     for workers, every in ((0, 1), (2, 2)):
 
@@ -392,6 +393,7 @@ def test_states_of_persistent_streams() -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_a_stream_that_drops_its_last_batch_goes_on() -> None:
     def loader() -> Any:
         return DataLoader(datasets.UnevenStream((7, 4)), batch_size=3, num_workers=2, drop_last=True)
@@ -459,6 +461,7 @@ class StatefulWhole(datasets.StatefulStream):
             yield self.at - 1, self.origin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_stream_goes_on_from_every_step_with_any_number_of_workers(name: str) -> None:
     def loader(workers: int, engine: EngineName | None = None) -> Any:

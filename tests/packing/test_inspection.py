@@ -70,6 +70,7 @@ def test_sizes_of_pictures(tmp_path: Path) -> None:
     assert "collate=list" in facts["line"]
 
 
+@pytest.mark.slow
 def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
     numbers = [None if number > 200 and number % 3 == 0 else number for number in range(400)]
     pq.write_table(pa.table({"id": range(400), "late": numbers}), tmp_path / "late.parquet")

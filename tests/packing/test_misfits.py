@@ -161,6 +161,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format_", "options"),
     [
@@ -184,6 +185,7 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, format_: str, opti
         assert counts == [options["samples_per_shard"]] * 3
 
 
+@pytest.mark.slow
 def test_workers_and_interruptions_change_nothing_about_them(tmp_path: Path) -> None:
     act = partial(pack, on_error="skip", format="hdf5", samples_per_shard=300)
     whole = act(Odd(ODD), tmp_path / "whole")

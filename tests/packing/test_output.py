@@ -40,6 +40,7 @@ def fill(output: Output, format_: str, first: int, stop: int) -> None:
     output.finish_shard(Summary(stop - first, "00"))
 
 
+@pytest.mark.slow
 @every_format
 def test_shards(tmp_path: Path, format_: str) -> None:
     output = output_in(tmp_path, format_)

@@ -234,6 +234,7 @@ def test_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, 
         pack([{"x": 1.5}], tmp_path / name, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
 def test_compression_of_hdf5(tmp_path: Path, compression: str) -> None:
     data = {"x": np.zeros((2000, 100))}
@@ -243,6 +244,7 @@ def test_compression_of_hdf5(tmp_path: Path, compression: str) -> None:
     assert small.size < plain.size / 5
 
 
+@pytest.mark.slow
 def test_the_disk_is_full(tmp_path: Path) -> None:
     """The limit on the size of files raises what a full disk does, and no disk has to be filled for it."""
     for format_ in FORMATS:

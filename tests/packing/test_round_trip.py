@@ -87,6 +87,7 @@ columns = st.one_of(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 @settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(values=columns, skips=st.booleans(), verify=st.booleans())

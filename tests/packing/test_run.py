@@ -51,6 +51,7 @@ def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -
     return tried
 
 
+@pytest.mark.slow
 @few
 def test_a_run_killed_at_some_point_is_gone_on_with(tmp_path: Path, format_: str) -> None:
     act = partial(pack, format=format_, samples_per_shard=37)
@@ -64,6 +65,7 @@ def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str)
     assert crash_everywhere(tmp_path, act, "out", iter(range(1, 10_000))) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_single_file_is_whole_or_not_there(tmp_path: Path, format_: str, every: int) -> None:
@@ -169,6 +171,7 @@ def stop_at(done: int) -> Any:
     return stop
 
 
+@pytest.mark.slow
 def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
     out, act = tmp_path / "out", partial(shards, format="hdf5")
     with pytest.raises(KeyboardInterrupt):
@@ -207,6 +210,7 @@ class MixedPictures(Mixed):
         return {"image": data + bytes([index]), "label": index}
 
 
+@pytest.mark.slow
 def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path) -> None:
     act = partial(pack, format="tar", samples_per_shard=9)
     whole = act(MixedPictures(), tmp_path / "whole")

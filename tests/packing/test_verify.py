@@ -24,6 +24,7 @@ def verify(path: Path) -> dict[str, Any]:
     return verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 def test_what_was_packed(tmp_path: Path, format_: str) -> None:
     packed = feedline.pack(Mixed(600), tmp_path / SINGLE[format_], format=format_, workers=0)

@@ -118,6 +118,7 @@ def test_persistent_workers_survive_a_failure(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
+@pytest.mark.slow
 def test_leaving_the_loop_at_a_failure_and_starting_again(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Failing(datasets.value_error, at=(3,)), batch_size=2)

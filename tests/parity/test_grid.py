@@ -231,6 +231,7 @@ def started(case: Case, method: str) -> Callable[[Side], object]:
     return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
 def test_forkserver(process_parity: Parity, name: str) -> None:
     process_parity.same(started(STARTED[name], "forkserver"))

@@ -59,6 +59,7 @@ def test_the_last_batch_is_kept_or_dropped(inline_parity: Parity, n: int, drop_l
     inline_parity.same(lambda side: list(side.loader(datasets.Counting(n), batch_size=3, drop_last=drop_last)))
 
 
+@pytest.mark.slow
 def test_the_interleaving_is_the_same_every_epoch(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Uneven((5, 1, 3)), batch_size=2, num_workers=3)

@@ -72,6 +72,7 @@ def test_leaving_an_iterable_dataset_early_with_persistent_workers(worker_parity
     worker_parity.same(code)
 
 
+@pytest.mark.slow
 def test_many_epochs_left_early(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(10), batch_size=2, shuffle=True)
@@ -80,6 +81,7 @@ def test_many_epochs_left_early(parity: Parity) -> None:
     parity.same(code)
 
 
+@pytest.mark.slow
 def test_an_exception_in_the_loop_leaves_the_loader_usable(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(10), batch_size=2)
@@ -167,6 +169,7 @@ def test_a_loop_over_a_loader_inside_a_loop_over_the_same_loader(parity: Parity)
     parity.same(code)
 
 
+@pytest.mark.slow
 def test_training_and_validation_loaders_in_turn(parity: Parity) -> None:
     def code(side: Side) -> object:
         train = side.loader(datasets.Squares(6), batch_size=2, shuffle=True)
@@ -181,6 +184,7 @@ def test_training_and_validation_loaders_in_turn(parity: Parity) -> None:
     parity.same(code)
 
 
+@pytest.mark.slow
 def test_several_persistent_loaders_at_once(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loaders = [

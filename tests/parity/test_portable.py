@@ -117,6 +117,7 @@ def test_persistent_workers_keep_their_dataset(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
+@pytest.mark.slow
 def test_two_loaders_at_once(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         first = build(side, datasets.Squares(8), batch_size=2)

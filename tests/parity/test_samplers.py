@@ -146,6 +146,7 @@ def test_a_generator_gives_torchs_order_over_epochs(parity: Parity, seed: int) -
     parity.same(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2**40])
 def test_the_global_seed_gives_torchs_order_over_epochs(parity: Parity, seed: int) -> None:
     def code(side: Side) -> object:
@@ -191,6 +192,7 @@ def test_a_given_generator_leaves_the_global_one_alone(parity: Parity) -> None:
     parity.same(code)
 
 
+@pytest.mark.slow
 def test_two_loaders_share_a_generator(parity: Parity) -> None:
     def code(side: Side) -> object:
         generator = seeded()

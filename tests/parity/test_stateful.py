@@ -186,6 +186,7 @@ def test_map_style_with_workers(name: str, stop: int | None) -> None:
     same_story(MAP_STYLE[name], stop, num_workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stop", "every"),
     [

@@ -55,6 +55,7 @@ def test_an_iterator_that_wraps_the_loaders_own(parity: Parity) -> None:
     parity.same(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_with_persistent_workers_the_wrapper_is_kept_and_reset(worker_parity: Parity, taken: int) -> None:
     def code(side: Side) -> object:

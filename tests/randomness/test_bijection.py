@@ -104,6 +104,7 @@ def test_all_orders_of_a_few_are_equally_likely(size: int) -> None:
     assert_fits([counts[order] for order in permutations(range(size))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 1024, 1025, 2048, 10_007, 10**6, 10**9, 2**40 + 1, 2**63])
 def test_any_index_comes_at_any_place(size: int) -> None:
     count, bins = 3000, 50
@@ -113,6 +114,7 @@ def test_any_index_comes_at_any_place(size: int) -> None:
         assert_fits(np.bincount(np.searchsorted(edges, column, side="right"), minlength=bins), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1025, 1500, 4096, 10**6, 10**9, 2**40 + 1])
 def test_neighbouring_places_are_unrelated_over_keys(size: int) -> None:
     found = orders(size, [0, 1, 2, 64], 3000)

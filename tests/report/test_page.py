@@ -18,6 +18,7 @@ from tests.browsing import NARROW, WIDTH
 from tests.report.recordings import recording_of
 
 
+@pytest.mark.slow
 def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
     assert len(page_of(recording_of(10_000)).encode()) < 400_000
 
@@ -244,6 +245,7 @@ def test_the_page_predicts_what_the_command_does(window: Any, recording: Recordi
         assert rate == pytest.approx(predict(recording, changes).predicted.samples_per_s, rel=0.05), changes
 
 
+@pytest.mark.slow
 def test_the_sliders_begin_with_what_was_measured() -> None:
     recording = recording_of(120)
     unknown = contents(recording)

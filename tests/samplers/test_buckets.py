@@ -95,6 +95,7 @@ def test_epochs_differ_and_repeat_by_seed(name: str) -> None:
     assert list(MAKERS[name](LOG_NORMAL[:2000], seed=2)) != epochs[0]
 
 
+@pytest.mark.slow
 def test_batches_of_all_buckets_come_in_any_order_and_samples_in_any_batch() -> None:
     sampler = LengthBucketBatchSampler([1] * 12 + [9] * 12, 4, boundaries=[5], seed=1)
     epochs = np.array([[sampler.batch(number, Key(1, epoch)) for number in range(6)] for epoch in range(600)])

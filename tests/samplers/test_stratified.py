@@ -131,6 +131,7 @@ def test_without_a_seed_torch_s_generator_decides() -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.slow
 def test_every_sample_is_as_likely_in_every_batch_and_at_every_place_of_it() -> None:
     labels = [0] * 12 + [1] * 6 + [2] * 2
     sampler = StratifiedBatchSampler(labels, 5, seed=1)
@@ -140,6 +141,7 @@ def test_every_sample_is_as_likely_in_every_batch_and_at_every_place_of_it() -> 
         assert_fits((found == sample).sum(axis=(0, 1)))
 
 
+@pytest.mark.slow
 def test_samples_of_a_class_meet_in_all_combinations() -> None:
     sampler = StratifiedBatchSampler([0] * 6 + [1] * 3, 3, seed=1)
     pairs = np.zeros((6, 6))

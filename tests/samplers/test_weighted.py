@@ -27,6 +27,7 @@ def test_with_replacement_follows_the_weights(convert: Any) -> None:
     assert_fits(counts[kept], weights[kept] / weights.sum() * 20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "count"), [([1.0, 2.0, 4.0, 0.0, 0.5], 4), ([1.0, 1.0, 3.0, 9.0], 2)])
 def test_without_replacement_is_successive_drawing(weights: list[float], count: int) -> None:
     sampler = WeightedRandomSampler(weights, count, False)

@@ -96,6 +96,7 @@ def test_a_budget_that_is_spent_ends_the_epoch() -> None:
     assert run.raised["TooManyBadSamples"] > 0
 
 
+@pytest.mark.slow
 def test_many_workers_and_a_plan_that_never_ends() -> None:
     run = simulate(Scenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
     assert run.batches > 0
@@ -107,6 +108,7 @@ def test_a_world_in_which_nobody_would_ever_answer_is_refused() -> None:
         Scenario(accidents=Accidents(hang=0.1))
 
 
+@pytest.mark.slow
 def test_states_that_are_taken_after_every_batch_give_the_same_rest() -> None:
     for kind in ("map", "shared stream", "own streams"):
         run = simulate(Scenario(kind=kind, samples=24, habits=Habits(look=1.0), stateful=kind != "map"), events=1500)

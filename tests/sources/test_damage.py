@@ -71,6 +71,7 @@ def in_child(act: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", SINGLE)
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_file_that_is_cut_off(whole: Path, stores: Path, format_: str, workers: int) -> None:

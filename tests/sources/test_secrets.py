@@ -231,6 +231,7 @@ class TestShards:
         written.note(caught.value)
 
 
+@pytest.mark.slow
 def test_patterns(written: Written) -> None:
     address, misspelt = written.url("host/a.tar"), f"http:/{written.user}:{written.password}@host/a.tar"
     bare = f"{written.user}:{written.password}@host/a.tar"

@@ -35,6 +35,7 @@ def without_rank(state: Any) -> Any:
 moments = st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=4, max_size=4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(30))
 @given(
     name=st.sampled_from(["tar", "sql"]),

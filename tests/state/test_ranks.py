@@ -44,6 +44,7 @@ def uneven(rank: int) -> int:
     return (rank * 5 + 3) % 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLIT)
 def test_each_sample_comes_once_whatever_the_number_of_ranks(
     sources: dict[str, Make], name: str, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +81,7 @@ def test_each_sample_comes_once_for_all_pairs(
         assert sorted(flat(before) + world.rest(later, state)) == list(range(COUNT)), f"{place}, then {later}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
 def test_parquet_ranks_step_together_and_any_state_serves_all(
     sources: dict[str, Make], workers: int, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +100,7 @@ places = st.sampled_from([(1, 0), (2, 0), (3, 0), (4, 0), (8, 0), (1, 1), (2, 3)
 legs = st.lists(st.tuples(places, st.lists(st.integers(0, 9), min_size=8, max_size=8)), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(40))
 @given(name=st.sampled_from(SPLIT), legs=legs, last=places)
 def test_states_of_random_moments_and_of_states_again(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from feedline.transport import forks
 from feedline.transport.arena import Arena
@@ -178,6 +179,7 @@ def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
     assert arena.leased_count == 0
 
 
+@pytest.mark.slow
 def test_forks_on_several_threads_each_have_their_witness() -> None:
     arena = make_arena()
     leases = [leased(arena, number) for number in range(3)]

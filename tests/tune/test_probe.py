@@ -46,6 +46,7 @@ def test_parts_and_stages() -> None:
     assert measured.loader is None
 
 
+@pytest.mark.slow
 def test_what_samples_open_and_read_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     measured = probe(f"{HERE / 'broken.py'}:Reading", seconds=5)
@@ -108,6 +109,7 @@ def test_it_is_done_though_others_have_its_connection() -> None:
     assert probe(f"{HERE / 'broken.py'}:Forking", seconds=5).ended is None
 
 
+@pytest.mark.slow
 def test_what_was_measured_before_it_hung_is_kept() -> None:
     measured = probe(f"{HERE / 'broken.py'}:HangingLater", seconds=2)
     assert measured.samples is not None

@@ -96,6 +96,7 @@ def test_known_answers(changes: Changes, apart_ms: float) -> None:
     assert predicted.samples_per_s == pytest.approx(2 * predicted.batches_per_s)
 
 
+@pytest.mark.slow
 def test_what_training_would_wait_for_adds_up_to_what_it_would_wait() -> None:
     for changes in (Changes(workers=2), Changes(workers=0), Changes(workers=6, in_order=False)):
         predicted = predict(recording_of(400), changes).predicted
@@ -104,6 +105,7 @@ def test_what_training_would_wait_for_adds_up_to_what_it_would_wait() -> None:
     assert max(waits, key=waits.__getitem__) == "transform"
 
 
+@pytest.mark.slow
 def test_without_order_a_late_batch_holds_up_no_other() -> None:
     recording = recording_of(400, workers=4, slow=0.05)
     unordered = predict(recording, Changes(in_order=False)).predicted
@@ -151,6 +153,7 @@ def test_workers_that_had_to_share_cores_when_they_were_recorded_are_faster_alon
     assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
 
 
+@pytest.mark.slow
 def test_workers_whose_cpu_time_was_recorded_need_no_assumption() -> None:
     sleeping = predict(regular(workers=2, cores=2, computing=0.05), Changes(workers=4))
     assert sleeping.predicted.batches_per_s == pytest.approx(100, rel=0.02), "no core is short"
@@ -178,10 +181,12 @@ def test_what_other_programs_held_up_stays_in() -> None:
     assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
 
 
+@pytest.mark.slow
 def test_batches_cheaper_than_their_hand_over_are_best_made_without_workers() -> None:
     assert best(grid(regular(workers=0, batch_ms=0.3, step_ms=0.03, cores=2, computing=1.0))).workers == 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_known_is_said() -> None:
     crowded = " ".join(predict(regular(cores=2), Changes(workers=8)).assumptions)
     assert "the recording does not hold their CPU time. If they wait for storage" in crowded
@@ -198,6 +203,7 @@ def test_what_cannot_be_known_is_said() -> None:
 # -- several settings -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_best_has_no_more_workers_than_it_takes() -> None:
     predictions = grid(regular(workers=2, batch_ms=40, step_ms=11))
     assert {one.workers for one in predictions} == {0, 1, 2, 4, 8}
@@ -206,10 +212,12 @@ def test_the_best_has_no_more_workers_than_it_takes() -> None:
     assert (chosen.workers, chosen.prefetch) == (4, 2)
 
 
+@pytest.mark.slow
 def test_batches_of_no_time_are_best_made_without_workers() -> None:
     assert best(grid(regular(workers=0, batch_ms=0.05, step_ms=0.01))).workers == 0
 
 
+@pytest.mark.slow
 def test_the_grid_has_the_recorded_setting() -> None:
     recording = regular(workers=3)
     recording.settings["prefetch"] = 5

@@ -339,6 +339,7 @@ def test_two_datasets_that_share_a_folder_by_mistake_stay_apart(start: str, tmp_
     other.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_source_that_finds_out_more_when_it_is_read_is_the_same_dataset(workers: int, tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"x": list(range(20))}), tmp_path / "a.parquet")

@@ -242,6 +242,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> None:
     path = tmp_path / "data.bin"

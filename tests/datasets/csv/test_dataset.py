@@ -133,6 +133,7 @@ CELLS = (
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(200))
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
 @example(cells=["1", "true"])

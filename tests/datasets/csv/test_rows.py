@@ -76,6 +76,7 @@ def test_a_row_that_is_not_whole_ends_only_at_the_end_of_the_file() -> None:
     assert row_ends(b"1,2\r", ",", is_last=False).tolist() == []  # a line feed may follow
 
 
+@pytest.mark.slow
 def test_looking_for_the_end_of_a_quote_takes_little_memory() -> None:
     endless = io.BytesIO(b'"' + b"x,y\n" * (rows.LONGEST_ROW // 3))
     tracemalloc.start()

@@ -184,6 +184,7 @@ def test_natural_order_of_files(tmp_path: Path) -> None:
     listed.close()
 
 
+@pytest.mark.slow
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from feedline.datasets.hdf5 import files
 
@@ -225,6 +226,7 @@ def test_closing_while_threads_read(path: Path) -> None:
     source.close()
 
 
+@pytest.mark.slow
 def test_forks_while_threads_read(path: Path) -> None:
     source = HDF5Dataset(path)
     done = threading.Event()

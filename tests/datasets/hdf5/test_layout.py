@@ -185,6 +185,7 @@ def bomb(path: Path, unpacked: bytes) -> None:
         dataset.id.write_direct_chunk((0, 0), zlib.compress(unpacked, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_libdeflate", [True, False])
 def test_no_more_is_unpacked_than_a_chunk_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_libdeflate: bool
@@ -384,6 +385,7 @@ def test_heaps_that_are_damaged_are_not_given_to_hdf5(tmp_path: Path, options: d
     dataset.close()
 
 
+@pytest.mark.slow
 def test_a_heap_is_gone_through_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.h5"
     texts = [f"text {number}" for number in range(1000)]

@@ -482,6 +482,7 @@ def test_several_datasets_share_a_database(tmp_path: Path) -> None:
     assert not environment._open
 
 
+@pytest.mark.slow
 def test_a_process_that_is_forked_while_other_threads_read_reads_as_well(tmp_path: Path) -> None:
     dataset, is_over = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW), threading.Event()
 

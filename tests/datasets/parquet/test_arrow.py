@@ -115,6 +115,7 @@ def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path) -> None:
         dataset[0]
 
 
+@pytest.mark.slow
 def test_what_hugging_face_keeps_in_its_cache(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
@@ -194,6 +195,7 @@ def test_an_end_mark_in_the_middle_of_a_stream(tmp_path: Path) -> None:
         len(ArrowDataset(path))
 
 
+@pytest.mark.slow
 def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
     """Each in turn: samples of the right form, or an error; in a process of its own, which memory errors would end."""
     data = write(tmp_path / "a.arrow", table(6).select(["image", "name", "ragged", "meta"])).read_bytes()

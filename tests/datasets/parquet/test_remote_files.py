@@ -42,7 +42,7 @@ from tests.datasets.remote.servers import (
     web_server,
 )
 
-pytestmark = [needs_s3, pytest.mark.sample(2)]
+pytestmark = [needs_s3, pytest.mark.slow]
 
 GROUP = 7
 """Rows of a row group."""

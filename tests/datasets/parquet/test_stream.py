@@ -39,6 +39,7 @@ def numbers(loader: Any) -> list[int]:
     return [int(number) for batch in loader for number in batch.tolist()]
 
 
+@pytest.mark.slow
 def test_row_groups_come_in_order(dataset: Any) -> None:
     stream = dataset.stream()
     assert len(stream) == COUNT

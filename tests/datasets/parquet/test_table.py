@@ -26,6 +26,7 @@ def read_in_random_order(dataset: ParquetDataset) -> None:
         dataset[index]
 
 
+@pytest.mark.slow
 def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
     with pytest.warns(RowGroupsReadAgain, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as told:

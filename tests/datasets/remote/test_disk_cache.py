@@ -131,6 +131,7 @@ def taken_pieces(folder: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_read_at_random, args=(tmp_path / "c", seed)) for seed in range(4)]

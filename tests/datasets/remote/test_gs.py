@@ -47,6 +47,7 @@ def storage(options: dict[str, Any]) -> Iterator[Storage]:
     storage.close()
 
 
+@pytest.mark.slow
 def test_ranges_of_an_object(storage: Storage, system: Any) -> None:
     system.pipe_file("bucket/some/a ä.bin", DATA)
     blob = storage.open("gs://bucket/some/a ä.bin")

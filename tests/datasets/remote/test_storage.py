@@ -69,6 +69,7 @@ def storage(s3: Any) -> Iterator[Storage]:
     storage.close()
 
 
+@pytest.mark.slow
 def test_ranges_of_an_object(storage: Storage) -> None:
     blob = storage.open("s3://bucket/some/a ä.bin")
     assert blob.size == len(DATA)
@@ -105,6 +106,7 @@ def test_another_version_than_the_one_that_is_known(storage: Storage, s3: Any) -
         storage.open("s3://bucket/b", known).read(2, 4)
 
 
+@pytest.mark.slow
 def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) -> None:
     assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
     pid = os.fork()
@@ -120,6 +122,7 @@ def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) 
     assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
 
 
+@pytest.mark.slow
 def test_a_store_that_nobody_answers_for(s3: Any) -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
     storage = Storage(Patience(retries=1, pause_s=0), {**S3_OPTIONS, **options})

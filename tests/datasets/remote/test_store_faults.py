@@ -30,7 +30,7 @@ from tests.datasets.remote.servers import (
     store_proxy,
 )
 
-pytestmark = needs_s3
+pytestmark = [needs_s3, pytest.mark.slow]
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 

@@ -35,6 +35,7 @@ def kill(postgres: Any) -> int:
         return len(connection.execute(KILL).fetchall())
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any) -> None:
     for index in range(5):
         assert dataset[index] == index * 2 - 10

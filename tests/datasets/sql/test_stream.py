@@ -49,6 +49,7 @@ def finish(stream: Any) -> None:
     stream.close()
 
 
+@pytest.mark.slow
 def test_rows_come_in_the_order_of_keys(address: str) -> None:
     stream = stream_of(address, fields=None)
     assert_same(list(stream), samples())

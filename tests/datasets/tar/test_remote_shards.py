@@ -166,6 +166,7 @@ def s3() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
     options: dict[str, Any] = {"storage_options": {**S3_OPTIONS, "endpoint_url": s3}, "fields": "cls"}
@@ -182,6 +183,7 @@ def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, work
     table.close()
 
 
+@pytest.mark.slow
 def test_a_missing_object(s3: str) -> None:
     dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3}).stream()
     with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):

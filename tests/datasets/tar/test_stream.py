@@ -202,6 +202,7 @@ def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
     assert list(first) == expected[taken:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 def test_loaders_resume_at_every_step(shards: list[str], workers: int, kind: str) -> None:
@@ -496,6 +497,7 @@ def test_without_shuffling_shards_keep_their_order(shards: list[str]) -> None:
     assert [share.turn for share in shares_of(7, (0, 1))] == list(range(7))
 
 
+@pytest.mark.slow
 def test_every_order_of_shards_is_as_likely(shards: list[str]) -> None:
     dataset = stream(shards[:4], shuffle=True)
     found = Counter(tuple(dataset.order(epoch)) for epoch in range(4_800))

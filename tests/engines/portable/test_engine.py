@@ -126,6 +126,7 @@ def test_a_large_batch_can_be_kept_and_changed() -> None:
     assert mapped_segments() == 0
 
 
+@pytest.mark.slow
 def test_batches_outgrow_the_room_of_the_ones_before() -> None:
     with at_work(Large()) as engine:
         for number, count in enumerate([1, 100, 3, 300]):

@@ -72,6 +72,7 @@ class MixWithTheLast:
         return batch, torch.zeros_like(batch) if last is None else last.clone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_budget", [None, 0])
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_a_collate_function_keeps_is_never_overwritten(memory_budget: int | None, keep: bool) -> None:

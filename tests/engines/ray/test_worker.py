@@ -35,6 +35,7 @@ def test_an_actor_of_a_pool_stays_while_a_loader_is_about_to_use_it(ended: threa
     assert ended.wait(100)
 
 
+@pytest.mark.slow
 def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_killed(ended: threading.Event) -> None:
     worker = RayWorker(is_shared=True)
     worker.place("killed later")

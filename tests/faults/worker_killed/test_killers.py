@@ -65,6 +65,7 @@ QUICK = {
 """Of the forty combinations below; the others are left to the slow tests."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "policy", "case"),
     [
@@ -87,6 +88,7 @@ def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, cas
     assert loader.faults.quarantined == FATAL[case]
 
 
+@pytest.mark.slow
 @one_of_both
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
 def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None:
@@ -179,6 +181,7 @@ def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> Non
     assert (fault.index, fault.action, fault.attempt) == (6, "skip", 2)
 
 
+@pytest.mark.slow
 @the_other_of_both
 def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
@@ -187,6 +190,7 @@ def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
     assert sorted(indices_of(loader.faults)) == [3, 5]
 
 
+@pytest.mark.slow
 @one_of_both
 def test_samples_that_kill_and_samples_that_raise(loader_kind: str, tmp_path: Path) -> None:
     """In one batch; and a worker that dies once over a batch of which others are left out."""
@@ -231,6 +235,7 @@ def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
     assert loader.stats()["restarted_workers"] <= 16
 
 
+@pytest.mark.slow
 @one_of_both
 def test_an_iteration_that_is_left_while_the_sample_is_looked_for(loader_kind: str) -> None:
     """Half of the search belongs to nobody; the next iteration begins its own."""

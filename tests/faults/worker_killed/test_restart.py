@@ -63,6 +63,7 @@ def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_pa
     assert len(loader.faults) == 0, "no sample was to blame"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 3), (7, 1), (None, 2)])
 def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: int, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, range(0, COUNT, 9), once=Once(tmp_path))
@@ -71,6 +72,7 @@ def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: i
     assert loader.stats()["restarted_workers"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fatal", [(801,), (1000, 1200, 1201)])
 def test_nothing_is_lost_or_repeated_of_short_tasks_that_travel_together(
     fatal: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +118,7 @@ def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, 
     assert "Span" not in text
 
 
+@pytest.mark.slow
 @one_of_both
 def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
     fatal = {0, 6, 17, 44}
@@ -236,6 +239,7 @@ def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
     assert loader.stats()["restarted_workers"] == 1
 
 
+@pytest.mark.slow
 def test_batches_that_workers_share(tmp_path: Path) -> None:
     whole = batches_of(make("DataLoader", Augmented(64), 8, seed=7))
     for fatal in ({0}, {33}, {32, 37}, {24, 31, 56, 63}):
@@ -318,6 +322,7 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
         loader.close()
 
 
+@pytest.mark.slow
 def test_two_loaders_at_once() -> None:
     """The new worker of one is a fork that has seen the sockets of the other."""
     kinds = ("Loader", "DataLoader")
@@ -346,6 +351,7 @@ def test_an_iteration_that_is_left_right_after_a_death(loader_kind: str) -> None
         assert are_gone(pids)
 
 
+@pytest.mark.slow
 @the_other_of_both
 def test_the_system_without_an_arena(loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The engine of other systems replaces workers, too."""

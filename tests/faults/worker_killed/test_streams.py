@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarte
 STREAMS: dict[str, type[Stream]] = {"stateless": Stream, "stateful iterator": StatefulStream, "own iterator": OneReader}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "workers", "batch_size"),
     [
@@ -76,6 +77,7 @@ def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
     assert batches_of(loader) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STREAMS)
 def test_persistent_streams_killed_between_epochs(kind: str) -> None:
     options: dict[str, Any] = {"workers": 2, "persistent": True, "seed": 7}

@@ -104,6 +104,7 @@ class Killed:
             be_killed(worker)
 
 
+@pytest.mark.slow
 @the_other_of_both
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 def test_signals_that_hit_workers_as_they_start_end_nothing_while_restarts_are_left(

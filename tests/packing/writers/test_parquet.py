@@ -17,6 +17,7 @@ from tests.packing.writers.outputs import samples_in, written
 pytestmark = pytest.mark.sample(3)
 
 
+@pytest.mark.slow
 def test_the_package_reads_it(tmp_path: Path) -> None:
     samples: list[Any] = [
         {"x": np.full((2, 3), 1, np.uint8), "n": 1, "s": "ä", "b": b"\0", "r": np.arange(3), "o": None},

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from feedline.system.timing import Clock
@@ -39,6 +40,7 @@ def test_large_containers_are_found_where_they_are() -> None:
     assert files.shared_bytes < files.bytes / 3
 
 
+@pytest.mark.slow
 def test_a_list_of_lists_is_told_once() -> None:
     (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
     assert held.path == "dataset.rows"
