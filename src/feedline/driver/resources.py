@@ -116,6 +116,7 @@ class Resources:
             spec.batched,
             searches=not is_stateful(spec.dataset),
             restarts=settings.restart_budget,
+            sets_restarts=settings.restarts is not None,
             wall_s=time.time,
             chance=random.Random().random,
         )
