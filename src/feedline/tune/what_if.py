@@ -20,7 +20,7 @@ from feedline.observe.attribution import Columns
 from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
-from feedline.observe.verdict import cores_of, load_of
+from feedline.observe.verdict import cores_of, load_of, moves_of
 from feedline.observe.worker_model import HANDOVER_S
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
@@ -185,7 +185,7 @@ class _Recorded:
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
-        self.moves = bool(settings.get("moves", True))
+        self.moves = moves_of(settings)
         self.cores: int | None = cores_of(settings) or None
         numbers, self.period = self._steady(recording)
         steps = recording.rows["body"][numbers]
