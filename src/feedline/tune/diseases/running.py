@@ -16,7 +16,7 @@ from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
 _WORTH = 1.05
-"""Gains below are not told."""
+"""Smaller gains are not reported."""
 _OTHER_GAIN = 1.25
 """If a part of the work can be saved and that gains so much, more workers are not the first thing."""
 _PART = 0.3
@@ -50,16 +50,16 @@ class Run:
 
     @property
     def loader(self) -> LoaderFacts:
-        told = self.stats.settings
+        settings = self.stats.settings
         return LoaderFacts(
             "feedline",
             workers=int(self.stats.counters.get("workers", 0)),
-            engine=str(told.get("engine", "inline")),
-            depth=int(told.get("prefetch", 1)),
-            batch_size=told.get("batch_size"),
-            is_persistent=bool(told.get("persistent", False)),
+            engine=str(settings.get("engine", "inline")),
+            depth=int(settings.get("prefetch", 1)),
+            batch_size=settings.get("batch_size"),
+            is_persistent=bool(settings.get("persistent", False)),
             start_method=self.room.start_method,
-            moves=moves_of(told),
+            moves=moves_of(settings),
         )
 
     @property
