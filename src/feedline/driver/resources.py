@@ -231,7 +231,7 @@ class Resources:
         """Give the memory back; batches that are still held stay valid.
 
         Args:
-            is_used: True if another thread starts workers with it right now. That one keeps it, and closes it afterwards.
+            is_used: True if another thread starts workers with it right now: that one keeps and later closes it.
         """
         arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
         if arena is not None:

@@ -140,7 +140,9 @@ def cores_of(settings: Mapping[str, Any]) -> int:
 
 # Any: the settings of a loader, as `Stats` has them.
 def moves_of(settings: Mapping[str, Any]) -> bool:
-    """Return whether idle workers take over the work of late ones; recordings that do not say so are of loaders that did.
+    """Return whether idle workers take over the work of late ones.
+
+    They did in all loaders whose recordings do not say so.
 
     Example:
         >>> moves_of({"moves": False}), moves_of({})
