@@ -1,7 +1,7 @@
 """What `make test` runs of tests with many cases: the marker `sample`, and the number of Hypothesis's examples.
 
 `pytestmark = pytest.mark.sample(4)` in a file (or the marker on one test): `make test` runs one in four of the cases of
-each test, and at least one; `make slow` runs them all. A hash of the names chooses them, so that every run takes the
+each test, and at least one; `make slow` runs the others. A hash of the names chooses them, so that every run takes the
 same ones and different tests take different engines, formats and numbers of workers.
 """
 

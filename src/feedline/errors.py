@@ -204,8 +204,8 @@ class WorkerDied(WorkerError):
 
     was_ready = True
     """False if it had not even got ready to work."""
-    was_killed = False
-    """True if a signal has ended it that somebody sends, such as SIGKILL; not one of a crash."""
+    was_killed: bool | None = False
+    """True if a signal ended it that another process sends, such as SIGKILL; not one of a crash. None if unknown."""
 
 
 class WorkerTimeout(WorkerError):

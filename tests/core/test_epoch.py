@@ -250,6 +250,11 @@ class MovesInCircles(Odd):
         return 0, 0
 
 
+class MovesFromIdle(Odd):
+    def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        return 1, 1
+
+
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
@@ -259,6 +264,7 @@ class MovesInCircles(Odd):
         (NoSuchWorker(), r"NoSuchWorker\(\) chose worker 2, but there are workers 0 to 1"),
         (MovesToNobody(), r"MovesToNobody\(\) gives work of worker 0 to worker 9"),
         (MovesInCircles(), r"MovesInCircles\(\) gives work of worker 0 to worker 0"),
+        (MovesFromIdle(), r"gives work of worker 1 to worker 1: .*The first must have work"),
     ],
 )
 def test_a_scheduler_that_misbehaves_is_told_so(scheduler: Scheduler, message: str) -> None:

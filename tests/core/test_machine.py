@@ -5,10 +5,12 @@ There is no engine: the tests say what workers do. Workers that die, grow or do 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from feedline.abc.scheduler import WorkerView
 from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK, Decision
 from feedline.types import Call, Result, ResultKind, Resume
 from tests.core.world import Halves, World
@@ -236,6 +238,21 @@ def test_a_task_visits_each_stopped_worker_once_and_its_last_holder_is_replaced(
             break
         world.machine.now_s += 0.1
     assert looks == [(LOOK_AT, 2, True)]
+
+
+def test_a_scheduler_is_asked_to_move_work_only_if_it_is_shown_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = last_task(timeout_s=2.0, restarts=100)
+    relieve, idle = world.epoch.scheduler.relieve, []
+
+    def relieve_and_note(workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        idle.append(sum(not worker.outstanding for worker in workers))
+        return relieve(workers, now_s, typical_s)
+
+    monkeypatch.setattr(world.epoch.scheduler, "relieve", relieve_and_note)
+    assert stop_all(world, 10) == [(0, 1), (1, 2)]
+    world.machine.now_s += 1.0
+    world.machine.wait()
+    assert {*idle} == {1, 2}, "not 0, when the others seem to be stopped"
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout_s": 1000.0}, {"restarts": 100}])

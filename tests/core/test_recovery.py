@@ -15,14 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.core.decisions import START, TAKE_BACK
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import _MOST_STARTS, Doubts, Recovery, RecoveryOptions, Seen, users_frames
+from feedline.core.recovery import (
+    _MOST_STARTS,
+    _MOST_STARTS_KILLED,
+    Doubts,
+    Recovery,
+    RecoveryOptions,
+    Seen,
+    users_frames,
+)
 from feedline.engines import runner
 from feedline.errors import WorkerDied, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
 from feedline.faults.policy import FunctionPolicy
 from feedline.types import Share, Task
+from tests.core.world import World
 from tests.loader.dice import Case, Run
 from tests.sampling import examples
 
@@ -236,9 +246,9 @@ def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Ca
     assert run.driver.closed
 
 
-def killed(*, was_ready: bool = True) -> WorkerDied:
+def killed(*, was_ready: bool = True, was_killed: bool | None = True) -> WorkerDied:
     death = WorkerDied("worker 0 was killed by signal 9 (SIGKILL)")
-    death.was_killed, death.was_ready = True, was_ready
+    death.was_killed, death.was_ready = was_killed, was_ready
     return death
 
 
@@ -256,6 +266,48 @@ def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_l
     ends = [recovery.end_by(0, killed(was_ready=False), None, Doubts(0, 0)) for _ in range(51)]
     assert ends[:50] == [None] * 50
     assert "has ended 51 times in a row before it was ready" in str(ends[50])
+
+
+@pytest.mark.parametrize(("was_killed", "sets_restarts"), [(True, False), (None, True), (None, False)])
+def test_workers_that_end_as_they_start_are_given_up_unless_signals_did_it_and_restarts_is_set(
+    was_killed: bool | None, sets_restarts: bool
+) -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50, sets_restarts=sets_restarts))
+    death = killed(was_ready=False, was_killed=was_killed)
+    ends = [recovery.end_by(0, death, None, Doubts(0, 0)) for _ in range(_MOST_STARTS_KILLED + 1)]
+    assert ends == [None] * _MOST_STARTS_KILLED + [death]
+    assert "has ended 10 times in a row before it was ready" in str(death)
+
+
+def test_an_answer_ends_the_row_of_starts_that_failed() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    for _ in range(3):
+        for _ in range(_MOST_STARTS):
+            assert recovery.end_by(0, unready(0), None, Doubts(0, 0)) is None
+        recovery.answered(0)
+
+
+def test_a_worker_that_answered_and_was_recycled_starts_a_new_row() -> None:
+    world = World(8, workers=1, restarts=50)
+    for _ in range(2):
+        for _ in range(_MOST_STARTS):
+            world.replace(0, death=unready(0))
+        world.answer(0)
+        world.machine.grown(0)
+        assert world.decided() == [(TAKE_BACK, 0, None)]
+        world.take_back(0, begun=0)
+        assert world.decided() == [(START, 0)]
+        world.machine.started(0)
+    assert world.machine.fatal is None
+    assert world.counters.recycled == 2
+
+
+def test_starts_that_end_for_an_unknown_reason_clear_no_sample_of_blame() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    usual = deaths_until_search(recovery)
+    for _ in range(5):
+        assert recovery.end_by(0, killed(was_ready=False, was_killed=None), None, Doubts(0, 4)) is None
+    assert deaths_until_search(recovery) == usual
 
 
 @pytest.mark.parametrize("was_ready", [True, False])

@@ -137,9 +137,9 @@ class World:
         death = death or WorkerDied(f"worker {worker} is gone")
         self.machine.died(worker, death, [task.id for task in waiting])
 
-    def replace(self, worker: int, begun: int = 1) -> None:
+    def replace(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
         """Have a worker die and another started in its place."""
-        self.die(worker, begun)
+        self.die(worker, begun, death)
         assert self.decided() == [(START, worker)]
         self.machine.started(worker)
 

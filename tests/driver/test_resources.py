@@ -33,6 +33,20 @@ def arena_of(resources: Resources) -> Arena:
     return arena
 
 
+@pytest.mark.parametrize(
+    ("options", "moves"),
+    [
+        ({"worker_count": 0}, False),
+        ({"worker_count": 0, "seeded": True}, True),
+        ({}, False),
+        ({"seeded": True}, True),
+        ({"engine": "thread"}, True),
+    ],
+)
+def test_settings_say_whether_work_moves_before_workers_are_started(options: dict[str, Any], moves: bool) -> None:
+    assert make(**options).stats({}).settings["moves"] is moves
+
+
 @pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
 def test_the_memory_is_made_once_and_fits_the_engine(engine: str, shared: bool) -> None:
     resources = make(engine=engine)

@@ -303,11 +303,11 @@ begun = threading.Event()
 
 class Slow:
     def __len__(self):
-        return 8
+        return 2  # no sample follows the slow one, however late the program ends
     def __getitem__(self, index):
         if index:
             begun.set()
-            time.sleep(0.8)  # the program is at its end long before
+            time.sleep(0.8)  # a program that does not wait has ended before
             sys.stdout.write("whole\\n")
             sys.stdout.flush()
         return index

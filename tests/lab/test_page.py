@@ -229,7 +229,7 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
             else:
                 continue
             if view is not your_dataset.VIEW or control.name == "step_ms":  # whose runs are long
-                page.wait_for_function("(before) => lab.number > before", arg=before, timeout=120_000)
+                page.wait_for_function("(before) => lab.number !== before", arg=before, timeout=120_000)
                 page.wait_for_selector("#view[data-state=done]", timeout=120_000)
                 assert page.is_hidden("#trouble")
         assert page.query_selector_all("figure[data-picture]")

@@ -492,6 +492,14 @@ def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
     assert "settings of the loader were changed" in recording.log[-1]
 
 
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_recording_without_workers_says_that_work_moves_only_with_a_seed(seed: int | None, tmp_path: Path) -> None:
+    loader = feedline.DataLoader(Slow(), 4, seed=seed)
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+    assert Recording.load(tmp_path / "run.json").settings["moves"] is (seed is not None)
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
     loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")

@@ -191,11 +191,17 @@ def test_a_stage_of_the_users_own_is_named() -> None:
 def test_stragglers_are_told_from_slow_samples() -> None:
     stages = {"fetch": Spread(100, 0.1, 0.05, 0.06, 1.0)}
     said = verdict_of(period({"order": 3.4}, busy_s=0.08, stages=stages), worker_count=2)
-    assert "mostly for a late batch. Deliver batches as they come (in_order=False)" in said
+    assert "mostly for a late batch. Let idle workers take over late work (seed=), deliver batches as they " in said
     assert "Later batches were ready. A slow fetch takes 20 times as long as most; see slowest_samples. " in said
     assert "times as long" not in verdict_of(period({"order": 3.4}, busy_s=0.08), worker_count=2)
     few = verdict_of(period({"order": 3.4}, stages=stages), worker_count=2)
     assert "mostly for a late batch. Use 3 workers. Later" in few, "with too few workers some batch is always late"
+
+
+def test_a_seed_is_not_advised_where_work_moves_already() -> None:
+    said = verdict_of(period({"order": 3.4}, busy_s=0.08), worker_count=2, moves=True)
+    assert "mostly for a late batch. Deliver batches as they come (in_order=False), or bridge it" in said
+    assert "seed" not in said
 
 
 def test_little_is_said_of_few_batches() -> None:

@@ -68,7 +68,7 @@ PLANTS = [
         "signals that hit workers as they start end the epoch",
         Recovery,
         "end_by",
-        "starts > _MOST_STARTS and not was_killed",
+        "starts > self._most_starts(was_killed)",
         "starts > _MOST_STARTS",
         drawn={
             "kind": MAP,

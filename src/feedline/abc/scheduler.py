@@ -54,15 +54,16 @@ class Scheduler(ABC):
     def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
         """Choose whose waiting task goes to whom, while the training loop waits.
 
-        Called only where a batch is a pure function of its place: with `seed=`, or on threads.
+        Called only with `seed=`, where a batch does not depend on who makes it, or on threads, which share one dataset.
 
         Args:
-            workers: all but those that are known to have begun all they have, and idle ones that seem to be stopped.
+            workers: all but those that are known to have begun all they have, and idle ones that seem to be stopped; at
+                least one of them is idle.
             now_s: the clock that `WorkerView.since_s` was read from.
             typical_s: the median time of recent tasks.
 
         Returns:
-            (from, to), or None to leave everything where it is.
+            (from, to), or None to leave everything where it is. The first must have work, and the second none.
         """
         return None
 

@@ -254,7 +254,8 @@ class Machine(Workers):
         typical_s = self._pace.typical_s()
         if self._idle and self._moves and epoch.can_move and self.now_s >= self._settled_s:
             views = self._views_for_relief(epoch)
-            move = scheduler.relieve(views, self.now_s, typical_s)
+            has_idle = any(not view.outstanding for view in views)
+            move = scheduler.relieve(views, self.now_s, typical_s) if has_idle else None
             if move is None:  # it goes through all workers, and nobody is late all of a sudden
                 self._settled_s = self.now_s + typical_s / 4
             else:
@@ -289,12 +290,13 @@ class Machine(Workers):
         return [view for view in self.active if view.id not in (begun if view.outstanding else unresponsive)]
 
     def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
-        """Refuse what would never end: work that goes to a worker who has work."""
+        """Refuse to move work from a worker that has none, or to one that has some: that would never end."""
         workers = self.active
-        if not 0 <= source < len(workers) or not 0 <= target < len(workers) or workers[target].outstanding:
+        exist = 0 <= source < len(workers) and 0 <= target < len(workers)
+        if not exist or not workers[source].outstanding or workers[target].outstanding:
             raise BadOption(
                 f"{epoch.scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "
-                f"workers 0 to {len(workers) - 1}, and the second must have nothing to do."
+                f"workers 0 to {len(workers) - 1}. The first must have work, and the second must have nothing to do."
             )
 
     def judge_lateness(self) -> None:

@@ -4,7 +4,7 @@ The window is `depth` batches per worker. It is exceeded in one case only: the t
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
 sample does not idle the others: up to `RUN_AHEAD` windows, as many as a window of short tasks (below) has anyway. (With
 a fixed window one slow sample in a hundred halves the rate, as the benchmark w6_stragglers shows.) Each worker runs
-ahead in its own share; work moves between workers only where a batch is a pure function of its place (`Machine`).
+ahead in its own share; work moves between workers only where any of them may make a batch (`Machine`).
 
 If nobody asked for another depth, the window is up to `DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps

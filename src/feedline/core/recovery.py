@@ -36,9 +36,12 @@ _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
 
 _MOST_STARTS = 2
-"""How often in a row a worker that does not get ready is started again: an exception in `worker_init_fn`, a program
-that cannot be imported. For one that is killed from outside (`WorkerDied.was_killed`) only `restarts` counts: on a busy
-machine, signals hit more workers that are starting than workers that are ready."""
+"""How often in a row a worker that ends by its own fault before it is ready is started again, such as by an exception
+in `worker_init_fn`."""
+
+_MOST_STARTS_KILLED = 9
+"""The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`), unless it was killed
+and the user set `restarts`, which then is the only limit."""
 
 _DOUBT = 1e-4
 """How likely it may be that a sample is blamed for accidents."""
@@ -66,6 +69,8 @@ class RecoveryOptions:
     """False if samples cannot be tried one by one, because the dataset would remember it."""
     restarts: int = 0
     """Workers that may be replaced in an epoch."""
+    sets_restarts: bool = True
+    """False if `restarts` is the default and not the user's choice."""
     wall_s: Callable[[], float] = lambda: 0.0
     """The time of day, for the log of faults."""
     chance: Callable[[], float] = lambda: 0.5
@@ -93,7 +98,7 @@ class Recovery:
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}
         self._accidents = 0
-        """Workers that were killed at no task, or died over batches that were made later with all their samples."""
+        """Workers that were killed while idle, or died over batches that were made later with all their samples."""
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 
@@ -136,7 +141,7 @@ class Recovery:
         failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
         starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
         was_killed = getattr(death, "was_killed", False)
-        self._accidents += was_killed and (failed or begun is None)
+        self._accidents += bool(was_killed) if failed else begun is None and was_killed is not False
         stays = begun is not None and (begun.stays or not self._care.searches)
         deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
         stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
@@ -145,7 +150,7 @@ class Recovery:
                 f"{death} It is worker number {deaths + 1} that died at this place, and the samples of a "
                 "stream, or of a dataset that keeps a state, cannot be tried one by one.",
             )
-        never_starts = starts > _MOST_STARTS and not was_killed
+        never_starts = starts > self._most_starts(was_killed)
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
             self._tell_of_starts(death, worker, starts)
         is_final = isinstance(death, (WorkerStartError, NotPicklable))  # another would end alike
@@ -153,6 +158,16 @@ class Recovery:
             return self.told_of_budget(death)
         self._left -= 1
         return None
+
+    def _most_starts(self, was_killed: bool | None) -> float:
+        """How often in a row a worker that ended this way before it was ready is started again."""
+        if was_killed and self._care.sets_restarts:
+            return math.inf
+        return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
+
+    def answered(self, worker: int) -> None:
+        """Note that a worker has answered for the first time since it was started."""
+        self._starts_failed.pop(worker, None)
 
     def told_of_budget(self, last: BaseException) -> BaseException:
         """Say of the last death that the budget is spent, if it is; returns it."""

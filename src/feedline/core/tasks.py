@@ -48,7 +48,7 @@ class Tasks:
         slots: what batches are written to.
         counters: told what happened.
         splitter: cuts tasks into parts, if several workers share a batch.
-        moves: True if a batch is a pure function of its place, so that any worker may make it.
+        moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
     """

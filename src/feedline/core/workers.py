@@ -39,7 +39,7 @@ class Workers(Tasks):
         recovery: what is done about deaths.
         counters: told what happened.
         splitter: cuts tasks into parts, if several workers share a batch.
-        moves: True if a batch is a pure function of its place, so that any worker may make it.
+        moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
     """
@@ -97,8 +97,9 @@ class Workers(Tasks):
         view.since_s = self.now_s
         if self._has_begun_all:
             self._has_begun_all.discard(worker)
-        if self._silent:
+        if self._silent and worker in self._silent:
             self._silent.discard(worker)
+            self._recovery.answered(worker)
         if self._unresponsive:
             self._unresponsive.pop(worker, None)
         if result.busy_ns:
@@ -331,8 +332,8 @@ class Workers(Tasks):
             return
         self._absent.add(worker)
         self._unresponsive.pop(worker, None)
-        for told in (self._silent, self._has_begun_all):
-            told.discard(worker)
+        for workers in (self._silent, self._has_begun_all):
+            workers.discard(worker)
         self.decisions.append((RETIRE, worker))
 
     def not_started(self, worker: int, exc: Exception) -> None:

@@ -111,7 +111,7 @@ class ArrayFile:
         def check(rows: NDArray[np.int64]) -> None:
             if checked.is_complete:
                 return
-            known = rows[(rows >= -count) & (rows < count)]  # whoever reads others is told
+            known = rows[(rows >= -count) & (rows < count)]  # reading any other row raises
             starts = np.where(known < 0, known + count, known) * row_bytes
             if row_bytes <= size and size % row_bytes == 0:
                 checked.check(starts // size)

@@ -258,7 +258,7 @@ class Running:
         return Beginning(self, self._batches, self._beginnings, give_back)
 
     def is_beginning(self) -> bool:
-        """True while somebody makes an iteration."""
+        """True while a thread makes an iteration."""
         return bool(self._beginnings)
 
     def take_early(self) -> Any:

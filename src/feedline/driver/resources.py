@@ -53,12 +53,10 @@ class Resources:
         self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
-        """Memory that is closed when nobody starts workers with it any more."""
+        """Memory that is closed when no other thread starts workers with it any more."""
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
         self._tuning: Tuning | None = None
-        self._moves = True
-        """True if work may move between the workers that were started last."""
 
     def __reduce__(self) -> Any:
         return Resources, (
@@ -116,19 +114,17 @@ class Resources:
             spec.batched,
             searches=not is_stateful(spec.dataset),
             restarts=settings.restart_budget,
+            sets_restarts=settings.restarts is not None,
             wall_s=time.time,
             chance=random.Random().random,
         )
-        # Work moves between workers only where a batch is a pure function of its place: with a seed, and on threads,
-        # which share one dataset. Otherwise worker i makes batch i mod n, as in torch's loader.
-        self._moves = spec.seeded or settings.engine_name == "thread"
         machine = Machine(
             engine.worker_count,
             slots,
             Recovery(care),
             self.counters,
             splitter=splitter,
-            moves=self._moves,
+            moves=settings.moves,
             now_s=time.monotonic(),
             most=settings.most_workers,
         )
@@ -215,7 +211,7 @@ class Resources:
             "workers": self.worker_count,
             "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
             "in_order": settings.make_scheduler().in_order,
-            "moves": self._moves,
+            "moves": settings.moves,
             "persistent": settings.persistent,
             "pin": settings.pin,
             "split": settings.split,
@@ -235,7 +231,7 @@ class Resources:
         """Give the memory back; batches that are still held stay valid.
 
         Args:
-            is_used: True if somebody else starts workers with it right now. They keep it, and close it afterwards.
+            is_used: True if another thread starts workers with it right now: that one keeps and later closes it.
         """
         arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
         if arena is not None:

@@ -54,6 +54,8 @@ class Settings:
     """The same of the depth; 0 if it does not change."""
     worker_bytes: int | None = None
     """Memory of its own that a worker may come to have before it is replaced."""
+    seeded: bool = False
+    """True if batches follow from a seed, whoever makes them."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
@@ -97,6 +99,15 @@ class Settings:
             return "inline"
         process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
         return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
+
+    @property
+    def moves(self) -> bool:
+        """True if an idle worker may take over batches of a late one.
+
+        With a seed a batch does not depend on who makes it. Threads share one dataset, so which thread makes a batch
+        changes nothing that was fixed before. Elsewhere worker i makes batch i mod n, as in torch's loader.
+        """
+        return self.seeded or self.engine_name == "thread"
 
     @property
     def ray(self) -> RayOptions | None:

@@ -141,14 +141,14 @@ def start(worker_module: str, values: Iterable[Any]) -> Preloading:
     path = [os.fspath(entry) for entry in sys.path]  # some put a Path there
     before, python_path = server._forkserver_pid, os.environ.get("PYTHONPATH")
     file = os.fdopen(os.memfd_create("feedline-preload"), "r+b") if hasattr(os, "memfd_create") else None
-    told = {
+    message = {
         "trainer": os.getpid(),
         "path": path,
         "modules": wanted,
         "python_path": python_path,
         "answer": None if file is None else f"/proc/{os.getpid()}/fd/{file.fileno()}",
     }
-    os.environ[_VARIABLE] = json.dumps(told)
+    os.environ[_VARIABLE] = json.dumps(message)
     os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER] if python_path is None else [_FOLDER, python_path])
     try:
         with session.without_file():
@@ -216,21 +216,21 @@ def _is_guard(node: ast.AST) -> bool:
 
 def _import_in_server() -> None:
     """Import what the training process has asked for. What fails here fails again in a worker, which can report it."""
-    told = json.loads(os.environ.pop(_VARIABLE))
-    _restore_python_path(told["python_path"])
-    if told["trainer"] != os.getppid():
+    message = json.loads(os.environ.pop(_VARIABLE))
+    _restore_python_path(message["python_path"])
+    if message["trainer"] != os.getppid():
         return  # a program that was started in the same moment
-    before, sys.path[:] = sys.path[:], told["path"]
+    before, sys.path[:] = sys.path[:], message["path"]
     failed: dict[str, str] = {}
-    for name in told["modules"]:
+    for name in message["modules"]:
         try:
             importlib.import_module(name)
         except BaseException as exc:  # SystemExit as well: the server has to live
             failed[name] = f"{type(exc).__name__}: {words(exc)}"
     sys.path[:] = before  # every worker gets the path of its own time
     openmp.dismiss_idle_threads()  # of a module that has computed something
-    if told["answer"] is not None:
-        with contextlib.suppress(OSError), open(told["answer"], "w") as file:  # the training process may have ended
+    if message["answer"] is not None:
+        with contextlib.suppress(OSError), open(message["answer"], "w") as file:  # the training process may have ended
             json.dump({"loaded": sorted(sys.modules), "failed": failed}, file)
     gc.collect()
     gc.freeze()  # looking through it in a worker would copy its pages

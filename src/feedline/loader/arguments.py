@@ -284,6 +284,7 @@ class Options:
             snapshot_every=self.snapshot_every_n_steps or 0,
             restarts=self.restarts,
             worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),
+            seeded=self.seed is not None,
         )
 
     # Any: the loader of whatever class.

@@ -213,7 +213,7 @@ class LoaderParts:
             drop_last=self.drop_last,
             init=init,
             shared_seed=shared_seed,
-            seeded=self._given.seed is not None,
+            seeded=self._resources.settings.seeded,
             split=self._stream_split,
             on_error=self._fault_budget.policy if self._fault_budget.guards else None,
             images=self._image_placement,

@@ -110,8 +110,9 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
             with them. Default: None, which is "auto".
-        scheduler: a `feedline.abc.Scheduler` that decides who works on what. Default: None, the first worker that is
-            free.
+        scheduler: a `feedline.abc.Scheduler` that decides which worker makes which batch. Default: None, which is
+            `feedline.schedulers.InOrder`: worker i mod n makes batch i, and work moves to an idle worker only with
+            `seed`, or on threads; with in_order=False, the first worker that is free makes the next batch.
         memory_budget: bytes that batches under way may take, or a text such as "4GB". Default: None, a quarter of the
             memory.
         split: how many workers share one batch, each filling some of its rows; for batches so large that the first one

@@ -123,8 +123,8 @@ class Recording:
             if span.begun >= since:
                 totals.open(span.opened)
             totals.fold({name: column[begin:end] for name, column in self.rows.items()}, in_order=in_order)
-            for name, told in self.stages.items():
-                for row, duration in told:
+            for name, pairs in self.stages.items():
+                for row, duration in pairs:
                     if begin <= row < end:
                         totals.add_stage(name, duration)
             if span.ended:
@@ -162,7 +162,7 @@ class Recording:
             {name: value / 1e3 if name in _SPAN_TIMES else value for name, value in asdict(span).items()}
             for span in self.epochs
         ]
-        stages = {name: [[number, spent / 1e3] for number, spent in told] for name, told in self.stages.items()}
+        stages = {name: [[number, spent / 1e3] for number, spent in pairs] for name, pairs in self.stages.items()}
         system = dict(self.system)
         if "at" in system:
             system["at"] = [None if at is None else at / 1e3 for at in system["at"]]
@@ -184,9 +184,9 @@ class Recording:
         Raises:
             BadRecording: the file cannot be read, is cut off, of another version, or no recording.
         """
-        told = _read(Path(path))
+        content = _read(Path(path))
         try:
-            return cls._of(told)
+            return cls._of(content)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
             raise BadRecording(
                 f"{path} is a recording, but a part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
@@ -194,41 +194,41 @@ class Recording:
             ) from exc
 
     @classmethod
-    def _of(cls, told: dict[str, Any]) -> Recording:
+    def _of(cls, content: dict[str, Any]) -> Recording:
         """Return the recording that a file holds. Whoever uses one need not check its values again.
 
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing, or is not what it
         should be.
         """
-        columns = dict(told["rows"])
+        columns = dict(content["rows"])
         for name in ("computed", "queued"):  # which older recordings do not have
             columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
         rows = {name: _column(name, columns[name]) for name in COLUMNS}
-        settled = told.get("settled")
+        settled = content.get("settled")
         if len({column.shape for column in rows.values()}) != 1:
             raise ValueError("its columns have different lengths")
-        system = {str(name): [_figure(value) for value in column] for name, column in told["system"].items()}
+        system = {str(name): [_figure(value) for value in column] for name, column in content["system"].items()}
         if len({len(column) for column in system.values()}) > 1:
             raise ValueError("the figures of the machine have different lengths")
         if "at" in system:
             system["at"] = [None if at is None else _time(at) for at in system["at"]]
-        _check_settings(told)
+        _check_settings(content)
         return cls(
-            **{name: told[name] for name in _AS_THEY_ARE},
-            epochs=_epochs(told["epochs"], rows["got"]),
+            **{name: content[name] for name in _AS_THEY_ARE},
+            epochs=_epochs(content["epochs"], rows["got"]),
             rows=rows,
             stages={
                 str(name): [[_whole(number), _time(spent)] for number, spent in pairs]
-                for name, pairs in told["stages"].items()
+                for name, pairs in content["stages"].items()
             },
             system=system,
             slow_samples=[
                 SlowSample(_shallow(slow["index"]), _number(slow["seconds"]), _whole(slow["worker"], -1))
-                for slow in told["slow_samples"]
+                for slow in content["slow_samples"]
             ],
             memory=[
                 WorkerMemory(_whole(one["worker"], -1), _whole(one["pss_bytes"]), _whole(one["growth_bytes"], -_MOST))
-                for one in told["memory"]
+                for one in content["memory"]
             ],
             settled=None if settled is None else _time(settled),
         )
@@ -293,22 +293,22 @@ def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
     return found
 
 
-def _check_settings(told: dict[str, Any]) -> None:
+def _check_settings(content: dict[str, Any]) -> None:
     """Refuse what is kept as it is in the file, if it is of another type than it should be."""
     for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
-        if not isinstance(_shallow(told[name]), kind):
+        if not isinstance(_shallow(content[name]), kind):
             raise TypeError(f"{name!r} is no {kind.__name__}")
-    if not all(isinstance(fault, dict) for fault in told["faults"]) or not all(
-        isinstance(one, str) for one in told["log"]
+    if not all(isinstance(fault, dict) for fault in content["faults"]) or not all(
+        isinstance(one, str) for one in content["log"]
     ):
         raise TypeError("a fault or a line of the log is of another type")
-    _number(told["started"])
+    _number(content["started"])
     for name, most in _SETTINGS.items():
-        if told["settings"].get(name) is not None:
-            _whole(told["settings"][name], int(name == "local_ranks"), most)
+        if content["settings"].get(name) is not None:
+            _whole(content["settings"][name], int(name == "local_ranks"), most)
     for name, most in _COUNTERS.items():
-        _whole(told["counters"].get(name, 0), 0, most)
-    for count in told["counters"].get("faults", {}).values():
+        _whole(content["counters"].get(name, 0), 0, most)
+    for count in content["counters"].get("faults", {}).values():
         _whole(count)
 
 
@@ -372,7 +372,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
         text = (_unpacked(data) if data[:2] == b"\x1f\x8b" else data).decode()
-        told = json.loads(text)
+        content = json.loads(text)
     except (EOFError, zlib.error) as exc:
         raise BadRecording(_cut_off(path)) from exc
     except OSError as exc:
@@ -385,14 +385,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadRecording(_none(path, "it is no text")) from exc
     except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, brackets within brackets, a bomb
         raise BadRecording(_none(path, f"{words(exc)}")) from exc
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadRecording(_none(path, f'its "format" is not {FORMAT!r}'))
-    if told.get("version") != VERSION:
+    if content.get("version") != VERSION:
         raise BadRecording(
-            f"{path} is a recording of version {told.get('version')!r}, and this feedline reads version {VERSION}. "
+            f"{path} is a recording of version {content.get('version')!r}, and this feedline reads version {VERSION}. "
             "Read it with the feedline that wrote it, or record the run again."
         )
-    return cast("dict[str, Any]", told)
+    return cast("dict[str, Any]", content)
 
 
 def _cut_off(path: Path) -> str:

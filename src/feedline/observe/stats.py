@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from feedline.errors import BadOption
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
-from feedline.observe.verdict import FEW, cores_of, verdict_of
+from feedline.observe.verdict import FEW, cores_of, moves_of, verdict_of
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
@@ -100,7 +100,8 @@ class Stats(Mapping[str, Any]):
     def verdict(self) -> str:
         """What the training loop waits for, what to do about it, and why: a sentence each."""
         workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
-        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto)
+        moves = moves_of(self.settings)
+        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as JSON has them."""

@@ -31,7 +31,9 @@ _CLEARLY = 1.2
 """How many times as fast no workers must be than those that there are, for that to be said: a rate is noisy."""
 
 
-def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None) -> str:
+def verdict_of(
+    period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None, moves: bool = False
+) -> str:
     r"""Say what the training loop waits for, what to do about it, and why.
 
     Args:
@@ -39,6 +41,7 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str |
         worker_count: how many workers there are; 0 if the training loop makes batches itself.
         cores: how many cores this program may use; 0 if that is not known.
         auto: with `num_workers="auto"`, "settled" or "searching"; None if the number was given.
+        moves: True if idle workers take over the work of late ones already.
 
     Example:
         >>> from feedline.observe.histogram import Spread
@@ -77,6 +80,8 @@ def verdict_of(period: Period, *, worker_count: int, cores: int = 0, auto: str |
     what, remedy, more = _CAUSES.get(cause, (_stage(period, cause), "", ""))
     if cause in ("queue", "order"):
         more += _details(period, cause)
+    if cause == "order" and not moves:
+        remedy = f"Let idle workers take over late work (seed=), {remedy[0].lower()}{remedy[1:]}"
     if cause == "order" and load.needed > worker_count:
         remedy = ""  # with too few workers, some batch is always late
     slower = _slower_than_none(period, load, worker_count, period.batches / steady_s)
@@ -97,8 +102,7 @@ _CAUSES = {
     ),
     "order": (
         "a late batch",
-        "Deliver batches as they come (in_order=False), let idle workers take over late work (seed=), or bridge it "
-        "with more workers or a larger prefetch_factor",
+        "Deliver batches as they come (in_order=False), or bridge it with more workers or a larger prefetch_factor",
         "Later batches were ready. ",
     ),
     "transfer": (
@@ -132,6 +136,19 @@ def cores_of(settings: Mapping[str, Any]) -> int:
     """
     cores = int(settings.get("cores") or 0)
     return max(1, cores // int(settings.get("local_ranks") or 1)) if cores else 0
+
+
+# Any: the settings of a loader, as `Stats` has them.
+def moves_of(settings: Mapping[str, Any]) -> bool:
+    """Return whether idle workers take over the work of late ones.
+
+    They did in all loaders whose recordings do not say so.
+
+    Example:
+        >>> moves_of({"moves": False}), moves_of({})
+        (False, True)
+    """
+    return bool(settings.get("moves", True))
 
 
 def load_of(period: Period, cores: int = 0) -> Load:

@@ -18,8 +18,8 @@ _PLACES = 2
 class InOrder(Scheduler):
     """The default scheduler: batch i is made by worker i mod n.
 
-    Where a batch is a pure function of its place (with `seed=`, or on threads), an idle worker takes over what a late
-    one has not begun.
+    With `seed=`, where a batch does not depend on who makes it, and on threads, which share one dataset, an idle worker
+    takes over what a late one has not begun.
 
     Example:
         >>> policy = InOrder()

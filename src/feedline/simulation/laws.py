@@ -82,7 +82,7 @@ class Books:
         """Check that a worker is given a batch of its own share."""
         machine = self.machine
         assert machine.epoch is not None
-        own = (ordinal + machine.epoch._origin.turn) % len(machine.active)
+        own = (ordinal + machine.epoch.turn) % len(machine.active)
         if worker != own:
             raise LawBroken(f"worker {worker} is given batch {ordinal}, which is for worker {own} to make")
 
@@ -97,7 +97,7 @@ class Books:
         silent_s = self.machine.now_s - self.heard_s
         # A new worker that reads a stream again has as long as the epoch has lasted.
         if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.heard_s - self.begun_s):
-            raise LawBroken(f"nobody has answered or died for {silent_s:.0f} s, and the machine still waits")
+            raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, and the machine still waits")
 
 
 def _check_slots(books: Books) -> None:

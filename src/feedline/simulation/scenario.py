@@ -71,7 +71,7 @@ class Accidents:
     death_at_start: float = 0.0
     """That a worker dies before it is ready."""
     killed_at_start: float = 0.0
-    """That somebody kills a worker before it is ready."""
+    """That another process kills a worker before it is ready."""
     no_start: float = 0.0
     """That no worker can be started in the place of another."""
     growth: float = 0.0

@@ -307,6 +307,8 @@ class LoaderFacts:
     batch_size: int | None
     is_persistent: bool
     start_method: str
+    moves: bool = False
+    """True if idle workers take over the work of late ones already."""
     start_s: float | None = None
     """From asking for an epoch until the first batch came, less what that batch takes, and from the last batch to the
     end; None if it was not tried, or if workers are kept."""

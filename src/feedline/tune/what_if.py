@@ -20,7 +20,7 @@ from feedline.observe.attribution import Columns
 from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
-from feedline.observe.verdict import cores_of, load_of
+from feedline.observe.verdict import cores_of, load_of, moves_of
 from feedline.observe.worker_model import HANDOVER_S
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
@@ -185,7 +185,7 @@ class _Recorded:
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
-        self.moves = bool(settings.get("moves", True))
+        self.moves = moves_of(settings)
         self.cores: int | None = cores_of(settings) or None
         numbers, self.period = self._steady(recording)
         steps = recording.rows["body"][numbers]
@@ -194,7 +194,7 @@ class _Recorded:
         if len(numbers) < _FEW:
             raise BadRecording(
                 f"The recording has {len(numbers)} batches of which all times are known, besides those of the start; "
-                f"{_FEW} is the least from which something can be told. Record a longer run."
+                f"{_FEW} is the least from which something can be said. Record a longer run."
             )
         rows = {name: column[numbers] for name, column in recording.rows.items()}
         self.own, self.between = _own(rows), round(_between(rows))
@@ -284,9 +284,9 @@ def _computing(rows: Columns) -> float | None:
 def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Return how long the batches of these rows were in stages that have a name of the user's."""
     found = {}
-    for name, told in recording.stages.items():
+    for name, pairs in recording.stages.items():
         spent = np.zeros(len(recording.rows["got"]), np.int64)
-        for number, duration in told:
+        for number, duration in pairs:
             spent[number] += duration
         found[name] = spent[numbers]
     return found
@@ -351,8 +351,8 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     columns = _columns(times, recorded)
     totals = Totals(int(columns["got"][warm - 1]))
     totals.fold({name: column[warm:] for name, column in columns.items()}, in_order=in_order)
-    told = tuple(_assumptions(recorded, workers, is_given=changes.computing is not None))
-    return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, told)
+    assumptions = tuple(_assumptions(recorded, workers, is_given=changes.computing is not None))
+    return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, assumptions)
 
 
 _Times = list[tuple[int, int, int, int, int, int, int]]

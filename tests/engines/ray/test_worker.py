@@ -62,3 +62,4 @@ def test_what_an_actor_could_not_import_is_told() -> None:
     death = cluster.obituary(3, None, failure)
     assert "ModuleNotFoundError: feedline. The" in str(death)
     assert len(str(death)) < 800
+    assert death.was_killed is None, "Ray reports a kill and a crash alike"

@@ -78,12 +78,13 @@ def be_killed(worker: int) -> None:
 
 @one_of_both
 @pytest.mark.parametrize(
-    ("init", "restarts", "times", "how"), [(leave, 10**6, 3, "exit code 3"), (be_killed, 11, 12, "SIGKILL")]
+    ("init", "restarts", "times", "how"),
+    [(leave, 10**6, 3, "exit code 3"), (be_killed, 11, 12, "SIGKILL"), (be_killed, None, 10, "SIGKILL")],
 )
 def test_a_worker_that_never_gets_ready_is_given_up_and_it_is_said_why(
-    loader_kind: str, init: Any, restarts: int, times: int, how: str
+    loader_kind: str, init: Any, restarts: int | None, times: int, how: str
 ) -> None:
-    """One that is killed is replaced as often as `restarts` allows: somebody may be killing workers at random."""
+    """One that is killed is replaced as often as the user's `restarts` allows: another process may kill at random."""
     loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=restarts)
     with pytest.raises(WorkerDied, match=how) as caught:
         list(loader)

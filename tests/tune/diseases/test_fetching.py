@@ -92,6 +92,10 @@ def test_slow_samples_count_if_they_are_slow_again() -> None:
     assert finding.name == "stragglers"
     assert "one in a hundred 50.0 ms or more" in finding.evidence
     assert finding.gain is None, "other batches are delivered first, which makes none of them sooner"
+    assert finding.code == "DataLoader(dataset, seed=0)  # or in_order=False"
+    (moving,) = find(measured(samples=samples(seconds=times, repeated=again), loader=loader(moves=True)))
+    assert moving.code == "DataLoader(dataset, in_order=False)"
+    assert "seed" not in (moving.fix or "")
     not_again = tuple((str(index), 1e-3) for index in range(8))
     assert find(measured(samples=samples(seconds=times, repeated=not_again))) == []
 

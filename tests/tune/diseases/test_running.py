@@ -96,6 +96,18 @@ def test_slow_samples_are_named() -> None:
     assert "17 (2.0 s)" in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("moves", "code"),
+    [(False, "DataLoader(dataset, seed=0)  # or in_order=False"), (True, "DataLoader(dataset, in_order=False)")],
+)
+def test_a_seed_is_advised_unless_work_moves_already(moves: bool, code: str) -> None:
+    late = run({"order": 5.0}, busy_s=0.3, stages=STRAGGLING, settings={"moves": moves})
+    (finding,) = find(late)
+    assert finding.code == code
+    assert ("seed=" in (finding.fix or "")) is not moves
+    assert ("seed=" in late.stats.verdict) is not moves
+
+
 def test_of_few_batches_only_faults_are_told() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
     assert [finding.name for finding in find(Run(few, ROOM))] == ["failing-samples"]

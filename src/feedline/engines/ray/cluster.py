@@ -173,7 +173,7 @@ def obituary(number: int, place: Place | None, failure: BaseException, *, was_re
         "of memory, or a node that is gone, are the usual causes; `ray logs` has what it printed."
     )
     death.was_ready = was_ready
-    death.was_killed = True  # Ray does not tell that from a crash
+    death.was_killed = None  # Ray reports a kill and a crash alike
     return death
 
 

@@ -95,7 +95,7 @@ function ownTimes(rows, workers, handover) {
     else if (finished > asked) { add("late", got - finished); add("came", got - rows.came[place]); } else add("ready", got - asked);
   }
   const mean = (...names) => { const name = names.find((one) => sums[one][1]); return name ? sums[name][0] / sums[name][1] : 0; };
-  const sent = workers ? 0 : handover; // as `feedline what-if` has it, where nobody has measured it
+  const sent = workers ? 0 : handover; // the default of `feedline what-if` where no measurement exists
   return { late: mean("late", "ready") + sent, ready: mean("ready", "came") + sent, alone: workers ? 0 : mean("ready") };
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from feedline.tune.diseases.loading import bridging_stragglers
 from feedline.tune.finding import Finding, gain_of, seconds_text
 from feedline.tune.measured import Measured, Opened, Samples
 from feedline.values.sizes import bytes_text
@@ -43,7 +44,7 @@ def find(measured: Measured) -> list[Finding]:
         *_failing_on_threads(measured),
         *_reopened(measured, samples),
         *_oversized(measured, samples),
-        *_stragglers(samples),
+        *_stragglers(measured, samples),
     ]
     is_other = any((finding.gain or 1.0) >= _OTHER_GAIN or finding.name == "stragglers" for finding in found)
     if samples.usual_s >= _COSTLY_S and not is_other:
@@ -228,7 +229,7 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
-def _stragglers(samples: Samples) -> Iterator[Finding]:
+def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
     times = np.array(samples.seconds[2:])  # the first ones are slow for reasons of their own
     if len(times) < _FEW:
         return
@@ -239,12 +240,12 @@ def _stragglers(samples: Samples) -> Iterator[Finding]:
     limit_s = max(_SPREAD * usual, _SLOW_S)
     if late < limit_s or excess < _SLOW_SHARE * times.sum() or len(confirmed) < 2:
         return
+    fix, code = bridging_stragglers(moves=measured.loader is not None and measured.loader.moves)
     yield Finding(
         "stragglers",
         f"{len(slow)} of {len(times)} samples take more than {_SLOW} times as long as most.",
-        "See what these samples have in common, such as their size. Until then give the loader a seed=, so that idle "
-        "workers take over the work of late ones, or deliver batches as they come.",
-        "DataLoader(dataset, in_order=False)",
+        f"See what these samples have in common, such as their size. {fix}",
+        code,
         evidence=f"Most take {seconds_text(usual)}, one in a hundred {seconds_text(late)} or more. Slow again when "
         f"repeated: {', '.join(confirmed[:5])}. If they took as long as the others, all samples together would take "
         f"{1 - excess / times.sum():.0%} of the time",

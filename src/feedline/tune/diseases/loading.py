@@ -143,6 +143,21 @@ def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Fi
         )
 
 
+def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
+    """Return what a loader can do about samples that are late, as a sentence and as code.
+
+    Args:
+        moves: True if its idle workers take over the work of late ones already.
+    """
+    if moves:
+        return "Until then deliver batches as they come.", "DataLoader(dataset, in_order=False)"
+    return (
+        "Until then give the loader a seed=, so that idle workers take over the work of late ones, or deliver batches "
+        "as they come.",
+        "DataLoader(dataset, seed=0)  # or in_order=False",
+    )
+
+
 def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
     """Compare the open files that workers take with what the system grants."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers

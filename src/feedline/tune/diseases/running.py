@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 from feedline.observe.stats import Stats
-from feedline.observe.verdict import FEW, SLIGHT, load_of
-from feedline.tune.diseases.loading import open_files, prefetch_memory
+from feedline.observe.verdict import FEW, SLIGHT, load_of, moves_of
+from feedline.tune.diseases.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tune.finding import Finding, seconds_text
 from feedline.tune.measured import LoaderFacts, Room
 from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
 _WORTH = 1.05
-"""Gains below are not told."""
+"""Smaller gains are not reported."""
 _OTHER_GAIN = 1.25
 """If a part of the work can be saved and that gains so much, more workers are not the first thing."""
 _PART = 0.3
@@ -50,15 +50,16 @@ class Run:
 
     @property
     def loader(self) -> LoaderFacts:
-        told = self.stats.settings
+        settings = self.stats.settings
         return LoaderFacts(
             "feedline",
             workers=int(self.stats.counters.get("workers", 0)),
-            engine=str(told.get("engine", "inline")),
-            depth=int(told.get("prefetch", 1)),
-            batch_size=told.get("batch_size"),
-            is_persistent=bool(told.get("persistent", False)),
+            engine=str(settings.get("engine", "inline")),
+            depth=int(settings.get("prefetch", 1)),
+            batch_size=settings.get("batch_size"),
+            is_persistent=bool(settings.get("persistent", False)),
             start_method=self.room.start_method,
+            moves=moves_of(settings),
         )
 
     @property
@@ -276,12 +277,12 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < _WORTH:
         return
     slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
+    fix, code = bridging_stragglers(moves=run.loader.moves)
     yield Finding(
         "stragglers",
         f"Training waits {share:.0%} of the time for batches that come out of turn.",
-        "See what the slowest samples have in common. Until then give the loader a seed=, so that idle workers take "
-        "over the work of late ones, or deliver batches as they come.",
-        "DataLoader(dataset, in_order=False)",
+        f"See what the slowest samples have in common. {fix}",
+        code,
         gain=gain,
         evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to be fetched, "
         f"{fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"

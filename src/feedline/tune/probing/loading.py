@@ -50,7 +50,7 @@ def facts_of(loader: Any) -> LoaderFacts:
         settings = loader._settings()
         return LoaderFacts(
             "feedline", settings.worker_count, settings.engine_name, settings.depth, size, settings.persistent,
-            _method(settings.context),
+            _method(settings.context), settings.moves,
         )  # fmt: skip
     depth = loader.prefetch_factor or DEFAULT_DEPTH
     engine = "process" if loader.num_workers else "inline"
