@@ -105,6 +105,27 @@ def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, forma
         all_of(opened(path))
 
 
+@pytest.mark.parametrize("decode", ["bytes", bytes, {"dtype": "uint8", "shape": (-1,)}])
+@pytest.mark.parametrize("computed", [False, True])
+def test_values_of_listed_keys_have_no_checksum_and_are_compared(tmp_path: Path, decode: Any, computed: bool) -> None:
+    """With `keys=` and `decode=` nothing else has to be found out about the database."""
+    path = packed(tmp_path, "a.lmdb")
+    keys = [b"%012d" % place for place in (36, 37)]
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
+        stored = transaction.get(keys[0])
+    if isinstance(decode, dict):
+        decode = {**decode, "shape": (len(stored) - 4,)}
+    options = {"keys": (lambda index: keys[index]) if computed else keys, "decode": decode}
+    dataset = LMDBDataset(path, **options)
+    assert bytes(dataset[0]) == stored[:-4]
+    dataset.close()
+    flip(path, samples()[37]["x"].tobytes())
+    dataset = LMDBDataset(path, **options)
+    with pytest.raises(CorruptSource, match=r"Sample 1 \(key b'000000000037'\) of .* is damaged"):
+        dataset[1]
+    dataset.close()
+
+
 @pytest.mark.parametrize("format_", [name for name in OPENED if name != "stream"])
 @pytest.mark.parametrize("make", [feedline.Loader, feedline.DataLoader])
 def test_loaders_do_not_deliver_damage(tmp_path: Path, format_: str, make: Any) -> None:
