@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import pickle
 import pkgutil
 import tarfile
@@ -268,6 +269,36 @@ def test_a_sample_is_compared_once(tmp_path: Path, format_: str, monkeypatch: py
     other[7]
     assert len(compared) > once
     other.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", ["lmdb", "tar", "npy"])
+def test_workers_of_the_next_epoch_do_not_compare_again(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that are forked anew for each epoch share what the earlier ones have compared."""
+    name, opened = OPENED[format_]
+    dataset = opened(packed(tmp_path, name))
+    module = {
+        "lmdb": "feedline.datasets.lmdb.dataset.sum_of",
+        "tar": "feedline.datasets.tar.index.sum_of",
+        "npy": "feedline.datasets.array_file.RowCheck._read",
+    }[format_]
+    compared = mmap.mmap(-1, 1)
+    own = pkgutil.resolve_name(module)
+
+    def counted(*arguments: Any) -> Any:
+        compared[0] += 1
+        return own(*arguments)
+
+    monkeypatch.setattr(module, counted)
+    loader = feedline.DataLoader(dataset, 8, num_workers=1, multiprocessing_context="fork")
+    list(loader)
+    once = compared[0]
+    assert once >= 3
+    list(loader)
+    assert compared[0] == once
+    loader.close()
     dataset.close()
 
 
