@@ -2,7 +2,8 @@
 
 All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
 a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
-first reads from there, not every time. Forked processes share the flags of what was compared. Facts that are stored as JSON have one among them, under `SEAL`.
+first reads from there, not every time. Forked processes share the flags of what was compared.
+Facts that are stored as JSON have one among them, under `SEAL`.
 """
 
 from __future__ import annotations
