@@ -28,7 +28,7 @@ FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
 _SCAN, _END = 0xDA, 0xD9
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""A marker that begins a segment or ends the image. Within a scan 0xff is followed by a zero, or is a restart marker."""
+"""A marker that begins a segment or ends the image. Scans have 0xff before a zero or in restart markers."""
 
 _chunk = struct.Struct(">I4s").unpack_from
 _segment = struct.Struct(">BBH").unpack_from
