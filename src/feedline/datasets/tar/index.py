@@ -69,7 +69,7 @@ class ShardIndex:
         columns = (found.fields, found.offsets, found.sizes, *((found.has_sum, found.sums) if len(found.sums) else ()))
         if len(found.first) != found.count + 1 or len({len(column) for column in columns}) != 1:
             raise ValueError("its columns have different lengths")
-        if (found.has_sum.dtype, found.sums.dtype) != (np.bool_, np.uint32) or len(found.has_sum) != len(found.sums):
+        if (found.has_sum.dtype.str, found.sums.dtype.str) != ("|b1", "<u4") or len(found.has_sum) != len(found.sums):
             raise ValueError("its checksums are of another type or number")
         if len(found.fields) and not 0 <= found.fields.min() <= found.fields.max() < len(found.names):
             raise ValueError("a field has no name")
@@ -138,9 +138,11 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         np.frombuffer(b"".join(keys), np.uint8),
         np.cumsum([len(key) for key in keys], dtype=np.int64),
         np.array(first, np.int64),
-        *(np.ascontiguousarray(columns[:, column]) for column in range(3)),
-        has_sum,
-        columns[: len(has_sum), 3].astype(np.uint32),
+        fields=np.ascontiguousarray(columns[:, 0]),
+        offsets=np.ascontiguousarray(columns[:, 1]),
+        sizes=np.ascontiguousarray(columns[:, 2]),
+        has_sum=has_sum,
+        sums=columns[: len(has_sum), 3].astype(np.uint32),
     )
 
 
