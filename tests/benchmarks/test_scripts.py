@@ -315,6 +315,15 @@ def test_state_cost(tmp_path: Path) -> None:
     assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
 
 
+def test_checksum_cost(tmp_path: Path) -> None:
+    pytest.importorskip("lmdb")
+    pytest.importorskip("h5py")
+    flags = ["--bytes", "1000", "--megabytes", "0", "--data", str(tmp_path / "data")]
+    found = [row for row in rows_of("checksum_cost", [*BRIEF, *flags], tmp_path) if row["kind"] == "summary"]
+    assert [row["case"]["format"] for row in found] == ["lmdb", "hdf5", "tar", "npy"]
+    assert all(row["figures"][name]["median"] > 0 for row in found for name in ("compared_us", "not_compared_us"))
+
+
 @pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]

@@ -32,18 +32,35 @@ def png_with(*chunks: bytes) -> bytes:
     return data[:33] + b"".join(chunks) + data[33:]
 
 
-def jpeg_of_scans(count: int, name: str = "jpeg-progressive") -> bytes:
-    """Return a JPEG whose last scan is repeated."""
+COMMENT = b"\xff\xfe\0\x04"
+"""The beginning of a JPEG comment of two bytes."""
+
+
+def jpeg_of_scans(count: int, name: str = "jpeg-progressive", *, between: bytes = b"") -> bytes:
+    """Return a JPEG whose last scan is repeated, with some bytes before the first repetition."""
     data = files()[name]
     place = data.rindex(b"\xff\xda")
-    return data[:place] + data[place:-2] * count + data[-2:]
+    return data[:place] + between + data[place:-2] * count + data[-2:]
+
+
+def scan_bytes(count: int) -> bytes:
+    """Return a JPEG comment that is full of what begins a scan."""
+    return b"\xff\xfe" + struct.pack(">H", 2 + 2 * count) + b"\xff\xda" * count
 
 
 MANY: dict[str, tuple[Callable[[], bytes], str]] = {
     "PNG of texts": (lambda: png_with(chunk(TEXT) * 20_000), r"more than 1,\d\d\d chunks"),
     "PNG of empty pixel chunks": (lambda: png_with(chunk(b"IDAT") * 20_000), r"more than 1,\d\d\d chunks"),
-    "progressive JPEG of scans": (lambda: jpeg_of_scans(13_000), r"13,\d\d\d scans.*at most 100"),
-    "sequential JPEG of scans": (lambda: jpeg_of_scans(MOST_SCANS, "jpeg-scans"), r"102 scans.*at most 100"),
+    "progressive JPEG of scans": (lambda: jpeg_of_scans(13_000), "more than 100 scans"),
+    "sequential JPEG of scans": (lambda: jpeg_of_scans(MOST_SCANS, "jpeg-scans"), "more than 100 scans"),
+    "JPEG of scans behind an end marker in a comment": (
+        lambda: jpeg_of_scans(MOST_SCANS, between=COMMENT + b"\xff\xd9"),
+        "more than 100 scans",
+    ),
+    "JPEG of comments between scans": (
+        lambda: jpeg_of_scans(1, between=b"\xff\xfe\0\x02" * 10_000 + scan_bytes(200)),
+        "10,000 segments",
+    ),
     "JPEG of comments": (lambda: b"\xff\xd8" + b"\xff\xfe\0\x02" * 10_000 + files()["jpeg"][2:], "10,000 segments"),
 }
 
@@ -105,7 +122,7 @@ def test_the_error_names_the_file(tmp_path: Path, ending: str, decode: str) -> N
     data = png_with(chunk(TEXT) * 20_000) if ending == "png" else jpeg_of_scans(1_000)
     (tmp_path / "a" / f"victim.{ending}").write_bytes(data)
     dataset = ImageFolder(tmp_path, decode=decode, cache=False)
-    with pytest.raises(CorruptSource, match=rf"victim\.{ending}.*(more than 1,\d\d\d chunks|at most 100 are accepted)"):
+    with pytest.raises(CorruptSource, match=rf"victim\.{ending}.*more than (1,\d\d\d chunks|100 scans)"):
         dataset[0]
 
 
@@ -118,6 +135,19 @@ def test_files_that_programs_write_are_accepted() -> None:
     check_parts(b"".join(_in_small_chunks(stored(pixels, "PNG"))))
     check_parts(b"\xff\xd8" + b"\xff\xfe\0\x02" * (MOST_SEGMENTS - 20) + files()["jpeg"][2:])
     check_parts(b"no image at all")
+
+
+def test_scans_are_counted_in_the_image_alone() -> None:
+    """A motion photo has a video behind its end, and metadata may hold another picture."""
+    many = 2 * MOST_SCANS
+    data = files()["jpeg-progressive"]
+    for changed in (
+        data + b"\xff\xda" * many,
+        data[:2] + b"\xff\xe2" + scan_bytes(many)[2:] + data[2:],
+        jpeg_of_scans(1, between=scan_bytes(many)),
+    ):
+        check_parts(changed)
+        assert np.array_equal(decode_image(changed), decode_image(data))
 
 
 def _in_small_chunks(data: bytes) -> list[bytes]:

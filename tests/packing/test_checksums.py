@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import mmap
 import pickle
 import pkgutil
 import tarfile
@@ -105,6 +106,27 @@ def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, forma
         all_of(opened(path))
 
 
+@pytest.mark.parametrize("decode", ["bytes", bytes, {"dtype": "uint8", "shape": (-1,)}])
+@pytest.mark.parametrize("computed", [False, True])
+def test_values_of_listed_keys_have_no_checksum_and_are_compared(tmp_path: Path, decode: Any, computed: bool) -> None:
+    """With `keys=` and `decode=` nothing else has to be found out about the database."""
+    path = packed(tmp_path, "a.lmdb")
+    keys = [b"%012d" % place for place in (36, 37)]
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
+        stored = transaction.get(keys[0])
+    if isinstance(decode, dict):
+        decode = {**decode, "shape": (len(stored) - 4,)}
+    options = {"keys": (lambda index: keys[index]) if computed else keys, "decode": decode}
+    dataset = LMDBDataset(path, **options)
+    assert bytes(dataset[0]) == stored[:-4]
+    dataset.close()
+    flip(path, samples()[37]["x"].tobytes())
+    dataset = LMDBDataset(path, **options)
+    with pytest.raises(CorruptSource, match=r"Sample 1 \(key b'000000000037'\) of .* is damaged"):
+        dataset[1]
+    dataset.close()
+
+
 @pytest.mark.parametrize("format_", [name for name in OPENED if name != "stream"])
 @pytest.mark.parametrize("make", [feedline.Loader, feedline.DataLoader])
 def test_loaders_do_not_deliver_damage(tmp_path: Path, format_: str, make: Any) -> None:
@@ -134,6 +156,69 @@ def test_rows_across_blocks_are_compared(tmp_path: Path) -> None:
             (path / "x.npy").write_bytes(whole)
 
 
+def test_the_blocks_of_a_batch_are_looked_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many blocks its rows lie in."""
+    rows = np.random.default_rng(0).integers(0, 256, (9, 300_000), np.uint8)
+    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
+    asked: list[list[int]] = []
+    own = Checked.check
+
+    def counted(self: Checked, blocks: Any) -> None:
+        asked.append(np.unique(blocks).tolist())
+        own(self, blocks)
+
+    monkeypatch.setattr(Checked, "check", counted)
+    dataset = ArrayDataset(path)
+    check = dataset.row_check()
+    assert check is not None
+    check(np.array([0, -1]))
+    assert asked == [[0, 1, 2, 3, 4, *range(8 * 300_000 >> 16, len(rows) * 300_000 + 65_535 >> 16)]]
+    dataset.close()
+
+
+def test_indices_of_all_kinds(tmp_path: Path) -> None:
+    """They are what the array itself takes."""
+    rows = np.random.default_rng(0).integers(0, 256, (6, 70_000), np.uint8)
+    path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
+    whole = (path / "x.npy").read_bytes()
+    mask = np.arange(6) == 3
+    tables = mask[:, None] & (np.arange(70_000) < 5)
+    single: list[Any] = [3, -3, np.int64(3), np.array(3), (3, 5), (np.int64(3), slice(2, 4)), np.uint8(3)]
+    several: list[Any] = [slice(2, 4), (slice(2, 4), 0), [3, 4], np.array([[3], [4]]), ([3, 4], 7), mask, tables]
+    others: list[Any] = [..., None, True, (), (..., 2), slice(None, None, -1)]
+    for index in single + several + others:
+        (path / "x.npy").write_bytes(whole)
+        assert np.array_equal(ArrayDataset(path)[index]["x"], rows[index])
+        flip(path, rows[3].tobytes())
+        with pytest.raises(CorruptSource, match=r"in rows 3 to 4, is damaged"):
+            ArrayDataset(path)[index]
+    (path / "x.npy").write_bytes(whole)
+    dataset = ArrayDataset(path)
+    assert np.array_equal(dataset[0:2, 0]["x"], rows[0:2, 0])
+    assert dataset[[]]["x"].shape == (0, 70_000)
+    for wrong in (6, [0, 6], "x", 0.5, np.ones(5, bool)):
+        with pytest.raises(IndexError):
+            dataset[wrong]
+    dataset.close()
+
+
+def test_a_single_row_costs_no_look_at_the_numbers_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = ArrayDataset(packed(tmp_path, "npy"))
+    made: list[int] = []
+    own = np.arange
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        found = own(*arguments, **options)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(np, "arange", counted)
+    for index in (1, np.int64(2), np.array(3)):
+        dataset[index]
+    assert max(made, default=0) < 4
+    dataset.close()
+
+
 @pytest.mark.parametrize("format_", ["hdf5", "npy"])
 def test_a_block_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, opened = OPENED[format_]
@@ -141,12 +226,12 @@ def test_a_block_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pyt
     compared: list[int] = []
     start = Checked.__init__
 
-    def counting(self: Any, sums: Any, read: Callable[[int], Any], called: Any) -> None:
+    def counting(self: Any, sums: Any, read: Callable[[int], Any], *others: Any) -> None:
         def counted(block: int) -> Any:
             compared.append(block)
             return read(block)
 
-        start(self, sums, counted, called)
+        start(self, sums, counted, *others)
 
     monkeypatch.setattr(Checked, "__init__", counting)
     for _ in range(3):
@@ -184,6 +269,36 @@ def test_a_sample_is_compared_once(tmp_path: Path, format_: str, monkeypatch: py
     other[7]
     assert len(compared) > once
     other.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("format_", ["lmdb", "tar", "npy"])
+def test_workers_of_the_next_epoch_do_not_compare_again(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that are forked anew for each epoch share what the earlier ones have compared."""
+    name, opened = OPENED[format_]
+    dataset = opened(packed(tmp_path, name))
+    module = {
+        "lmdb": "feedline.datasets.lmdb.dataset.sum_of",
+        "tar": "feedline.datasets.tar.index.sum_of",
+        "npy": "feedline.datasets.array_file.RowCheck._read",
+    }[format_]
+    compared = mmap.mmap(-1, 1)
+    own = pkgutil.resolve_name(module)
+
+    def counted(*arguments: Any) -> Any:
+        compared[0] += 1
+        return own(*arguments)
+
+    monkeypatch.setattr(module, counted)
+    loader = feedline.DataLoader(dataset, 8, num_workers=1, multiprocessing_context="fork")
+    list(loader)
+    once = compared[0]
+    assert once >= 3
+    list(loader)
+    assert compared[0] == once
+    loader.close()
     dataset.close()
 
 

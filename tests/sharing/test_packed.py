@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +91,50 @@ def test_packed_strings_can_be_pickled_and_stored() -> None:
         ):
             assert list(other.each(range(1000))) == expected
             assert other.nbytes == packed.nbytes
+
+
+def test_stored_strings_are_checked_with_little_memory() -> None:
+    """A listing of a million files is checked whenever it is read from the cache."""
+    count = 100_000
+    shuffled = paths(count)
+    np.random.default_rng(0).shuffle(shuffled)
+    for values in (paths(count), shuffled):
+        arrays = Packed(values, is_text=True).arrays()
+        tracemalloc.start()
+        try:
+            Packed.of_arrays(arrays)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 5 * count  # a copy of all lengths or places takes eight bytes for each
+
+
+WRONG: dict[str, Any] = {
+    "a number of names": lambda arrays: {"begin": arrays["begin"][:-1]},
+    "a number of starts": lambda arrays: {"starts": arrays["starts"][:-1]},
+    "a start": lambda arrays: {"starts": arrays["starts"] + (np.arange(len(arrays["starts"])) == 2)},
+    "a length": lambda arrays: {"middle": arrays["middle"] + (np.arange(len(arrays["middle"])) == 70)},
+    "a negative length": lambda arrays: {"middle": arrays["middle"].astype(np.int64) - 200},
+    "lengths that are floats": lambda arrays: {"middle": arrays["middle"].astype(float)},
+    "more than the head has, at the beginning": lambda arrays: {"begin": np.full_like(arrays["begin"], 255)},
+    "more than the head has, at the end": lambda arrays: {"end": np.full_like(arrays["end"], 255)},
+    "a type": lambda arrays: {"end": arrays["end"].astype(np.uint16)},
+    "the data": lambda arrays: {"data": arrays["data"][1:]},
+    "a place twice": lambda arrays: {"order": np.where(arrays["order"] == 5, 6, arrays["order"])},
+    "a place that is not there": lambda arrays: {"order": np.where(arrays["order"] == 5, 1000, arrays["order"])},
+    "a negative place": lambda arrays: {"order": np.where(arrays["order"] == 5, -1, arrays["order"].astype(int))},
+    "a number of places": lambda arrays: {"order": arrays["order"][:-1]},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_arrays_that_do_not_belong_together_are_refused(what: str) -> None:
+    values = paths(1000)
+    np.random.default_rng(1).shuffle(values)
+    arrays = Packed(values, is_text=True).arrays()
+    assert arrays["order"] is not None
+    with pytest.raises(ValueError, match="do not belong together"):
+        Packed.of_arrays({**arrays, **WRONG[what](arrays)})
 
 
 def test_the_buffers_of_packed_strings_cross_out_of_band() -> None:

@@ -18,7 +18,7 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from feedline.datasets.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
-from feedline.values.checksums import AGAIN, Checked, check_seal, damaged, from_text
+from feedline.values.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
@@ -48,6 +48,8 @@ class Sums:
 
     block_bytes: int
     sums: NDArray[np.uint32]
+    compared: Compared
+    """Which of them were compared."""
 
 
 @dataclass(frozen=True)
@@ -91,36 +93,12 @@ class ArrayFile:
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
 
-    def row_check(self, array: NDArray[Any]) -> Callable[[NDArray[np.int64]], None] | None:
+    def row_check(self, array: NDArray[Any]) -> RowCheck | None:
         """Return what compares the checksums of rows before they are read; None if there are none.
 
-        `array` is what `mapped` returned. The function takes the numbers of rows, and raises CorruptSource.
+        `array` is what `mapped` returned.
         """
-        if self.sums is None or array.size == 0:
-            return None
-        size, row_bytes, count = self.sums.block_bytes, array.strides[0], len(array)
-        flat = array.reshape(-1).view(np.uint8)
-        most = -(-row_bytes // size) + 1  # blocks that a row lies in
-
-        def name(block: int) -> str:
-            rows = range(block * size // row_bytes, min(count, -(-(block + 1) * size // row_bytes)))
-            return f"{self.path}, in rows {rows.start} to {rows.stop - 1},"
-
-        checked = Checked(self.sums.sums, lambda block: flat[block * size : (block + 1) * size], name)
-
-        def check(rows: NDArray[np.int64]) -> None:
-            if checked.is_complete:
-                return
-            known = rows[(rows >= -count) & (rows < count)]  # reading any other row raises
-            starts = np.where(known < 0, known + count, known) * row_bytes
-            if row_bytes <= size and size % row_bytes == 0:
-                checked.check(starts // size)
-                return
-            last = (starts + row_bytes - 1) // size
-            for step in range(most):
-                checked.check(np.minimum(starts // size + step, last))
-
-        return check
+        return None if self.sums is None or array.size == 0 else RowCheck(self.path, self.sums, array)
 
     def _looked_at_again(self) -> ArrayFile:
         found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
@@ -133,6 +111,46 @@ class ArrayFile:
 
     def __str__(self) -> str:
         return self.path if self.member is None else f"{self.member!r} of {self.path}"
+
+
+class RowCheck:
+    """Compares the checksums of the blocks that rows of a mapped array lie in."""
+
+    def __init__(self, path: str, sums: Sums, array: NDArray[Any]) -> None:
+        self._path = path
+        self._block_bytes = sums.block_bytes
+        self._row_bytes = array.strides[0]
+        self._count = len(array)
+        self._flat = array.reshape(-1).view(np.uint8)
+        is_aligned = self._block_bytes % self._row_bytes == 0
+        self._most = 1 if is_aligned else -(-self._row_bytes // self._block_bytes) + 1
+        """Blocks that a row lies in, at most."""
+        self._checked = Checked(sums.sums, self._read, self._name, sums.compared)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all blocks were compared."""
+        return self._checked.is_complete
+
+    def __call__(self, rows: NDArray[np.int64]) -> None:
+        """Compare the checksums of rows, by their numbers, unless that was done. Raises CorruptSource: one differs."""
+        if self._checked.is_complete:
+            return
+        known = rows[(rows >= -self._count) & (rows < self._count)]  # reading other rows raises IndexError
+        starts = np.where(known < 0, known + self._count, known) * self._row_bytes
+        blocks = starts // self._block_bytes
+        if self._most > 1:
+            last = (starts + self._row_bytes - 1) // self._block_bytes
+            blocks = np.minimum(blocks[:, None] + np.arange(self._most), last[:, None]).reshape(-1)
+        self._checked.check(blocks)
+
+    def _read(self, block: int) -> NDArray[np.uint8]:
+        return self._flat[block * self._block_bytes : (block + 1) * self._block_bytes]
+
+    def _name(self, block: int) -> str:
+        start, stop = block * self._block_bytes, (block + 1) * self._block_bytes
+        last = min(self._count, -(-stop // self._row_bytes)) - 1
+        return f"{self._path}, in rows {start // self._row_bytes} to {last},"
 
 
 def _text(array: ArrayFile) -> str:
@@ -225,7 +243,7 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     with _opened(array.path) as file:
         if zlib.crc32(file.read(array.offset)) != header:
             raise damaged(f"The header of {array}")
-    return replace(array, sums=Sums(size, sums))
+    return replace(array, sums=Sums(size, sums, Compared(len(sums))))
 
 
 # Any: whatever an array may be.

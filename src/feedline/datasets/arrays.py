@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
-from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
+from feedline.datasets.array_file import ArrayFile, RowCheck, find_folder, find_mapped, find_npy, find_npz
 from feedline.datasets.form import Fields, Form, names_in
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import checked_transform
@@ -64,7 +65,7 @@ class ArrayDataset(Columnar):
             self._shape = Form(tuple(names), None, is_one=not isinstance(table, tuple))
         self._length = _check(names, self._arrays)
         self._opened: list[Any] | None = None
-        self._checks: list[Callable[[NDArray[np.int64]], None]] = []
+        self._checks: list[RowCheck] = []
         """What compares the checksums of rows, for each open file that has some."""
         self.transform = checked_transform(transform)
 
@@ -97,9 +98,8 @@ class ArrayDataset(Columnar):
 
     def __getitem__(self, index: Any) -> Any:
         arrays = self._mapped()
-        if self._checks:
-            rows = np.atleast_1d(np.arange(self._length)[index]) if not isinstance(index, int) else np.array([index])
-            self._check_rows(rows)
+        if not all(check.is_complete for check in self._checks):
+            self._check_rows(_rows_of(index, self._length))
         sample = self._shape.build([_row(array, index) for array in arrays])
         return sample if self.transform is None else self.transform(sample)
 
@@ -138,6 +138,27 @@ class ArrayDataset(Columnar):
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         form = self._shape.describe([_form(array) for array in self._arrays])
         return f"{type(self).__name__}({self._length} samples of {form}{transform})"
+
+
+def _rows_of(index: Any, length: int) -> NDArray[np.int64]:
+    """Return the rows that an index reads, in any order; negative ones count from the end.
+
+    There are none if it is no index: NumPy refuses it.
+    """
+    row = index[0] if isinstance(index, tuple) and index else index
+    if isinstance(row, slice):
+        return np.arange(*row.indices(length))
+    if not isinstance(row, bool):
+        try:
+            return np.array([operator.index(row)])
+        except TypeError:
+            pass  # not a single number
+    if row is None or row is ... or isinstance(row, (bool, np.bool_)) or (isinstance(row, tuple) and not row):
+        return np.arange(length)
+    rows = np.asarray(row)
+    if rows.dtype == np.bool_:
+        return np.unique(rows.nonzero()[0])
+    return rows.reshape(-1).astype(np.int64) if rows.dtype.kind in "iu" else np.empty(0, np.int64)
 
 
 def _form(array: Any) -> str:

@@ -6,10 +6,9 @@ minutes. Parts are counted before a decoder sees the file. The limits are far ab
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
-
-import numpy as np
 
 from feedline.errors import CorruptSource
 
@@ -18,7 +17,7 @@ CHUNK_BYTES = 1_024
 """A PNG may have `MOST_CHUNKS` chunks, and one more for every `CHUNK_BYTES` bytes of its file. Usual are chunks of
 8 KiB and more for pixels, and fewer than twenty others."""
 MOST_SEGMENTS = 10_000
-"""Segments that a JPEG may have before its first scan. Usual are fewer than thirty."""
+"""Segments that a JPEG may have before its first scan, and after it. Usual are fewer than thirty."""
 MOST_SCANS = 100
 """Scans that a JPEG may have. Usual are one, or ten if it is progressive."""
 
@@ -28,6 +27,8 @@ FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers of frame headers."""
 _PROGRESSIVE = frozenset((0xC2, 0xC6, 0xCA, 0xCE))
 _SCAN, _END = 0xDA, 0xD9
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+"""A marker that begins a segment or ends the image. Scans have 0xff before a zero or in restart markers."""
 
 _chunk = struct.Struct(">I4s").unpack_from
 _segment = struct.Struct(">BBH").unpack_from
@@ -100,31 +101,51 @@ def jpeg_segments(data: bytes, place: int = 2) -> Iterator[tuple[int, int, int]]
         if marker in (_SCAN, _END):
             return
         place = end
-    raise CorruptSource(
-        f"A JPEG of {len(data):,} bytes has more than {MOST_SEGMENTS:,} segments before its pixels, and no more are "
-        "accepted. It is damaged, or was written to take long. Encode it again."
+    raise _many_segments(data)
+
+
+def _many_segments(data: bytes) -> CorruptSource:
+    return CorruptSource(
+        f"A JPEG of {len(data):,} bytes has more than {MOST_SEGMENTS:,} segments, and no more are accepted. It is "
+        "damaged, or was written to take long to decode. Encode it again."
     )
 
 
 def check_scans(data: bytes, place: int = 2) -> None:
     """Refuse a JPEG of too many scans, each of which takes time for the whole image; `place` is where segments begin.
 
+    Metadata and what follows the end of the image, such as the video of a motion photo, may hold any bytes.
+
     Raises:
         CorruptSource: there are more than are accepted.
     """
-    frame, components = 0, -1
+    frame, components, start = 0, -1, len(data)
     for marker, at, _ in jpeg_segments(data, place):
         if marker in FRAMES:
             frame, components = marker, _byte(data, at + 9)
-        elif marker == _SCAN and frame not in _PROGRESSIVE and _byte(data, at + 4) == components:
-            return  # all colours are in the first scan, and libjpeg refuses another one
-    values = np.frombuffer(data, np.uint8)
-    scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
-    if scans > MOST_SCANS:
-        raise CorruptSource(
-            f"A JPEG of {len(data):,} bytes has {scans:,} scans, which take long to decode, and at most {MOST_SCANS} "
-            "are accepted. Encode it again."
-        )
+        elif marker == _SCAN:
+            if frame not in _PROGRESSIVE and _byte(data, at + 4) == components:
+                return  # all colours are in the first scan, and libjpeg refuses another one
+            start = at
+    if data.count(b"\xff\xda", start) > MOST_SCANS:  # which is quick, and true of next to no file
+        _check_segments(data, start)
+
+
+def _check_segments(data: bytes, place: int) -> None:
+    """Refuse a JPEG of too many scans or other segments from its first scan, at `place`, up to its end marker."""
+    scans = 0
+    for _ in range(MOST_SEGMENTS):
+        found = _MARKER.search(data, place)
+        if found is None or data[found.start() + 1] == _END:
+            return
+        scans += data[found.start() + 1] == _SCAN
+        if scans > MOST_SCANS:
+            raise CorruptSource(
+                f"A JPEG of {len(data):,} bytes has more than {MOST_SCANS} scans, which take long to decode, and no "
+                "more are accepted. Encode it again."
+            )
+        place = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2], "big"))
+    raise _many_segments(data)
 
 
 def _byte(data: bytes, place: int) -> int:

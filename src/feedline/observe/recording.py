@@ -270,7 +270,7 @@ def _column(name: str, values: Any) -> NDArray[np.int64]:
     if name in _TIMES:
         times = np.array(values, np.float64) * 1e3
         if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # which NaN is not
-            raise ValueError(f"a moment or duration in {name!r} is none")
+            raise ValueError(f"a moment or duration in {name!r} is not a number, or is too large")
         return times.round().astype(np.int64)
     counts = np.array(values) if values else np.empty(0, np.int64)
     least, most = _LEAST.get(name, 0), _LARGEST.get(name, _MOST)

@@ -135,21 +135,35 @@ class Packed(Column):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
-        """Return what `arrays` was made of. Raises KeyError, TypeError, ValueError or AttributeError: it is damaged."""
+        """Return what `arrays` was made of. Raises KeyError, TypeError, ValueError or AttributeError: it is damaged.
+
+        A name is checked with its block, so that next to no memory is needed for that.
+        """
         begin, end, middle = (arrays[name] for name in ("begin", "end", "middle"))
         starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
-        sizes = middle.astype(np.int64)
-        begins = np.cumsum(sizes) - sizes
-        heads = sizes[::_BLOCK].repeat(_BLOCK)[: len(sizes)]
         is_whole = (
             begin.shape == end.shape == middle.shape == (len(middle),)
-            and np.array_equal(starts, begins[::_BLOCK])
-            and data.shape == (int(sizes.sum()),)
-            and bool((np.maximum(begin, end) <= heads).all())
             and begin.dtype == end.dtype == data.dtype == np.uint8
-            and (order is None or np.array_equal(np.sort(order), np.arange(len(begin))))
+            and middle.dtype.kind in "iu"
         )
-        if not is_whole:
+        if not len(middle):
+            is_whole = is_whole and len(starts) == len(data) == 0
+        elif is_whole:
+            firsts = np.arange(0, len(middle), _BLOCK)
+            heads = middle[::_BLOCK]
+            sizes = np.concatenate(  # in parts, since NumPy makes a copy of another type
+                [
+                    np.add.reduceat(part, np.arange(0, len(part), _BLOCK), dtype=np.int64)
+                    for part in (middle[start : start + _CHUNK] for start in range(0, len(middle), _CHUNK))
+                ]
+            )
+            is_whole = (
+                int(middle.min()) >= 0
+                and np.array_equal(starts, np.cumsum(sizes) - sizes)
+                and data.shape == (int(sizes.sum()),)
+                and all(bool((np.maximum.reduceat(shared, firsts) <= heads).all()) for shared in (begin, end))
+            )
+        if not is_whole or not (order is None or _is_order(order, len(middle))):
             raise ValueError("the arrays do not belong together")
         packed = cls.__new__(cls)
         packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
@@ -161,6 +175,18 @@ class Packed(Column):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._views = self._look()
+
+
+def _is_order(order: NDArray[Any], count: int) -> bool:
+    """True if it names each of `count` places once."""
+    if order.shape != (count,) or order.dtype.kind not in "iu":
+        return False
+    if count and not 0 <= int(order.min()) <= int(order.max()) < count:
+        return False
+    is_named = np.zeros(count, np.bool_)
+    for start in range(0, count, _CHUNK):  # NumPy makes a copy of what it indexes with
+        is_named[order[start : start + _CHUNK]] = True
+    return bool(is_named.all())
 
 
 _Chunk = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]

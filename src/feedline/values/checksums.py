@@ -2,13 +2,15 @@
 
 All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
 a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
-first reads from there, not every time. Facts that are stored as JSON have one among them, under `SEAL`.
+first reads from there, not every time. Forked processes share the flags of what was compared.
+Facts that are stored as JSON have one among them, under `SEAL`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import mmap
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -114,25 +116,52 @@ def from_text(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(base64.b64decode(text, validate=True), "<u4").astype(np.uint32)
 
 
-class Checked:
-    """Compares the checksums of blocks, of each when it is first read from in this process.
+class Compared:
+    """Flags of what was compared, which this process shares with those forked from it.
 
-    Threads may use it at the same time: at worst one block is compared twice.
+    Workers that start anew in each epoch do not compare again what others have compared. Another machine, or a process
+    that maps the file later, may read other bytes: a pickle holds the number of flags alone, and all are False again.
+
+    Example:
+        >>> compared = Compared(3)
+        >>> compared.flags[1] = True
+        >>> compared.flags.tolist()
+        [False, True, False]
+    """
+
+    def __init__(self, count: int) -> None:
+        # Memory that is never written to takes no room.
+        self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, count)), np.bool_, count)
+
+    # Any: as pickle wants it.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Compared, (len(self.flags),)
+
+
+class Checked:
+    """Compares the checksums of blocks, of each when it is first read from.
+
+    Threads and forked processes may use it at the same time: at worst one block is compared twice.
 
     Args:
         sums: of all blocks.
         read: returns the bytes of a block, given its number.
         name: returns what a block is called in an error.
+        compared: which blocks were compared before; none by default.
     """
 
     def __init__(
-        self, sums: Sequence[int] | NDArray[np.uint32], read: Callable[[int], Buffer], name: Callable[[int], str]
+        self,
+        sums: Sequence[int] | NDArray[np.uint32],
+        read: Callable[[int], Buffer],
+        name: Callable[[int], str],
+        compared: Compared | None = None,
     ) -> None:
         self._sums = np.asarray(sums, np.uint32)
         self._read = read
         self._name = name
-        self._done = np.zeros(len(self._sums), np.bool_)
-        self.is_complete = False
+        self._done = (compared or Compared(len(self._sums))).flags
+        self.is_complete = bool(self._done.all())
         """True if all blocks were compared."""
 
     def check(self, blocks: NDArray[np.int64]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.blob import LocalBlob
 from feedline.datasets.tar import index
 from feedline.datasets.tar import index as module
-from feedline.datasets.tar.index import Range, ShardIndex, coalesced, index_of, scan
+from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of, scan
 from feedline.errors import FeedlineWarning
 from tests.datasets.tar.writing import numbered, tar_bytes
 
@@ -60,6 +62,23 @@ def test_an_index_is_made_once(path: Path, tmp_path: Path, scans: list[str]) -> 
     assert file.suffix == ".tar-index", "a pattern for shards must not find it"
     get(path, None)
     assert len(scans) == 2
+
+
+def test_checksums_take_room_only_where_there_are_some(path: Path, tmp_path: Path) -> None:
+    without = get(path, tmp_path / "index")
+    assert len(without.sums) == len(without.has_sum) == 0
+    samples = [{"x": np.arange(number), "label": number} for number in range(20)]
+    packed = feedline.pack(samples, tmp_path / "b.tar", workers=0).path
+    for found in (get(packed, tmp_path / "index"), get(packed, tmp_path / "index")):
+        assert (found.sums.dtype, found.has_sum.dtype) == (np.uint32, np.bool_)
+        assert found.has_sum.all()
+        assert len(found.sums) == len(found.has_sum) == 40
+    index = Index([without, found])
+    for one in (index, pickle.loads(pickle.dumps(index))):
+        assert [checksum for *_, checksum in one.fields(0, 3)] == [-1, -1, -1]
+        assert [checksum for *_, checksum in one.fields(1, 3)] == found.sums[6:8].tolist()
+        one.note_compared(1, 7)
+        assert [checksum for *_, checksum in one.fields(1, 3)] == [found.sums[6], -1]
 
 
 @pytest.mark.parametrize("how", ["time", "size", "content"])

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
@@ -36,7 +33,7 @@ from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChang
 from feedline.failures import add_note, words
 from feedline.images.pillow import SPECS
 from feedline.values import records
-from feedline.values.checksums import AGAIN, damaged
+from feedline.values.checksums import AGAIN, Compared, damaged
 
 # Any: keys are bytes or strings.
 KeySource = Iterable[Any] | Callable[[int], Any] | None
@@ -96,7 +93,7 @@ class LMDBDataset(TableSource):
         >>> dataset.close()
     """
 
-    _lazy = ("_keys", "_decoder", "_version", "_has_columns", "_unchecked")
+    _lazy = ("_keys", "_decoder", "_version", "_has_columns", "_has_sums", "_compared")
 
     def __init__(
         self,
@@ -136,8 +133,10 @@ class LMDBDataset(TableSource):
         """Of the database, when this was first opened, in whichever process."""
         self._has_columns = True
         """False when samples turned out to differ in shape."""
-        self._unchecked: NDArray[np.bool_] | None = None
-        """Of which samples the checksum has to be compared: each once in a process. None if there are none."""
+        self._has_sums: bool | None = None
+        """True if each value ends with a checksum; None if that is not known yet."""
+        self._compared = None if self._keys is None else Compared(len(self._keys))
+        """Of which samples the checksum was compared."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
         self._lock = Handle(threading.Lock, bool)
 
@@ -159,7 +158,7 @@ class LMDBDataset(TableSource):
                 f"{self.path} was changed since this dataset looked at it first (transaction {environment.version}, "
                 f"then {self._version}): its keys may be others now. Make another dataset."
             )
-        if self._keys is not None and self._decoder is not None:
+        if self._has_sums is not None and self._keys is not None and self._decoder is not None:
             self._version = environment.version
             return self._keys, self._decoder
         with self._lock.get():
@@ -175,12 +174,14 @@ class LMDBDataset(TableSource):
                     )
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
-            if self._keys is None:
-                self._keys = self._find_keys(environment, meta)
-            if meta is not None and meta.has_sums:
-                self._unchecked = np.ones(len(self._keys), np.bool_)
+            keys = self._find_keys(environment, meta) if self._keys is None else self._keys
+            has_sums = meta is not None and meta.has_sums
+            if has_sums and self._compared is None:
+                self._compared = Compared(len(keys))
             self._version = environment.version
-            return self._keys, self._decoder
+            self._has_sums = has_sums
+            self._keys = keys  # last, since other threads then read without the lock
+            return keys, self._decoder
 
     def _decoder_for(self, meta: Meta | None) -> Decoder:
         if meta is not None:
@@ -271,28 +272,23 @@ class LMDBDataset(TableSource):
                         f"{self.path} has no key {wanted[values.index(None)]!r}, which sample "
                         f"{indices[values.index(None)]} should have. Look at keys=."
                     )
-                if self._unchecked is not None:
-                    values = self._compared(self._unchecked, indices, values, wanted)
+                if self._has_sums:
+                    values = self._without_sums(indices, values, wanted)
                 return act(decoder, values, wanted)
 
-    def _compared(
-        self, unchecked: NDArray[np.bool_], indices: Indices, values: list[memoryview], keys: list[bytes]
-    ) -> list[memoryview]:
+    def _without_sums(self, indices: Indices, values: list[memoryview], keys: list[bytes]) -> list[memoryview]:
         """Compare the checksums of values that were not read before, and return values without them.
 
         Raises CorruptSource: one differs.
         """
-        if unchecked[indices].any():
+        assert self._compared is not None  # there are checksums
+        compared = self._compared.flags
+        if not compared[indices].all():
             for index, value, key in zip(indices.tolist(), values, keys, strict=True):
                 if sum_of(key, value[:-SUM_BYTES]) != value[-SUM_BYTES:]:
                     raise damaged(f"Sample {index} (key {key!r}) of {self.path}")
-                unchecked[index] = False
+                compared[index] = True
         return [value[:-SUM_BYTES] for value in values]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What this process has compared says nothing about what another one will read.
-        unchecked = None if self._unchecked is None else np.ones_like(self._unchecked)
-        return {**self.__dict__, "_unchecked": unchecked}
 
     def close(self) -> None:
         """Close the database in this process. It is opened again when a sample is read."""

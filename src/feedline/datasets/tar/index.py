@@ -21,10 +21,10 @@ from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
-from feedline.values.checksums import damaged
+from feedline.values.checksums import Compared, damaged
 from feedline.values.shown import identity_of
 
-_FORMAT = 3
+_FORMAT = 4
 Numbers = NDArray[np.int64]
 
 
@@ -44,8 +44,10 @@ class ShardIndex:
     """By their place in `names`."""
     offsets: Numbers
     sizes: Numbers
-    sums: Numbers
-    """Checksums, -1 of fields that have none."""
+    has_sum: NDArray[np.bool_]
+    """Which fields have a checksum; empty if none has."""
+    sums: NDArray[np.uint32]
+    """Checksums; empty if no field has one."""
 
     @property
     def count(self) -> int:
@@ -64,9 +66,11 @@ class ShardIndex:
         for numbers, last in (ends, places):
             if (np.diff(numbers) < 0).any() or (len(numbers) and (numbers[0] < 0 or numbers[-1] != last)):
                 raise ValueError("its numbers do not follow each other")
-        columns = (found.fields, found.offsets, found.sizes, found.sums)
+        columns = (found.fields, found.offsets, found.sizes, *((found.has_sum, found.sums) if len(found.sums) else ()))
         if len(found.first) != found.count + 1 or len({len(column) for column in columns}) != 1:
             raise ValueError("its columns have different lengths")
+        if (found.has_sum.dtype.str, found.sums.dtype.str) != ("|b1", "<u4") or len(found.has_sum) != len(found.sums):
+            raise ValueError("its checksums are of another type or number")
         if len(found.fields) and not 0 <= found.fields.min() <= found.fields.max() < len(found.names):
             raise ValueError("a field has no name")
         if (found.offsets < 0).any() or (found.sizes < 0).any() or (found.offsets > found.size - found.sizes).any():
@@ -124,6 +128,9 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         first.append(len(fields))
     blob.check()
     columns = np.array(fields, np.int64).reshape(-1, 4)
+    has_sum = columns[:, 3] != NO_SUM
+    if not has_sum.any():
+        has_sum = has_sum[:0]
     return ShardIndex(
         blob.size,
         blob.tag,
@@ -131,7 +138,11 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         np.frombuffer(b"".join(keys), np.uint8),
         np.cumsum([len(key) for key in keys], dtype=np.int64),
         np.array(first, np.int64),
-        *(np.ascontiguousarray(columns[:, column]) for column in range(4)),
+        fields=np.ascontiguousarray(columns[:, 0]),
+        offsets=np.ascontiguousarray(columns[:, 1]),
+        sizes=np.ascontiguousarray(columns[:, 2]),
+        has_sum=has_sum,
+        sums=columns[: len(has_sum), 3].astype(np.uint32),
     )
 
 
@@ -160,8 +171,10 @@ class Index:
         self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
         """The number of the first sample of each shard, and of all together."""
         self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
-        self._left = [shard.sums.copy() for shard in shards]
-        """Checksums that are still to be compared."""
+        self._sums_from = np.cumsum([0, *(len(shard.sums) for shard in shards)]).tolist()
+        """The number of the first checksum of each shard, and of all together."""
+        self._compared = Compared(self._sums_from[-1])
+        """Which checksums were compared."""
 
     def key(self, shard: int, place: int) -> str:
         one = self.shards[shard]
@@ -183,18 +196,26 @@ class Index:
                 one.fields[own].tolist(),
                 one.offsets[own].tolist(),
                 one.sizes[own].tolist(),
-                self._left[shard][own].tolist(),
+                self._to_compare(shard, own),
                 strict=True,
             )
         ]
 
-    def note_compared(self, shard: int, number: int) -> None:
-        """Compare the checksum of a field no more in this process: it was right."""
-        self._left[shard][number] = NO_SUM
+    def _to_compare(self, shard: int, fields: slice) -> list[int]:
+        """Return the checksums of some fields; -1 for those that have none, or whose was compared."""
+        one = self.shards[shard]
+        if not len(one.sums):
+            return [NO_SUM] * (fields.stop - fields.start)
+        begin = self._sums_from[shard]
+        wanted = one.has_sum[fields] > self._compared.flags[begin + fields.start : begin + fields.stop]
+        return [
+            checksum if is_wanted else NO_SUM
+            for checksum, is_wanted in zip(one.sums[fields].tolist(), wanted.tolist(), strict=True)
+        ]
 
-    def __getstate__(self) -> dict[str, Any]:
-        # What this process has compared says nothing about what another one will read.
-        return {**self.__dict__, "_left": [shard.sums.copy() for shard in self.shards]}
+    def note_compared(self, shard: int, number: int) -> None:
+        """Do not compare the checksum of a field again, here or in a process that shares the flags: it was right."""
+        self._compared.flags[self._sums_from[shard] + number] = True
 
 
 _LOCAL_GAP = 1 << 14

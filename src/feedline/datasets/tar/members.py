@@ -83,7 +83,7 @@ class Header:
             try:
                 self.checksum = int(block[SUM_AT + 3 : SUM_AT + 11], 16)
             except ValueError as exc:
-                raise BadHeader(f"the checksum of its file is none ({exc})") from None
+                raise BadHeader(f"the checksum of its file is not hexadecimal ({exc})") from None
         self.size = size
         """Bytes of content, as far as the block itself knows."""
         self.kind = block[156]

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,9 @@ class Hdf5Writer(Writer):
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         self._count = 0
         self._file = _File(self.path, "w+")
-        # Any: an object of a library without types.
-        self._blocks: dict[str, BlockSums | list[int]] = {}
+        self._blocks: dict[str, BlockSums | array[int]] = {}
         """Checksums: of each chunk, or of each value of any length."""
+        # Any: an object of a library without types.
         self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
         for column in self.schema.columns:
             self._create(column)
@@ -130,7 +131,7 @@ class Hdf5Writer(Writer):
             compression=self.compression if fixed else None,
         )
         row_bytes = _row_bytes(column) if fixed else 0
-        self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else []
+        self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else array("I")
         if column.kind == "bytes":
             dataset.attrs[META] = "bytes"
 
@@ -165,7 +166,7 @@ class Hdf5Writer(Writer):
             sums.add(rows.reshape(-1).view(np.uint8))
         else:
             self._write_varying(column, dataset, values)
-            sums += [value_sum(value) for value in values]
+            sums.extend(map(value_sum, values))
 
     def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
         """Write values of different lengths, which h5py's own assignment takes for a table if they are alike."""

@@ -18,7 +18,7 @@ from feedline.values.checksums import BlockSums, as_text, sealed
 
 _COPY_ROWS = 4096
 BLOCK_BYTES = 1 << 16
-"""That have a checksum together. Whoever reads a row for the first time reads its blocks: more would take longer, fewer
+"""Bytes per checksum. Whoever reads a row for the first time reads its blocks: more would take longer, fewer
 would make more checksums."""
 _MOST_CHARACTERS = ((1 << 31) - 1) // 4
 """Of a string: NumPy counts the bytes of one in 31 bits, and each character takes four."""
