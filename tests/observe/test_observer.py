@@ -324,3 +324,15 @@ def test_a_recording_knows_when_auto_settled() -> None:
     assert stats.judged is stats.settled
     assert (stats.settled.batches, settled.batches) == (60, 60)
     assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)
+
+
+def test_where_every_batch_has_a_row_none_stands_for_several() -> None:
+    """Batches for a device are made ahead: the loader's own count says more than were delivered."""
+    observer, now = Observer(), vars(module)["time"].now
+    observer.begin(0, now, 0)
+    for number in range(20):
+        asked = now + number * 10**9  # long after the last one
+        observer.write(FACTS, asked, asked + 1000, (0, 0, 0, 0), None)
+        observer.got = asked + 1000
+    epoch, _, _ = observer.totals(20)
+    assert period_of(epoch, 0).batches == 20

@@ -134,7 +134,8 @@ class DeviceBatches(ExclusiveBatches):
         observer, got = self._batches.counters.observer, time.monotonic_ns()
         # A copy is not waited for by the training loop: what counts is what it takes to begin and to hand over.
         device = (got if ready >= asked else ready) - before[-1]
-        observer.write(before, asked, got, (behind, device, held, first), self._batches.counters.batches)
+        # The loader's own count runs ahead of what was delivered.
+        observer.write(before, asked, got, (behind, device, held, first), None)
         observer.got = got  # every batch has a row
 
     def _start(self) -> None:

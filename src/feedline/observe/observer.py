@@ -181,7 +181,7 @@ class Observer:
                 if kept.epochs:
                     kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
 
-    def write(self, facts: Row, asked: int, got: int, more: Row, batches: int) -> None:
+    def write(self, facts: Row, asked: int, got: int, more: Row, batches: int | None) -> None:
         """Write the row of a batch that is about to be delivered.
 
         Args:
@@ -189,8 +189,10 @@ class Observer:
             asked: when it was asked for.
             got: when it is delivered.
             more: its columns from "behind" to "first".
-            batches: how many are delivered with it.
+            batches: how many are delivered with it; None if every batch has a row.
         """
+        if batches is None:
+            batches = self._seen + 1
         known, epoch = self.got, self._epoch
         body = asked - known if known > 0 else -1
         count, passed = batches - self._seen, got - self._seen_at
