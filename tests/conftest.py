@@ -205,6 +205,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     forks.settle(at_once=True)  # of a process that ended after the last batch nobody has taken note yet
     # Other programs' names in /dev/shm come and go while we look; what a test left is there both times.
     leftovers = [found for found in before.leftovers() if found in leftovers or not found.startswith("/dev/shm")]
+    leftovers += before.places_of_threads()
     before.kill_leftover_processes()
     assert not leftovers, "the test left behind:\n  " + "\n  ".join(leftovers)
 
@@ -230,12 +231,16 @@ class Surroundings:
     def leftovers(self) -> list[str]:
         multiprocessing.active_children()  # reaps children that ended
         found = [f"process {pid}: {_command(pid)}" for pid in self._new_processes()]
-        found += [f"thread {thread.name!r} at {_place_of(thread)}" for thread in self._new_threads()]
+        found += [f"thread {thread.name!r}" for thread in self._new_threads()]
         found += [f"/dev/shm/{name}" for name in sorted(_shared_memory_names() - self.shared_memory) if _is_ours(name)]
         files = _open_files()
         if len(files) > len(self.files):
             found += [f"open file {fd}: {target}" for fd, target in files.items() if self.files.get(fd) != target]
         return found
+
+    def places_of_threads(self) -> list[str]:
+        """Where threads that stay are. Of one that is just leaving this must not be asked: Python may crash."""
+        return [f"  {thread.name} is at {_place_of(thread)}" for thread in self._new_threads()]
 
     def wait_for_leavers(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
@@ -243,9 +248,12 @@ class Surroundings:
             thread.join(max(0.0, deadline - time.monotonic()))
         for pid in self._new_processes():
             _wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
-        # Names that tests in other processes have made meanwhile: nothing tells whose they are, but they do not stay.
+        # Names that tests in other processes have made meanwhile: it is not known whose they are, but they do not stay.
+        # A server in a thread closes its end of a connection after the client.
         names = _shared_memory_names() - self.shared_memory
-        while any(_is_ours(name) for name in names & _shared_memory_names()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline and (
+            any(_is_ours(name) for name in names & _shared_memory_names()) or len(_open_files()) > len(self.files)
+        ):
             time.sleep(0.02)
 
     def kill_leftover_processes(self) -> None:

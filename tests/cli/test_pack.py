@@ -145,7 +145,7 @@ def test_files_that_are_no_pictures(tmp_path: Path) -> None:
     assert taken(tmp_path / "a.lmdb", 3)[2] == {"data": b"\2\2", "path": "below/2.bin"}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("first", FORMATS)
 @pytest.mark.parametrize("second", ["lmdb", *(pytest.param(one, marks=pytest.mark.slow) for one in ("hdf5", "tar"))])
 def test_from_format_to_format(tmp_path: Path, module: str, first: str, second: str) -> None:

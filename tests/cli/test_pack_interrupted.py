@@ -11,7 +11,7 @@ import pytest
 
 from tests.packing.stores import taken
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 POINTS = """
 import os, threading

@@ -83,7 +83,7 @@ def run(*arguments: str, cwd: Path, first: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "words",
     [[], ["workers"], pytest.param(["workers", "spawn"], marks=pytest.mark.slow), ["drop"], ["end"], ["forks"]],

@@ -12,7 +12,7 @@ from feedline.cli.main import main
 from tests import program_server
 from tests.tune.repeating import one_of_several
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 OWN = Path(__file__).parent / "own_datasets.py"
 BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"

@@ -129,7 +129,7 @@ def test_a_collate_function_of_the_user_sees_samples() -> None:
     assert NumpyFramework().gather_for(ArrayDataset(ARRAYS), list) is None
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_transform_and_subclass_reach_the_batch(engine: EngineName) -> None:
     workers = 0 if engine == "inline" else 2
     for dataset, expected in (
@@ -160,7 +160,7 @@ def test_part_of_it_in_a_torch_loader() -> None:
     assert sorted(torch.cat(labels).tolist()) == list(range(COUNT))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_memory_mapped_arrays(tmp_path: Path, engine: EngineName) -> None:
     np.save(tmp_path / "x.npy", ARRAYS["image"])
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -161,7 +161,7 @@ def test_pickle_and_repr() -> None:
     assert repr(mixture) == "Mixture(10 samples of 2 datasets, weights=[0.5, 1], seed=3)"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_in_loaders(engine: EngineName) -> None:
     mixture = Mixture([ArrayDataset(np.arange(0, 30)), ArrayDataset(np.arange(100, 110))], [3, 1], 40, 1)
     expected = [int(sample) for sample in mixture]

@@ -30,7 +30,7 @@ from feedline.faults import Retry
 from feedline.types import EngineName
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 class Stream:

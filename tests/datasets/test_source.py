@@ -90,7 +90,7 @@ def described(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "make",

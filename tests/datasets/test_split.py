@@ -169,7 +169,7 @@ def test_what_cannot_be_split(arguments: dict[str, Any], message: str) -> None:
         feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_parts_in_loaders(engine: EngineName) -> None:
     train, test = feedline.split(ArrayDataset(np.arange(40)), [0.75, 0.25], stratify=np.arange(40) % 4)
     workers = 0 if engine == "inline" else 2

@@ -18,7 +18,7 @@ import pytest
 
 from feedline.engines import abilities
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 PROGRAM = """
 import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys

@@ -18,7 +18,7 @@ from feedline.engines.heap import Glibc, Heap, heap_of_this_process
 from feedline.system.process import own_bytes
 from tests.faults.programs import running_afresh
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 import feedline
 from feedline.datasets import ArrayDataset
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Odd(Dataset[Any]):

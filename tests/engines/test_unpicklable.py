@@ -62,7 +62,7 @@ from tests.engines.unpicklable_objects import (
     spec_of,
 )
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 HERE = re.escape(__file__)
 THERE = re.escape(str(objects.__file__))

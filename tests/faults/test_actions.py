@@ -15,7 +15,7 @@ from feedline.errors import BadOption
 from feedline.faults import NEIGHBOUR, Failure, Raise, Replace, Retry, Skip, Verdict
 from feedline.faults.actions import action_of, find_action
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 chances = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(0, 1e308)

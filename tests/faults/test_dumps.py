@@ -15,7 +15,7 @@ from feedline.datasets.cache.shared_bytes import SharedMemory
 from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 
 class Told:

@@ -23,7 +23,7 @@ import pytest
 from tests.faults.loaders import LOADERS, make
 from tests.faults.programs import Program, running
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 # -- in the same process ---
 

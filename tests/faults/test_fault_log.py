@@ -37,7 +37,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 
 @pytest.fixture(params=LOADERS)

@@ -14,7 +14,7 @@ import pytest
 from tests import program_server
 from tests.faults.programs import running_afresh
 
-pytestmark = pytest.mark.sample(7)
+pytestmark = pytest.mark.sample(12)
 
 START = """
 import threading, warnings

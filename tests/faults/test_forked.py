@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 FORKS = """
 loader = Loader(Numbers(), 4, workers=2, persistent=sys.argv[1] == "persistent", engine=sys.argv[2])

@@ -11,7 +11,7 @@ import pytest
 from feedline.testing import Gate
 from tests.faults.programs import Program, running
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 LOOP = """
 batches = iter(Loader(Numbers(1_000_000), 4, workers=2, engine=sys.argv[1]))

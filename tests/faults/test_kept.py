@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tests.faults.loaders import LOADERS, make
 
-pytestmark = pytest.mark.sample(9)
+pytestmark = pytest.mark.sample(15)
 
 ROWS, WIDTH = 4, 12_000
 """A batch is 192 kB: enough to be made in a slot also on threads."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 BEGIN = """
 loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1], persistent=sys.argv[2] == "persistent")

@@ -18,7 +18,7 @@ from feedline.types import EngineName
 from tests.faults.limits import descriptors_left
 from tests.faults.programs import ROOT, running_afresh
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 # -- descriptors ---
 

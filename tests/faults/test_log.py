@@ -21,7 +21,7 @@ from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
 from feedline.indices import index_key
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 indices: st.SearchStrategy[Any] = (
     st.integers(0, 50)

@@ -26,7 +26,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 MIB = 1 << 20
 COUNT = 96

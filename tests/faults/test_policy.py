@@ -15,7 +15,7 @@ from feedline.errors import BadOption, WorkerDied
 from feedline.faults import ErrorPolicy, Failure, Policy, Raise, Replace, Retry, Skip, Verdict
 from feedline.faults.policy import SHARE_COUNTS_FROM, exceeded, policy_of
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 ACTIONS = [Raise(), Skip(), Retry(), Replace()]
 actions = st.sampled_from(ACTIONS)

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
 from tests.faults.programs import running_afresh
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 # -- /dev/shm ---
 

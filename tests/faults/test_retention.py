@@ -25,7 +25,7 @@ from feedline.engines import abilities
 from feedline.types import EngineName
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 BATCH = 4
 IMAGE_BYTES = 1 << 20

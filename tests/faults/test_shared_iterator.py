@@ -23,7 +23,7 @@ from feedline.state.epochs import Epochs
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 SOON_S = 100.0
 """How long anything may take that has to happen. Far more than it takes."""

@@ -21,7 +21,7 @@ from feedline.errors import WorkerError
 from tests.faults.loaders import Bad, Numbers, everywhere, make, on, plain
 from tests.faults.programs import running
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 SENDER = """
 import os, random, signal, sys, time

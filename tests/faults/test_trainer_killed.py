@@ -11,7 +11,7 @@ import pytest
 from feedline.testing import Gate
 from tests.faults.programs import running, shared_memory_names
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 IN_THE_MIDDLE = """
 from feedline.testing.engine import Numbers  # under a name that a worker can import

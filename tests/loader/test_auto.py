@@ -21,7 +21,7 @@ from feedline.driver.driver import Driver
 from feedline.driver.probe import Probe
 from feedline.errors import BadOption
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Drawing(Dataset[Any]):

@@ -23,7 +23,7 @@ from feedline.schedulers import InOrder, LeastLoaded
 from feedline.types import EngineName
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
 Y = np.arange(100)

@@ -23,7 +23,7 @@ from tests.order import datasets
 from tests.order.facts import flat, values
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(9)
+pytestmark = pytest.mark.sample(15)
 
 # Nothing to deliver
 

@@ -20,7 +20,7 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, as_bytes, rows, values
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 N = 37
 SEED = 7

@@ -20,7 +20,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
 from tests.order import datasets
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 N = 20
 BATCH = 3

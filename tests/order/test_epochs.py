@@ -18,7 +18,7 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 N = 20
 

@@ -15,7 +15,7 @@ from feedline.order import foreign
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.types import Share
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Progress:

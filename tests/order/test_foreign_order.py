@@ -19,7 +19,7 @@ from feedline.order.progress import Progress
 from feedline.types import Key, Share
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 # -- cutting ---
 

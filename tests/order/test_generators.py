@@ -17,7 +17,7 @@ from feedline import DataLoader, Loader
 from tests.order import datasets
 from tests.order.facts import all_bytes, rows, through_json
 
-pytestmark = pytest.mark.sample(7)
+pytestmark = pytest.mark.sample(12)
 
 COUNT = 150
 

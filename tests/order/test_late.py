@@ -20,7 +20,7 @@ from feedline import DataLoader
 from feedline.engines import abilities
 from feedline.errors import WorkerRestarted
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 N = 96
 BATCH = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 torch = pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from feedline.errors import WorkerDied, WorkerError, WorkerTimeout
 from tests.order import datasets
 from tests.order.facts import values
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 
 def streaming(**options: Any) -> Any:

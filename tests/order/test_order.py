@@ -23,7 +23,7 @@ from feedline.order.order import (
 )
 from feedline.types import IndexBlock, Key, Share, Span, StreamSplit, Tail
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 KEY = Key(3, 0)
 

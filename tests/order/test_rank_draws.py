@@ -20,7 +20,7 @@ from feedline.ranks import share_if_known
 from feedline.types import EngineName
 from tests.datasets.tar.writing import write_shards
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 COUNT = 48
 RANKS = 2

@@ -26,7 +26,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.errors import RepeatedSamples
 from feedline.order.rank_watch import RankWatch
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 DATA: Any = list(range(16))
 RANKS = 4

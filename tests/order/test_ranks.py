@@ -20,7 +20,7 @@ from tests.order import datasets
 from tests.order.facts import all_bytes, flat, rows, through_json, values
 from tests.rank_processes import run_ranks
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 WORLDS = [1, 2, 3, 4, 8]
 STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}

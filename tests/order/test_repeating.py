@@ -24,7 +24,7 @@ from tests.order import datasets
 from tests.order.facts import through_json, values
 
 # torchdata calls it whenever a loader is made.
-pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.sample(6)]
+pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.sample(10)]
 
 
 class Generators:

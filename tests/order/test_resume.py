@@ -29,7 +29,7 @@ from tests.sampling import examples
 # An order that repeats itself is what some of these tests compare.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.RepeatedSamples"),
-    pytest.mark.sample(8),
+    pytest.mark.sample(13),
 ]
 
 ENDLESS_CUT = 9

@@ -19,7 +19,7 @@ from feedline import DataLoader, Loader
 from feedline.errors import WorkerRestarted
 from feedline.types import Key
 
-pytestmark = pytest.mark.sample(9)
+pytestmark = pytest.mark.sample(15)
 
 N = 80
 BATCH = 4

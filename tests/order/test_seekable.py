@@ -17,7 +17,7 @@ from feedline.randomness.keys import mix
 from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, distribute
 from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 KEY = Key(3, 1)
 

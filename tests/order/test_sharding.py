@@ -18,7 +18,7 @@ from feedline.errors import BadOption, SplitTwice, UnequalStreams
 from feedline.order.sharding import split_of
 from feedline.types import EngineName, Share, StreamSplit
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 
 class Source(StreamSource):

@@ -10,7 +10,7 @@ from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
 from feedline.types import Draw, Share, Span, StreamSplit
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SPLIT = StreamSplit(4, Share(1, 3))
 

@@ -21,7 +21,7 @@ from tests.order import datasets
 from tests.order.facts import flat, through_json, values
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(7)
+pytestmark = pytest.mark.sample(12)
 
 # Each sample once
 

@@ -15,7 +15,7 @@ from feedline.errors import EpochIgnored
 from tests.order import datasets
 from tests.order.facts import all_bytes, through_json, values
 
-pytestmark = pytest.mark.sample(7)
+pytestmark = pytest.mark.sample(12)
 
 N = 20
 WORKERS: list[dict[str, Any]] = [

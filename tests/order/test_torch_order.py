@@ -26,7 +26,7 @@ from feedline.order.order import BatchOrder, Entry, Order, SampleOrder, SpanOrde
 from feedline.order.torch_order import torch_order
 from feedline.types import IndexBlock, Key, Share, StreamSplit
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 NUMBERS: Any = range(10)
 

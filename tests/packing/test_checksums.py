@@ -113,7 +113,7 @@ def test_values_of_listed_keys_have_no_checksum_and_are_compared(tmp_path: Path,
     path = packed(tmp_path, "a.lmdb")
     keys = [b"%012d" % place for place in (36, 37)]
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
-        stored = transaction.get(keys[0])
+        stored = transaction.get(keys[0]) or b""
     if isinstance(decode, dict):
         decode = {**decode, "shape": (len(stored) - 4,)}
     options = {"keys": (lambda index: keys[index]) if computed else keys, "decode": decode}

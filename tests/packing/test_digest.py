@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feedline.packing.digest import START, chained, digest_of
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 ALIKE: list[tuple[Any, Any]] = [
     (3, np.int64(3)),

@@ -14,7 +14,7 @@ from feedline.packing import opening as folders
 from feedline.packing.inspection import inspect
 from feedline.packing.opening import TableFiles, called, open_table, unused_in
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def open_folder(root: Path) -> tuple[Any, tuple[str, ...], dict[str, Any]]:

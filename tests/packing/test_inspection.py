@@ -19,7 +19,7 @@ from feedline.datasets import CachedDataset
 from feedline.errors import FeedlineError
 from feedline.packing.inspection import Statistics, inspect, type_text, value_text
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def known(*values: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from feedline.packing.line import dataset_text, fields_for, loader_line, reading
 from feedline.packing.schema import Schema
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SCHEMA = Schema.of([{"image": b"\xff\xd8\xff", "label": 3, "x": np.zeros(2)}])
 

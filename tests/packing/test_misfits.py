@@ -25,7 +25,7 @@ from tests.packing.stores import (
     stored_in,
 )
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 pack = partial(feedline.pack, workers=0)
 

@@ -21,7 +21,7 @@ from feedline.packing.opening import fingerprint, open_source
 from feedline.packing.options import as_fields
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def foreign_hdf5(path: Path) -> None:

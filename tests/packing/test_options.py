@@ -11,7 +11,7 @@ from feedline.errors import BadOption
 from feedline.packing.options import Options, as_fields, as_names, as_path, check_apart, check_place, is_name
 from feedline.packing.writers.contract import FORMATS
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize(

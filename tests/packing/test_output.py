@@ -15,7 +15,7 @@ from feedline.packing.writers.contract import FORMATS as TABLE
 from feedline.packing.writers.contract import Summary
 from tests.packing.stores import SHARDED, content, in_child, mixed, read_files
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SAMPLES = [mixed(number) for number in range(20)]
 JPG, PNG = b"\xff\xd8\xff jpg", b"\x89PNG\r\n\x1a\n png"

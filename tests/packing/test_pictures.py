@@ -10,7 +10,7 @@ from PIL import Image
 from feedline.errors import BadOption, PackError
 from feedline.packing.pictures import Pictures, extension_of
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def encoded(image: Any, kind: str, **options: Any) -> bytes:

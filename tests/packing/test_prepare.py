@@ -22,7 +22,7 @@ from feedline.packing.options import as_fields
 from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, named_fields, numbered, plain, size_of
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -22,7 +22,7 @@ from feedline.packing.writers import tar
 from tests.packing.stores import FORMATS, SINGLE, mixed
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 pack = partial(feedline.pack, workers=0)
 

@@ -17,7 +17,7 @@ from feedline.packing import Stage
 from tests import program_server
 from tests.packing.stores import FORMATS, SHARDED, SINGLE, DieAt, Mixed, Stream, content, digest, in_child, mixed, read
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 pack = partial(feedline.pack, workers=0)
 

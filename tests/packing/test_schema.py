@@ -10,7 +10,7 @@ from feedline.errors import PackError
 from feedline.packing.schema import Agreement, Column, Schema, Unfit
 from feedline.packing.writers.contract import FORMATS
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize(

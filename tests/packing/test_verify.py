@@ -16,7 +16,7 @@ from feedline.errors import CorruptSource
 from feedline.packing.inspection import inspect
 from tests.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def verify(path: Path) -> dict[str, Any]:

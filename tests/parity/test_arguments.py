@@ -19,7 +19,7 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 Arguments = Callable[[], dict[str, Any]]  # Any: torch's arguments, wrong ones among them
 

@@ -23,7 +23,7 @@ from feedline.engines import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 N = 40  # with two samples per batch five times as many batches as two workers have in flight
 

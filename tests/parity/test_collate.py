@@ -21,7 +21,7 @@ from tests.parity.sides import Parity, Side
 
 pytestmark = [
     pytest.mark.workers(1),  # one sends what many send
-    pytest.mark.sample(12),
+    pytest.mark.sample(20),
 ]
 
 Make = Callable[[], list[Any]]  # Any: samples of every kind

@@ -18,7 +18,7 @@ from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 Make = Callable[[int], BaseException]
 

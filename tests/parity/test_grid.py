@@ -27,7 +27,7 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(33)
+pytestmark = pytest.mark.sample(53)
 
 N = 11
 

@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(7)
+pytestmark = pytest.mark.sample(12)
 
 # Samples per worker: even, uneven, empty first, empty last, all empty, one much longer.
 LENGTHS = [(6, 6, 6), (5, 2, 3), (0, 4, 1), (4, 0, 0), (0, 0, 0), (1, 9, 1), (3, 3, 4)]

@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 12, 100)
 BATCH_SIZES = (1, 2, 3, 4, 5, 7, 64, 101)

@@ -22,7 +22,7 @@ from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(7)
 
 
 def as_lists(loader: Any) -> list[Any]:

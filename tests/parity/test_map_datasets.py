@@ -19,7 +19,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(14)
+pytestmark = pytest.mark.sample(23)
 
 Make = Callable[[], Any]  # Any: torch accepts anything with `__getitem__` and `__len__`
 

@@ -12,7 +12,7 @@ from feedline.errors import WorkerDied, WorkerTimeout
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(5)
+pytestmark = pytest.mark.sample(8)
 
 
 @pytest.fixture(autouse=True)

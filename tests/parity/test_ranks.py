@@ -19,7 +19,7 @@ import torch.utils.data as torch_data
 from feedline import DataLoader
 from tests.rank_processes import run_ranks
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrun_training.py"

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(9)
+pytestmark = pytest.mark.sample(15)
 
 N = 11
 

@@ -21,7 +21,7 @@ from tests.order import datasets
 from tests.order.facts import values
 
 # torchdata calls it whenever a loader is made.
-pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.sample(8)]
+pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.sample(13)]
 
 N = 14
 

@@ -12,7 +12,7 @@ from feedline.errors import BadOption
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 
 class Squared:

@@ -19,7 +19,7 @@ from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def seeded(seed: int = 7) -> torch.Generator:

@@ -22,7 +22,7 @@ from feedline.errors import FeedlineError, SourceError
 from feedline.testing.source import assert_same
 from tests.sources.stores import FORMATS, NAMES, TAR_FIELDS, Original, close, packed
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 COUNT = 120
 SINGLE = {"npy": "npy/vector.npy", "hdf5": "all.h5", "lmdb": "all.lmdb", "tar": "all.tar", "parquet": "all.parquet"}

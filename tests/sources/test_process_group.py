@@ -34,7 +34,7 @@ from feedline.samplers import DistributedSampler
 from feedline.types import Tail
 from tests.datasets.streams.server import Server, find_server, has_server
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 distributed = pytest.importorskip("torch.distributed")
 

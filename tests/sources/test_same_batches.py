@@ -19,7 +19,7 @@ from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 QUICK, FULL = 200, 5000
 BATCH = 32

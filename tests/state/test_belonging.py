@@ -15,7 +15,7 @@ from feedline.errors import BadState
 from tests.sampling import examples
 from tests.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 # Any, throughout: states.
 

@@ -23,7 +23,7 @@ from tests.datasets.tar.writing import write_shards
 from tests.sampling import examples
 from tests.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 WORLDS = [1, 2, 3, 4, 8]
 PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]

@@ -25,7 +25,7 @@ from feedline.types import EngineName
 from feedline.values.records import NotARecord
 from tests.datasets.contract import SourceContract
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Count:

@@ -32,7 +32,7 @@ from feedline.datasets import (
 from feedline.errors import CacheDropped
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 COUNT = 6
 Write = Callable[[Path, int], Any]

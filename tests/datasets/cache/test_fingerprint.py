@@ -28,7 +28,7 @@ from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 def double(value: int) -> int:

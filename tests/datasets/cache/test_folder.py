@@ -19,7 +19,7 @@ from feedline.datasets.cache.sample_store import (
 )
 from feedline.errors import BadOption, SourceError
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 HEAD = Head(b"h" * 32, 10)
 

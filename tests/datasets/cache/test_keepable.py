@@ -13,7 +13,7 @@ import torch
 import feedline
 from feedline.datasets.cache.keepable import RandomWatch
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "feedline.rng()": lambda: feedline.rng().random(),

@@ -18,7 +18,7 @@ from feedline.errors import CorruptSource
 from feedline.values.records import NotARecord
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 HEAD = Head(bytes(32), 50)
 

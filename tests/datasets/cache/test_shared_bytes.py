@@ -13,7 +13,7 @@ import pytest
 from feedline.datasets.cache.shared_bytes import Counters, SharedBytes, SharedFile, SharedMemory
 from feedline.errors import SourceError
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "file"])
 

@@ -206,7 +206,7 @@ def test_filters(tmp_path: Path) -> None:
         len(CSVDataset(tmp_path, filters=[("nothing", "==", 1)]))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
 def test_a_stream_is_shared_out_and_resumed(ending: str, engine: EngineName, workers: int, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 COUNT = 31
 

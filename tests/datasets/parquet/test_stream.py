@@ -23,7 +23,7 @@ from tests.datasets.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 COUNT = 53
 

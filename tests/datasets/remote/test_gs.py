@@ -16,7 +16,7 @@ from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import gs_server, knows_generations, start_fsspec, store_proxy
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)

@@ -17,7 +17,7 @@ from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.remote.servers import Proxy, WebServer, proxy_for, web_server
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 pytest.importorskip("cryptography")
 

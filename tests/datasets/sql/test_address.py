@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from feedline.datasets.sql.address import Address
 from feedline.errors import BadOption
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 @pytest.mark.parametrize(

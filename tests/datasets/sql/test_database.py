@@ -12,7 +12,7 @@ from feedline.datasets.sql.address import Address
 from feedline.datasets.sql.database import DuckDB, Sqlite, checked_parameters, checked_query, quoted, select
 from feedline.errors import BadOption
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 # SQLite itself does not find columns of a subquery that are called "true" or "false".
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(

@@ -23,7 +23,7 @@ from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 QUERY = "SELECT * FROM people"
 

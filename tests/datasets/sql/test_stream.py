@@ -20,7 +20,7 @@ from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 QUERY = "SELECT * FROM people"
 IDS = [row[0] for row in rows()]

@@ -22,7 +22,7 @@ from feedline.errors import BadOption, SourceError
 from feedline.faults import Retry
 from feedline.types import EngineName
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 ENGINES = [("inline", 0), ("thread", 2), ("process", 2)]
 engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)

@@ -18,7 +18,7 @@ from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 COUNT = 40
 BAD = {0, 5, 6, 17, 18, 19, 20, 21, 39}

@@ -23,7 +23,7 @@ from feedline.errors import BadOption, MissingExtra, SourceError
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 @pytest.fixture(scope="module")

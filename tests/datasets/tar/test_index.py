@@ -70,7 +70,7 @@ def test_checksums_take_room_only_where_there_are_some(path: Path, tmp_path: Pat
     samples = [{"x": np.arange(number), "label": number} for number in range(20)]
     packed = feedline.pack(samples, tmp_path / "b.tar", workers=0).path
     for found in (get(packed, tmp_path / "index"), get(packed, tmp_path / "index")):
-        assert (found.sums.dtype, found.has_sum.dtype) == (np.uint32, np.bool_)
+        assert [found.sums.dtype.name, found.has_sum.dtype.name] == ["uint32", "bool"]
         assert found.has_sum.all()
         assert len(found.sums) == len(found.has_sum) == 40
     index = Index([without, found])

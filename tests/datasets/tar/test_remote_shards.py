@@ -17,7 +17,7 @@ from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 SIZES = (40, 25, 60)
 COUNT = sum(SIZES)

@@ -31,7 +31,7 @@ from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 from tests.datasets.transforms import FailsOnce
 from tests.sampling import examples
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SIZES = (13, 1, 20, 7, 16, 0, 9)
 COUNT = sum(SIZES)

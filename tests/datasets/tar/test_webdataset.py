@@ -29,7 +29,7 @@ from tests.sampling import examples
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # which the package leaves
-    pytest.mark.sample(2),
+    pytest.mark.sample(4),
 ]
 
 

@@ -30,7 +30,7 @@ from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 from tests.faults.limits import descriptors_left
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SLOTS = 300
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from feedline import DataLoader
 from feedline.testing import Gate
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Held(Dataset[int]):

@@ -30,7 +30,7 @@ from feedline.testing import Gate
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Task, WorkerSpec
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 
 class Cached(Dataset[torch.Tensor]):

@@ -27,7 +27,7 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
-pytestmark = pytest.mark.sample(14)
+pytestmark = pytest.mark.sample(23)
 
 
 class Together(Numbers):

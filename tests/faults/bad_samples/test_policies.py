@@ -23,7 +23,7 @@ from tests.faults.loaders import (
     plain,
 )
 
-pytestmark = pytest.mark.sample(8)
+pytestmark = pytest.mark.sample(13)
 
 
 class Various(Numbers):

@@ -22,7 +22,7 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 SKIPS = Policy(otherwise="skip", max_share=1.0)
 

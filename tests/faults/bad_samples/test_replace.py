@@ -15,7 +15,7 @@ from tests.faults.loaders import (
     outcomes_of,
 )
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 
 @everywhere

@@ -27,7 +27,7 @@ from tests.faults.loaders import (
     plain,
 )
 
-pytestmark = pytest.mark.sample(9)
+pytestmark = pytest.mark.sample(15)
 
 
 @everywhere

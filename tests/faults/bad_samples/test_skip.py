@@ -26,7 +26,7 @@ from tests.faults.loaders import (
     on_every_engine,
 )
 
-pytestmark = pytest.mark.sample(15)
+pytestmark = pytest.mark.sample(24)
 
 SKIPPING = {
     "one": (20, {6}),

@@ -26,7 +26,7 @@ from tests.faults.loaders import (
     plain,
 )
 
-pytestmark = pytest.mark.sample(10)
+pytestmark = pytest.mark.sample(16)
 
 
 @on_every_engine

@@ -16,7 +16,7 @@ from feedline.packing.writers.contract import Summary
 from tests.packing.stores import FORMATS, content, mixed
 from tests.packing.writers.outputs import put, samples_in, writer_of, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 every_format = pytest.mark.parametrize("format_", FORMATS)
 SAMPLES = [mixed(number) for number in range(40)]

@@ -8,7 +8,7 @@ import pytest
 from feedline.errors import BadOption, MissingExtra
 from feedline.packing.writers.contract import FORMATS, format_of
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.hdf5 import Hdf5Writer, stored
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 FIELDS: dict[str, Any] = {
     "array": np.arange(6, dtype=np.int16).reshape(2, 3),

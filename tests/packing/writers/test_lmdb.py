@@ -16,7 +16,7 @@ from feedline.packing.writers.lmdb import LmdbWriter, stored
 from feedline.values import records
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 def test_keys_are_in_the_order_of_samples() -> None:

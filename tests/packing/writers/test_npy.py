@@ -12,7 +12,7 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.npy import NpyWriter, header_of, stored
 from tests.packing.writers.outputs import samples_in, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize("count", [0, 1, 10**6, 10**15])

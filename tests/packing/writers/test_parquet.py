@@ -14,7 +14,7 @@ from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.parquet import ParquetWriter, stored
 from tests.packing.writers.outputs import samples_in, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.slow

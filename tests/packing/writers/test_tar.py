@@ -13,7 +13,7 @@ from feedline.packing.writers.contract import Summary
 from feedline.packing.writers.tar import TarWriter, header_of, member_names, stored
 from tests.packing.writers.outputs import samples_in, written
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
