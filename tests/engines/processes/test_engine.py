@@ -25,6 +25,7 @@ from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
+from feedline.testing.engine.workload import refuse_to_start
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
@@ -101,7 +102,7 @@ def at_work(
 
 def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
     engine.submit(worker, task)
-    (result,) = engine.collect(30)
+    (result,) = engine.collect(100)
     return result
 
 
@@ -330,6 +331,21 @@ def test_a_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
             os.kill(pid, 0)
 
 
+def test_a_worker_that_ends_before_it_is_watched_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server waits for its children: nothing is left of one that has ended."""
+    pidfd_open = os.pidfd_open
+
+    def open_late(pid: int) -> int:
+        while Path(f"/proc/{pid}").exists():
+            os.sched_yield()
+        return pidfd_open(pid)
+
+    monkeypatch.setattr("feedline.engines.processes.engine.os.pidfd_open", open_late)
+    with at_work(Numbers(), start_method="forkserver", init=refuse_to_start) as engine:
+        (death,) = engine.collect(100)
+        assert death.kind is ResultKind.DIED
+
+
 def ignore_termination(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -350,7 +366,7 @@ def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
 
 def died(engine: ProcessEngine, worker: int = 0) -> Result:
     """Wait for the death of a worker."""
-    (result,) = engine.collect(30)
+    (result,) = engine.collect(100)
     assert (result.kind, result.worker) == (ResultKind.DIED, worker)
     return result
 

@@ -147,7 +147,11 @@ class ProcessEngine(WorkerEngine):
             channel.process = process
             lifetime.remember(process)
             assert process.pid is not None
-            channel.pidfd = os.pidfd_open(process.pid)
+            try:
+                channel.pidfd = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                # The fork server, its parent, has taken note of its end already. The sentinel says the same from now on.
+                channel.pidfd = os.dup(process.sentinel)
             self._watch(channel, channel.pidfd)
 
     def _watch(self, channel: Channel, fd: int) -> None:
