@@ -150,7 +150,7 @@ class ProcessEngine(WorkerEngine):
             try:
                 channel.pidfd = os.pidfd_open(process.pid)
             except ProcessLookupError:
-                # The fork server, its parent, has taken note of its end already. The sentinel says the same from now on.
+                # The fork server, its parent, has seen its end already. The sentinel shows the same from now on.
                 channel.pidfd = os.dup(process.sentinel)
             self._watch(channel, channel.pidfd)
 
