@@ -6,7 +6,6 @@ a few seconds to go (waiting on the processes and threads themselves), after a g
 """
 
 import contextlib
-import functools
 import gc
 import multiprocessing
 import os
@@ -213,16 +212,14 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not leftovers, "the test left behind:\n  " + "\n  ".join(leftovers)
 
 
-@functools.cache
-def _drivers() -> set[str]:
-    return set()
+_drivers: set[str] = set()
 
 
 def _is_first_to_load_a_driver() -> bool:
     """Whether a test has loaded a GPU's driver, which keeps pipes and events open until the process ends."""
     loaded = {name for name in ("libcuda.so", "libnvidia-ml.so") if name in Path("/proc/self/maps").read_text()}
-    is_first = not loaded <= _drivers()
-    _drivers().update(loaded)
+    is_first = not loaded <= _drivers
+    _drivers.update(loaded)
     return is_first
 
 
