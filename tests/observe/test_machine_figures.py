@@ -79,3 +79,17 @@ def test_looks_of_days_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> N
     assert {len(column) for column in figures.columns.values()} == {len(moments)}
     assert moments == sorted(moments, key=lambda at: at or 0.0)
     assert (figures._every_s, looks < 300) == (8.0, True), "taken less often: the distances stay equal"
+
+
+def test_a_forked_process_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library was opened by the parent, and crashes when a child closes it."""
+    figures = MachineFigures(list, every_s=1000)
+    figures.open()
+    monkeypatch.setattr(figures._gpu, "close", lambda: os._exit(1))
+    child = os.fork()
+    if child == 0:
+        figures.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    monkeypatch.undo()
+    figures.close()

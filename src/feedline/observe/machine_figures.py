@@ -46,19 +46,23 @@ class MachineFigures:
         self._gpu = _Gpu()
         self._psutil = _optional("psutil")
         self._last: tuple[float, float] | None = None
-        self._begun = 0
+        self._begun = self._pid = 0
 
     def open(self) -> None:
         """Begin to look."""
+        self._pid = os.getpid()
         self._begun = time.monotonic_ns()
         self._try_to_look()
         self._thread = threading.Thread(target=self._work, name="feedline-recording", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more, and no more after that. May be called twice."""
+        """Look once more, and no more after that. May be called twice.
+
+        A process that was forked meanwhile leaves everything alone: a GPU's library crashes there.
+        """
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is None or os.getpid() != self._pid:
             return
         self._ending.set()
         thread.join()
