@@ -20,7 +20,7 @@ SEED ?=
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (about four minutes on two cores)"
+	@echo "make test    lint, types, tests: what CI runs (about four minutes on two cores, six and a half in a new clone)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
 	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
