@@ -10,7 +10,7 @@ import pytest
 
 from feedline.cli.main import main
 from tests import program_server
-from tests.tune.repeating import one_of_several
+from tests.tries import try_again
 
 pytestmark = pytest.mark.sample(4)
 
@@ -49,7 +49,7 @@ def test_workers_are_found_for_a_dataset_that_waits() -> None:
         assert int(found[1]) >= 2
         assert "Fewer are too few" in done.stdout
 
-    one_of_several(check)
+    try_again(check)
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_no_workers_for_a_slow_training_step() -> None:
         assert len(told["tried"]) == 1
         assert told["batch_bytes"] == 2 * 16 * 4
 
-    one_of_several(check)
+    try_again(check)
 
 
 @pytest.mark.slow

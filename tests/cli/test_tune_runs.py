@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import program_server
-from tests.tune.repeating import one_of_several
+from tests.tries import try_again
 
 PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"
 OWN = Path(__file__).parent / "own_datasets.py"
@@ -57,7 +57,7 @@ def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
         assert told["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
         assert told["setting"]["workers"] >= 1
 
-    one_of_several(check)
+    try_again(check)
 
 
 def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ from feedline.tune.measured import Making, Measured, Noise, Samples, State, Thre
 from feedline.tune.probe import probe
 from tests.cli.test_findings import SOUND
 from tests.report.recordings import recording_of
+from tests.tries import try_again
 from tests.tune import sick  # with torch: a process that is forked has it imported
 from tests.tune.cures import CURES, close_handles
 from tests.tune.diseases import test_running
 from tests.tune.facts import MIB, ROOM, batch, loader, measured, recorded, samples
 from tests.tune.reliability import CASES, Case, run_once
-from tests.tune.repeating import one_of_several
 
 NO_CODE = {"ended-early", "failing-loader", "dying-workers", NOT_SURE}
 """Findings that have no code, as what must be changed is in the user's own."""
@@ -103,7 +103,7 @@ def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: 
         assert finding.gain is not None or real < 2
         assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
 
-    one_of_several(check)
+    try_again(check)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_a_dataset_gets_its_own_finding(case: Case) -> None:
         found, odd = run_once(case)
         assert found - set(case.also) == ({case.own} if case.own else set()), odd
 
-    one_of_several(check)
+    try_again(check)
 
 
 # -- what depends on the machine ---------------------------------------------------------------------------------------
