@@ -156,9 +156,18 @@ class _Files:
         for data in reports:
             report = self._hook.pytest_report_from_serializable(config=self._config, data=data)
             self._hook.pytest_runtest_logreport(report=report)
+            if report.failed:
+                self._name_at_once(report)
         nodeid, location = process.waiting.popleft()
         process.file.done += 1
         self._hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+    def _name_at_once(self, report: pytest.TestReport) -> None:
+        """Print which test failed and why: the summary comes only when all tests are through, or never."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+            terminal.write_line("\n".join(report.longreprtext.splitlines()[-5:]))
 
     def _take_programs(self, process: _Process, cpu_s: float) -> None:
         process.file.cpu_s += cpu_s
@@ -179,6 +188,7 @@ class _Files:
             text = f"the process of this test ended with exit code {code}"
             report = pytest.TestReport(nodeid, location, {}, "failed", text, "call")
             self._hook.pytest_runtest_logreport(report=report)
+            self._name_at_once(report)
             file.done += 1
             self.waiting.appendleft(file)
         if not self.waiting and not self.running:
