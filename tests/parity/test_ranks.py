@@ -81,7 +81,7 @@ def run_example(folder: Path, ranks: int, *arguments: str) -> list[list[int]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return [ast.literal_eval(line) for line in re.findall(r"rank \d of \d: (.*)", done.stdout)]
+    return [ast.literal_eval(line) for line in re.findall(r"rank \d of \d: (\[.*?\])", done.stdout)]
 
 
 @pytest.mark.slow
