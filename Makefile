@@ -76,7 +76,8 @@ test-hostile: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=thorough --processes 2
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not real_time" --hypothesis-profile=thorough --processes $(JOBS)
+	$(BIN)/python -m pytest -m real_time --processes 1
 
 # Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
 frameworks:

@@ -137,6 +137,9 @@ def _import_what_most_files_need() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what `make slow` runs."""
+    for item in items:
+        if item.get_closest_marker("real_time") is not None:
+            item.add_marker(pytest.mark.slow)
     sample(items)
 
 

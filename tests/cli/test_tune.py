@@ -40,7 +40,7 @@ def test_a_dataset_is_tried_and_the_best_setting_printed(tmp_path: Path) -> None
     assert {"Throughput", "feedline/process"} <= set(texts)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_workers_are_found_for_a_dataset_that_waits() -> None:
     def check() -> None:
         done = tuned(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
@@ -52,7 +52,7 @@ def test_workers_are_found_for_a_dataset_that_waits() -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_no_workers_for_a_slow_training_step() -> None:
     def check() -> None:
         done = tuned(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")

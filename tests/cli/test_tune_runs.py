@@ -50,7 +50,7 @@ def test_settings_are_tried_on_a_program(tmp_path: Path) -> None:
     assert told["batch_bytes"] == 5 * 16 * 4
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
     def check() -> None:
         told = json.loads(tuned(tmp_path, TRAINS, "--seconds", 12, "--json").stdout)

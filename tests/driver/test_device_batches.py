@@ -563,7 +563,7 @@ def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, thre
     assert epoch.body.count == 19
 
 
-@pytest.mark.slow  # of real time
+@pytest.mark.real_time
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers: int, threads: int) -> None:
@@ -576,7 +576,7 @@ def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers
     try_again(check)
 
 
-@pytest.mark.slow  # of real time
+@pytest.mark.real_time
 def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
     def check() -> None:
         loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")

@@ -142,7 +142,7 @@ def test_threads_whose_batches_fail_count_for_nothing(
     assert "recursive use" not in capfd.readouterr().err
 
 
-@pytest.mark.slow  # of real time: on a busy machine several tries are needed
+@pytest.mark.real_time
 def test_real_datasets_on_threads() -> None:
     def is_so(dataset: Any, batch_size: int, test: Callable[[module.Probe], bool]) -> bool:
         found = look(dataset, batch_size)

@@ -149,7 +149,7 @@ def test_batches_come_in_order_behind_a_straggler(engine: str) -> None:
 # -- in real time: a busy machine may spoil a run, so that each is tried several times --------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_a_slow_fetch_is_waited_for(engine: str) -> None:
     def check() -> None:
         stats = gone_through(loader_of(Slow(fetch_s=LONG_S), engine))
@@ -162,7 +162,7 @@ def test_a_slow_fetch_is_waited_for(engine: str) -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_computing_is_told_from_sleeping(engine: str) -> None:
     def check() -> None:
         stats = gone_through(loader_of(Computing(), engine))
@@ -172,7 +172,7 @@ def test_computing_is_told_from_sleeping(engine: str) -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
     def check() -> None:
         stats = gone_through(loader_of(Slow(32, transform_s=LONG_S), engine))
@@ -182,7 +182,7 @@ def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_a_slow_collate_is_waited_for(engine: str) -> None:
     def check() -> None:
         stats = gone_through(loader_of(Slow(), engine, collate=slow_collate))
@@ -191,7 +191,7 @@ def test_a_slow_collate_is_waited_for(engine: str) -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
     if engine == "inline":
         pytest.skip("there are none")
@@ -203,7 +203,7 @@ def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
     try_again(check)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
     if engine == "inline":
         pytest.skip("there are no others")
@@ -244,7 +244,7 @@ class Straggling(Slow):
         return super().__getitem__(index)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_batches_that_the_program_holds_are_named() -> None:
     def check() -> None:
         loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
@@ -265,7 +265,7 @@ class Large(Slow):
         return np.zeros(1 << 15, np.float32)  # 128 KiB: what is large stays where it is while it is held
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
     def check() -> None:
         loader = loader_of(Slow(60), engine)

@@ -183,7 +183,7 @@ def gains(call: Callable[[], object]) -> float:
     return on_threads([call, call], time.monotonic() + 0.2).rate / one.rate
 
 
-@pytest.mark.slow  # of real time: on a busy machine several tries are needed
+@pytest.mark.real_time
 def test_threads_that_wait_make_more_and_those_that_hold_the_lock_do_not() -> None:
     assert any(gains(lambda: time.sleep(0.002)) > 1.5 for _ in range(10))
     assert any(gains(lambda: sum(range(20_000))) <= 1.5 for _ in range(10))

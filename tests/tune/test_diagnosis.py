@@ -84,7 +84,7 @@ def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
     assert named - NO_CODE == tried
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("name", [name for name, cure in CURES.items() if cure.gain is not None])
 def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
     assert found == ({case.own} if case.own else set())
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_dataset_gets_its_own_finding(case: Case) -> None:

@@ -322,13 +322,13 @@ def compare(kind: str, path: Path, before: int, after: int, *, typical_s: float,
     return statistics.median(shares)
 
 
-@pytest.mark.slow  # a real run takes longer on a busy machine
+@pytest.mark.real_time
 def test_a_real_run_with_more_workers(tmp_path: Path) -> None:
     share = compare("fixed", tmp_path / "run.json", 1, 2, typical_s=0.02, samples=40, engine="thread")
     assert share == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (2, 3), (2, 0)])
 @pytest.mark.parametrize("kind", ["fixed", "spread", "stragglers"])
 def test_real_runs_with_other_numbers_of_workers(kind: str, before: int, after: int, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_real_runs_with_other_numbers_of_workers(kind: str, before: int, after: 
     assert share == pytest.approx(1, abs=0.15 if kind == "stragglers" else 0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_real_runs_without_order(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"typical_s": 0.005, "samples": 400, "engine": "process", "in_order": False}
     assert compare("stragglers", tmp_path / "run.json", 2, 4, **settings) == pytest.approx(1, abs=0.15)

@@ -35,7 +35,7 @@ class TurnsSlow(Dataset[int]):
         return self.marks.stat().st_size
 
 
-@pytest.mark.slow  # of real time: a worker hears of it while it is at a sample
+@pytest.mark.real_time  # a worker hears of it while it is at a sample
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_epoch_that_was_left_costs_one_task_of_each_worker(workers: int, tmp_path: Path) -> None:
     dataset = TurnsSlow(400, tmp_path / "marks", seconds=0.2)
