@@ -122,7 +122,7 @@ def _floats(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Find
 
 def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Finding]:
     fetch_s = samples.usual_s * batch.size
-    limit_s = max(_COLLATING * (fetch_s + batch.collate_s), _COLLATING_S, _COPIES * batch.copy_s)
+    limit_s = max(_COLLATING / (1 - _COLLATING) * fetch_s, _COLLATING_S, _COPIES * batch.copy_s)
     if batch.collate_s <= limit_s or not (batch.is_custom or batch.fields >= _MANY_FIELDS):
         return
     other, code, gain = batch.other, None, None
