@@ -166,7 +166,7 @@ class _Files:
         """Print which test failed and why: the summary comes only when all tests are through, or never."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
-            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+            terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})", red=True)
             terminal.write_line("\n".join(report.longreprtext.splitlines()[-5:]))
 
     def _take_programs(self, process: _Process, cpu_s: float) -> None:

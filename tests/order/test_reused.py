@@ -120,8 +120,11 @@ def flat(loader: Any) -> list[int]:
 @pytest.mark.parametrize("engine", ["thread", "process"])
 def test_batches_are_what_they_were(buffer: str, engine: str) -> None:
     loader = DataLoader(Squares(late=True), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
-    assert flat(loader) == list(range(N))
-    assert loader.stats()["relieved_tasks"] > 0
+    for _ in range(50):  # on a busy machine all workers may be equally late, and nothing is moved
+        assert flat(loader) == list(range(N))
+        if loader.stats()["relieved_tasks"] > 0:
+            return
+    pytest.fail("no batch was moved to another worker")
 
 
 @pytest.mark.parametrize("buffer", SINGLES)
