@@ -27,6 +27,8 @@ class Look(NamedTuple):
     """In words, such as "JSON lines compressed with gzip"."""
     advice: str = ""
     """How to load it, in a sentence or two."""
+    is_text: bool = False
+    """True if what is in it is text, JSON included."""
 
 
 def beginning_of(path: str) -> tuple[bytes, str | None]:
@@ -53,9 +55,9 @@ def look_at(path: str) -> Look:
     if packing is not None and not start:
         return Look(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
     name = os.path.basename(path).lower()
-    kind, advice = _binary(start, name) or _text(start, name)
+    kind, advice, is_text = _binary(start, name) or _text(start, name)
     opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
-    return Look(f"{kind} compressed with {packing}" if packing else kind, advice.format(open=opened))
+    return Look(f"{kind} compressed with {packing}" if packing else kind, advice.format(open=opened), is_text)
 
 
 _BINARY = (
@@ -115,7 +117,7 @@ _PLAIN = (
 def _text(start: bytes, name: str) -> Look:
     text = start.decode("utf-8-sig", errors="replace").lstrip()
     if not text.startswith(("{", "[")):
-        return Look("lines of text", _PLAIN)
+        return Look("lines of text", _PLAIN, is_text=True)
     try:
         _, end = json.JSONDecoder().raw_decode(text)
         rest = text[end:].lstrip()
@@ -124,8 +126,12 @@ def _text(start: bytes, name: str) -> Look:
         rest = "" if len(start) == _LOOKED_AT else "broken"
     is_one_value = not rest and re.search(r"\.(jsonl|ndjson|jsonlines)\b", name) is None
     if is_one_value:
-        return Look("JSON", _JSON)
-    return Look("JSON lines", _LINES) if rest[:1] in ("{", "[", "") else Look("lines of text", _PLAIN)
+        return Look("JSON", _JSON, is_text=True)
+    return (
+        Look("JSON lines", _LINES, is_text=True)
+        if rest[:1] in ("{", "[", "")
+        else Look("lines of text", _PLAIN, is_text=True)
+    )
 
 
 def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
