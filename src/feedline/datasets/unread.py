@@ -28,7 +28,7 @@ class Look(NamedTuple):
     advice: str = ""
     """How to load it, in a sentence or two."""
     is_text: bool = False
-    """True if what is in it is text, JSON included."""
+    """True if text is in it, JSON included."""
 
 
 def beginning_of(path: str) -> tuple[bytes, str | None]:
@@ -55,9 +55,11 @@ def look_at(path: str) -> Look:
     if packing is not None and not start:
         return Look(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
     name = os.path.basename(path).lower()
-    kind, advice, is_text = _binary(start, name) or _text(start, name)
+    binary = _binary(start, name)
+    look = binary or _text(start, name)
+    kind = f"{look.kind} compressed with {packing}" if packing else look.kind
     opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
-    return Look(f"{kind} compressed with {packing}" if packing else kind, advice.format(open=opened), is_text)
+    return Look(kind, look.advice.format(open=opened), is_text=binary is None)
 
 
 _BINARY = (
@@ -117,7 +119,7 @@ _PLAIN = (
 def _text(start: bytes, name: str) -> Look:
     text = start.decode("utf-8-sig", errors="replace").lstrip()
     if not text.startswith(("{", "[")):
-        return Look("lines of text", _PLAIN, is_text=True)
+        return Look("lines of text", _PLAIN)
     try:
         _, end = json.JSONDecoder().raw_decode(text)
         rest = text[end:].lstrip()
@@ -126,12 +128,8 @@ def _text(start: bytes, name: str) -> Look:
         rest = "" if len(start) == _LOOKED_AT else "broken"
     is_one_value = not rest and re.search(r"\.(jsonl|ndjson|jsonlines)\b", name) is None
     if is_one_value:
-        return Look("JSON", _JSON, is_text=True)
-    return (
-        Look("JSON lines", _LINES, is_text=True)
-        if rest[:1] in ("{", "[", "")
-        else Look("lines of text", _PLAIN, is_text=True)
-    )
+        return Look("JSON", _JSON)
+    return Look("JSON lines", _LINES) if rest[:1] in ("{", "[", "") else Look("lines of text", _PLAIN)
 
 
 def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
