@@ -23,7 +23,7 @@ from feedline import DataLoader
 from feedline.datasets import CSVDataset, open_dataset
 from feedline.datasets.opening import recognise
 from feedline.datasets.unread import look_at
-from feedline.errors import SourceError
+from feedline.errors import CorruptSource, SourceError
 
 ROWS = [{"text": "lorem ipsum " * 60, "number": number} for number in range(300)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -49,6 +49,30 @@ def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -
     assert "looks like JSON lines compressed with" in message
     assert "no reader for JSON lines yet" in message
     assert "tar" not in message.replace(str(path), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("a.tar", LINES, "JSON lines"),
+        ("a.tar.gz", gzip.compress(LINES), "JSON lines compressed with gzip"),
+        ("a.tgz", gzip.compress(b"hello\n" * 500), "lines of text compressed with gzip"),
+        ("a.tar.xz", lzma.compress(b"[1, 2]"), "JSON compressed with xz"),
+    ],
+)
+def test_text_under_the_name_of_a_tar_archive(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = said(path)
+    assert f"looks like {kind}. " in message
+    assert "DataLoader(" in message
+
+
+def test_damaged_tar_archives_are_left_to_their_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"\0\1 nothing of a header" * 50)
+    with pytest.raises(CorruptSource, match=r"its size or checksum is not a number\. The shard is damaged"):
+        len(open_dataset(path))
 
 
 def test_a_pattern_counts_the_files_and_names_their_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

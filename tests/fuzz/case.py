@@ -84,7 +84,7 @@ class Fuzz:
     def run(self, number: int) -> Failure | None:
         """Run a case; None if its outcome is allowed."""
         name = f"{self._seed}/{self.target.name}/{number}"
-        damage, data = damaged(self._data, random.Random(name))
+        damage, data = damaged(self._data, random.Random(name), self.target.kinds)
 
         def failure(kind: str, text: str) -> Failure:
             return Failure(self.target.name, number, damage, kind, text)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-FLIP, TRUNCATE, SPLICE = "flip", "truncate", "splice"
+FLIP, TRUNCATE, SPLICE = ALL = ("flip", "truncate", "splice")
 
 _HEAD = 512
 """Half of all damage is near one of the ends, where most formats say what follows, and how much of it."""
@@ -17,10 +17,11 @@ _EXTREMES = tuple(
 )
 
 
-def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
-    """Return what was done, and the damaged bytes, which differ from those before."""
+def damaged(data: bytes, rng: random.Random, kinds: Collection[str] = ALL) -> tuple[str, bytes]:
+    """Return which of these kinds of damage was done, and the damaged bytes, which differ from those before."""
+    choices = [kind for kind in (FLIP, FLIP, TRUNCATE, SPLICE) if kind in kinds]
     while True:
-        kind = rng.choice((FLIP, FLIP, TRUNCATE, SPLICE))
+        kind = rng.choice(choices)
         found = _ACTS[kind](data, rng)
         if found != data:
             return kind, found

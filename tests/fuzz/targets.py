@@ -43,7 +43,7 @@ from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.packing.inspection import inspect
 from feedline.values import records
-from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
+from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
 from tests.report.recordings import everything_of, recording_of
@@ -51,7 +51,6 @@ from tests.report.recordings import everything_of, recording_of
 VICTIM = "victim"
 """Part of the name of every file that is damaged, and so of every error about it."""
 COUNT = 12
-ALL = (FLIP, TRUNCATE, SPLICE)
 
 
 # Any, throughout: samples of any form.
@@ -71,6 +70,8 @@ class Target:
     """After which damage the number of samples has to be right, if there is no error."""
     may_ask: bool = False
     """True if the library asks for as much memory as the file declares, but writes to none of it before it notices."""
+    kinds: tuple[str, ...] = ALL
+    """What is done to the bytes: not all of it where a library trusts its own tables, as SECURITY.md says."""
 
 
 def samples() -> list[dict[str, Any]]:
@@ -86,13 +87,18 @@ def samples() -> list[dict[str, Any]]:
     ]
 
 
-def packed(name: str, **options: Any) -> Callable[[Path], bytes]:
+def numbers() -> list[dict[str, Any]]:
+    """Return samples without values of variable length."""
+    return [{name: value for name, value in one.items() if name != "name"} for one in samples()]
+
+
+def packed(name: str, made: Callable[[], Any] = samples, **options: Any) -> Callable[[Path], bytes]:
     """Return what `feedline.pack` makes of samples."""
 
     def make(folder: Path) -> bytes:
         folder.mkdir()
         out = folder / name
-        feedline.pack(samples(), out, workers=0, **options)
+        feedline.pack(made(), out, workers=0, **options)
         return (out / "data.mdb" if out.is_dir() else out).read_bytes()
 
     return make
@@ -108,6 +114,21 @@ def at(name: str) -> Callable[[Path, bytes], Path]:
         return path
 
     return place
+
+
+def value_in(name: str, value: bytes, read: Callable[[Path], Iterable[Any]]) -> Target:
+    """Return the target in which one value is damaged where it stands in a file that `feedline.pack` wrote."""
+
+    @functools.cache
+    def whole() -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            return packed(f"all.{name}")(Path(folder, "made"))
+
+    def place(folder: Path, data: bytes) -> Path:
+        assert whole().count(value) == 1
+        return at(f".{name}")(folder, whole().replace(value, data))
+
+    return Target(f"{name}-value", lambda folder: value, place, read, ALL, kinds=(FLIP,))
 
 
 def all_of(dataset: Any) -> list[Any]:
@@ -400,7 +421,16 @@ def _hdf5_file(folder: Path) -> bytes:
             compression="gzip",
         )
         file.create_dataset("chunked", data=np.array([one["label"] for one in rows]), chunks=(5,))
-        file["text"] = [one["name"] for one in rows]
+    return out.getvalue()
+
+
+def _hdf5_texts(folder: Path) -> bytes:
+    """Return a file of values of variable length, around whose heaps HDF5 goes for ever after some damage."""
+    import h5py
+
+    out = io.BytesIO()
+    with h5py.File(out, "w") as file:
+        file["text"] = [one["name"] for one in samples()]
     return out.getvalue()
 
 
@@ -543,7 +573,9 @@ def _looked_at(path: Path) -> list[Any]:
 
 def inspected(target: Target) -> Target:
     """Return the target in which `feedline inspect` looks at the same files."""
-    return Target(f"inspect-{target.name}", target.make, target.place, _looked_at, may_ask=target.may_ask)
+    return Target(
+        f"inspect-{target.name}", target.make, target.place, _looked_at, may_ask=target.may_ask, kinds=target.kinds
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -580,8 +612,23 @@ _FILES = [
         may_ask=True,
     ),
     Target("hdf5", _hdf5_file, at(".h5"), lambda path: all_of(HDF5Dataset(path)), (TRUNCATE,)),
-    Target("hdf5-packed", packed("all.h5"), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
-    Target("hdf5-gzip", packed("all.h5", compression="gzip"), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
+    Target(
+        "hdf5-text",
+        _hdf5_texts,
+        at(".h5"),
+        lambda path: all_of(HDF5Dataset(path)),
+        (TRUNCATE,),
+        kinds=(TRUNCATE,),
+    ),
+    Target("hdf5-packed", packed("all.h5", numbers), at(".h5"), lambda path: all_of(HDF5Dataset(path)), ALL),
+    Target(
+        "hdf5-gzip",
+        packed("all.h5", numbers, compression="gzip"),
+        at(".h5"),
+        lambda path: all_of(HDF5Dataset(path)),
+        ALL,
+    ),
+    value_in("h5", samples()[4]["name"].encode(), lambda path: all_of(HDF5Dataset(path))),
     Target("npy-packed", _npy_packed, _npy_place, lambda path: all_of(ArrayDataset(path)), ALL),
     Target("npy-facts", _npy_facts, _facts_place, lambda path: all_of(ArrayDataset(path)), ALL),
     Target(
@@ -592,7 +639,10 @@ _FILES = [
         ALL,
         may_ask=True,
     ),
-    Target("lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), ALL),
+    Target(
+        "lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), (TRUNCATE,), kinds=(TRUNCATE,)
+    ),
+    value_in("lmdb", samples()[4]["image"].tobytes(), lambda path: all_of(LMDBDataset(path))),
     Target("sqlite", _sqlite_file, at(".db"), _sql("sqlite"), (TRUNCATE,)),
     Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),

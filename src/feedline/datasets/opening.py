@@ -192,7 +192,7 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
     if os.path.isdir(text):
         return _folder(text)
     found = _by_content(text) if os.path.isfile(text) else None
-    found = found or format_by_name(text)
+    found = found or _by_name(text)
     is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
     if found is not None and (os.path.isfile(text) or is_pattern):
         return Recognised(text, found)
@@ -237,6 +237,12 @@ def _by_content(path: str) -> str | None:
     if _is_tar(start) or (packing_of(start) is not None and _is_tar(beginning_of(path)[0][:512])):
         return "tar"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
+
+
+def _by_name(path: str) -> str | None:
+    """Return the format that a name stands for; None also for a file named .tar.gz, say, that holds text."""
+    named = format_by_name(path)
+    return None if named == "tar" and os.path.isfile(path) and look_at(path).is_text else named
 
 
 def _is_tar(start: bytes) -> bool:

@@ -27,6 +27,8 @@ class Look(NamedTuple):
     """In words, such as "JSON lines compressed with gzip"."""
     advice: str = ""
     """How to load it, in a sentence or two."""
+    is_text: bool = False
+    """True if text is in it, JSON included."""
 
 
 def beginning_of(path: str) -> tuple[bytes, str | None]:
@@ -53,9 +55,11 @@ def look_at(path: str) -> Look:
     if packing is not None and not start:
         return Look(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
     name = os.path.basename(path).lower()
-    kind, advice = _binary(start, name) or _text(start, name)
+    binary = _binary(start, name)
+    look = binary or _text(start, name)
+    kind = f"{look.kind} compressed with {packing}" if packing else look.kind
     opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
-    return Look(f"{kind} compressed with {packing}" if packing else kind, advice.format(open=opened))
+    return Look(kind, look.advice.format(open=opened), is_text=binary is None)
 
 
 _BINARY = (

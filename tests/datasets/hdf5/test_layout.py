@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tracemalloc
 import zlib
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout
-from feedline.datasets.hdf5.rows import ChunkedRows, Heaps, MappedRows, PackedRows, SelectedRows, runs
+from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows, runs
 from feedline.errors import CorruptSource, SourceChanged
 from tests.sampling import examples
 
@@ -363,45 +362,3 @@ def test_rows_that_take_more_than_a_sample_may(tmp_path: Path) -> None:
         CorruptSource, match=r"a\.h5: a row of 'x' takes 1099511627776 bytes.*FEEDLINE_MAX_SAMPLE_BYTES"
     ):
         HDF5Dataset(path, "x")
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
-def test_heaps_that_are_damaged_are_not_given_to_hdf5(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Zeros in the place of a value's header are a loop without end in HDF5 2.0."""
-    path = tmp_path / "a.h5"
-    texts = [f"text {number}" * (number % 3) for number in range(10)]
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=texts, dtype=h5py.string_dtype(), **options)
-    dataset = HDF5Dataset(path, "x")
-    assert [dataset[index] for index in range(10)] == texts
-    dataset.close()
-    data = path.read_bytes()
-    place = data.index(b"text 4")
-    path.write_bytes(data[: place - 16] + bytes(16) + data[place:])
-    os.utime(path, ns=(0, 0))  # the clocks of file systems are coarse
-    dataset = HDF5Dataset(path, "x")
-    with pytest.raises(CorruptSource, match=r"a\.h5: a heap at byte \d+ is damaged"):
-        dataset[0]
-    dataset.close()
-
-
-@pytest.mark.slow
-def test_a_heap_is_gone_through_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.h5"
-    texts = [f"text {number}" for number in range(1000)]
-    with h5py.File(path, "w") as file:
-        for name in "xy":
-            file.create_dataset(name, data=texts, dtype=h5py.string_dtype())
-    seen: list[int] = []
-    check = Heaps._check
-
-    def counted(self: Heaps, address: int) -> None:
-        seen.append(address)
-        check(self, address)
-
-    monkeypatch.setattr(Heaps, "_check", counted)
-    for fields in ("x", "y", ("x", "y"), "x"):
-        dataset = HDF5Dataset(path, fields)
-        assert len(list(dataset)) == 1000
-        dataset.close()
-    assert len(seen) == len(set(seen)) > 1

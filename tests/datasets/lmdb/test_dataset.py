@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -26,7 +27,6 @@ from PIL import Image
 import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
-from feedline.datasets.lmdb.environment import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import assert_same
 from feedline.values import records
@@ -386,27 +386,6 @@ def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
     assert not environment._open
 
 
-def test_a_writer_that_comes_while_a_database_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages are checked of one transaction, and the database is mapped with the next one."""
-    path = write(tmp_path / "x", [(b"a", b"1")])
-    writes = iter([b"b"])
-
-    def check(file: str) -> int | None:
-        found = check_pages(file)
-        for key in itertools.islice(writes, 1):
-            write_elsewhere(path, key)
-        return found
-
-    monkeypatch.setattr(environment, "check_pages", check)
-    dataset = LMDBDataset(path)
-    assert list(dataset) == [b"1", b"new"]
-    dataset.close()
-    monkeypatch.setattr(environment, "check_pages", lambda file: 0)  # as if there were a new one each time
-    with pytest.raises(SourceChanged, match=r"is being written to.*when the other program is done"):
-        len(LMDBDataset(path))
-    assert not environment._open
-
-
 def test_a_writer_that_comes_while_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDB would go on through pages that are used again, and end the process."""
     path = write(tmp_path / "x", ((b"%05d" % number, b"1") for number in range(2000)))
@@ -444,12 +423,13 @@ def test_a_database_that_grows_while_lmdb_opens_it(tmp_path: Path, monkeypatch: 
 
 
 def test_a_database_that_must_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(file: str) -> int | None:
-        raise PermissionError(errno.EACCES, "Permission denied", file)
+    def refuse(path: str, **options: Any) -> None:
+        raise lmdb.Error(f"{path}: {os.strerror(errno.EACCES)}")
 
-    monkeypatch.setattr(environment, "check_pages", check)  # root may read everything
+    path = write(tmp_path / "x", [(b"a", b"1")])
+    monkeypatch.setattr(lmdb, "open", refuse)  # root may read everything
     with pytest.raises(SourceError, match=r"cannot be read: Permission denied"):
-        len(LMDBDataset(write(tmp_path / "x", [(b"a", b"1")])))
+        len(LMDBDataset(path))
 
 
 def test_a_database_that_is_replaced(tmp_path: Path) -> None:
@@ -468,6 +448,18 @@ def test_a_database_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "x")
     assert dataset[0] == b"1"
     dataset.close()
+
+
+def test_keys_that_are_missing(tmp_path: Path) -> None:
+    """A leaf page whose table of pointers ends early is a sound one, with fewer keys."""
+    path = write(tmp_path / "a.mdb", ((b"key%05d" % number, b"value") for number in range(50)), subdir=False)
+    data = bytearray(path.read_bytes())
+    leaf = next(place for place in range(2 * 4096, len(data), 4096) if data[place + 10 : place + 12] == b"\2\0")
+    (lower,) = struct.unpack_from("<H", data, leaf + 12)
+    struct.pack_into("<H", data, leaf + 12, lower - 4)
+    path.write_bytes(data)
+    with pytest.raises(CorruptSource, match=r"a\.mdb is damaged: 48 keys are found, and there should be 50"):
+        len(LMDBDataset(path, cache=False))
 
 
 def test_several_datasets_share_a_database(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_negative_sizes_are_refused(size: bytes) -> None:
 
 def test_numbers_that_are_none() -> None:
     block = header()
-    with pytest.raises(BadHeader, match="a number in it is none"):
+    with pytest.raises(BadHeader, match="its size or checksum is not a number"):
         Header(with_checksum(block[:124] + b"hello world\0" + block[136:]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -14,11 +13,9 @@ from numpy.typing import NDArray
 from feedline._optional import require
 from feedline.datasets.hdf5.part import NUMBERS, Field
 from feedline.datasets.hdf5.rows import (
-    REFERENCE,
     Cells,
     ChunkCache,
     ChunkedRows,
-    Heaps,
     MappedRows,
     PackedRows,
     Rows,
@@ -143,10 +140,7 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
     tells the chunks of this file and field from all others.
     """
     if field.kind != NUMBERS:
-        path = dataset.file.filename
-        references = None if mapped is None else _references(dataset, field, mapped, cache, key)
-        heaps = None if references is None else Heaps(mapped, path, dataset.name, references.fill, dataset.shape)
-        return ValueRows(Selection(dataset), field, path, heaps), True
+        return ValueRows(Selection(dataset), field, dataset.file.filename), True
     if mapped is None or len(dataset) == 0 or not 0 < field.row_bytes <= _LARGEST_CELL:
         return SelectedRows(Selection(dataset), field), True
     if _is_as_in_memory(dataset):
@@ -180,17 +174,6 @@ def _is_as_in_memory(dataset: Any) -> bool:
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     stored = dataset.dtype
     return stored.subdtype is None and bool(dataset.id.get_type() == h5py.h5t.py_create(stored, logical=True))
-
-
-def _references(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> Rows | None:
-    """Return what reads where the values of rows are, if they are of any length and we can read it."""
-    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
-    text = h5py.check_string_dtype(dataset.dtype)
-    row_bytes = math.prod(field.row_shape) * REFERENCE.itemsize
-    sizes = dataset.file.id.get_create_plist().get_sizes()
-    if (text is not None and text.length is not None) or sizes != (8, 8) or not row_bytes or not len(dataset):
-        return None
-    return _mapped_rows(dataset, np.dtype(f"V{REFERENCE.itemsize}"), row_bytes, mapped, cache, (key, "references"))
 
 
 def _mapped_rows(

@@ -65,8 +65,8 @@ class Header:
         except ValueError:  # not the way most programs write it
             try:
                 checksum, size = _number(block[148:156]), _number(block[124:136])
-            except ValueError as exc:
-                raise BadHeader(f"a number in it is none ({exc})") from None
+            except ValueError:
+                raise BadHeader("its size or checksum is not a number") from None
         # adler32 sums bytes in C, modulo 65521; the checksum field itself counts as spaces.
         summed = block[:148] + _SPACES + block[156:]
         if (zlib.adler32(summed, 0) & 0xFFFF) != checksum % 65521 and checksum != sum(
