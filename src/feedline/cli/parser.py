@@ -236,7 +236,7 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder of pictures or files, a CSV file that names files, a store of any of the formats, or "
+        help="a folder of pictures or files, a store of any of the formats, a CSV file, or "
         "module:object for a dataset in Python or a function that returns one",
     )
     pack.add_argument(
@@ -271,11 +271,7 @@ def _add_pack(commands: Any) -> None:
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     pack.add_argument("--restart", action="store_true", help="begin again instead of going on after complete shards")
-    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to compare")
-    pack.add_argument(
-        "--root", type=Path, help="the folder that the files of a CSV table are relative to (the table's)"
-    )
-    pack.add_argument("--path-column", metavar="NAME", help="the column of a CSV table that names files")
+    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -287,12 +283,8 @@ def _add_inspect(commands: Any) -> None:
         help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
     )
     inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
-    inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
-    inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
     inspect.add_argument(
-        "--verify",
-        action="store_true",
-        help="read all samples, and compare with the digest that feedline pack stored",
+        "--verify", action="store_true", help="read all samples, and compare their number and all checksums"
     )
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
 

@@ -43,6 +43,11 @@ class Options:
             raise BadOption(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'.")
 
     @property
+    def skips(self) -> bool:
+        """True if samples that cannot be packed are left out."""
+        return self.on_error == "skip"
+
+    @property
     def is_sharded(self) -> bool:
         """True if a size of shards was given."""
         return self.samples_per_shard is not None or self.shard_bytes is not None

@@ -28,8 +28,6 @@ class Summary:
     """What is known when the last sample was written; stored with the samples where the format has a place for it."""
 
     count: int
-    digest: str
-    """The chain of digests of all samples, in order."""
     form: str = "dict"
     """What a sample was in the dataset: "dict", "tuple" or "one"."""
     skipped: int = 0
