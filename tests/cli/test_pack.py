@@ -210,7 +210,7 @@ def test_samples_that_do_not_fit(tmp_path: Path, module: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     "arguments",
-    [["a"], ["a", "b", "--quality", "0"], ["a", "b", "--samples-per-shard", "x"], ["a", "b", "--format", "zip"]],
+    [["a"], ["a", "b", "--quality", "0"], ["a", "b", "--samples-per-shard", "x"], ["a", "b", "--resize", "16 x"]],
 )
 def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -359,13 +359,3 @@ def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None
 def test_bytes_are_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="b'photos' is no dataset"):
         pack(b"photos", tmp_path / "out.lmdb")
-
-
-def test_sizes_of_pictures_as_on_the_command_line(tmp_path: Path) -> None:
-    pictures = {"image": np.zeros((3, 40, 30, 3), np.uint8)}
-    feedline.pack(pictures, tmp_path / "exact", format="npy", resize="16x20", workers=0)
-    assert np.load(tmp_path / "exact" / "image.npy").shape == (3, 20, 16, 3)
-    feedline.pack(pictures, tmp_path / "shorter", format="npy", resize="15", workers=0)
-    assert np.load(tmp_path / "shorter" / "image.npy").shape == (3, 20, 15, 3)
-    with pytest.raises(BadOption, match="resize='16 x'"):
-        feedline.pack(pictures, tmp_path / "x", format="npy", resize="16 x", workers=0)

@@ -242,9 +242,7 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "out", metavar="OUT", help="a file whose suffix says the format, or a folder (of shards, of arrays)"
     )
-    pack.add_argument(
-        "--format", choices=("lmdb", "hdf5", "tar", "parquet", "npy"), help="if OUT's suffix does not say it"
-    )
+    pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not say it")
     pack.add_argument(
         "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
     )
@@ -257,7 +255,9 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
     )
-    pack.add_argument("--resize", metavar="N|WxH", help="shorter side, or exact width and height, of pictures")
+    pack.add_argument(
+        "--resize", type=_pixels, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
+    )
     pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
     pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
@@ -365,6 +365,14 @@ def _stage(text: str) -> tuple[str, float]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _pixels(text: str) -> int | tuple[int, int]:
+    try:
+        width, _, height = text.lower().partition("x")
+        return (int(width), int(height)) if height else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of pictures, such as 256 or 320x240") from None
 
 
 def _fields(text: str) -> dict[str, str]:

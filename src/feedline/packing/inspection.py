@@ -66,12 +66,9 @@ def _spread(dataset: Any, count: int) -> Iterator[Any]:
     """Yield so many samples: from everywhere in a map-style dataset, the first of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
-    length = len(dataset)
-    count = min(length, count)
-    # A random one of each stretch, the same in each run: samples at equal distances may all be of one kind.
-    chosen = random.Random(length)
-    stretches = ((place * length // count, (place + 1) * length // count) for place in range(count))
-    return (dataset[chosen.randrange(*stretch)] for stretch in stretches)
+    # The same in each run. At random: samples at equal distances may all be of one kind.
+    chosen = random.Random(0).sample(range(len(dataset)), min(len(dataset), count))
+    return (dataset[index] for index in sorted(chosen))
 
 
 def _look(dataset: Any) -> tuple[list[Sample], dict[str, str]]:

@@ -20,7 +20,7 @@ from feedline.loader.loader import Loader
 from feedline.packing.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
 from feedline.packing.output import Output, WorkFolder
-from feedline.packing.pictures import Pictures, pixels_of
+from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Packed, Run, Stage
 from feedline.packing.writers.contract import format_of
@@ -43,7 +43,7 @@ def pack(
     workers: int | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     encode: str = "keep",
-    resize: int | tuple[int, int] | str | None = None,
+    resize: int | tuple[int, int] | None = None,
     quality: int = 90,
     ragged: Sequence[str] = (),
     samples_per_shard: int | None = None,
@@ -76,7 +76,6 @@ def pack(
             new names to the dataset's gives fields others.
         encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
         resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
-            Or a text as on the command line: "256", "320x240".
         quality: of JPEG, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
         samples_per_shard: how many samples a shard has.
@@ -115,7 +114,7 @@ def pack(
     chosen = as_fields(fields)
     with _opened(dataset, path, chosen) as opened:
         options = Options(
-            pictures=Pictures(encode, _pixels(resize), quality),
+            pictures=Pictures(encode, resize, quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
@@ -160,15 +159,6 @@ def pack(
             loader.close()
             work.close()
     return replace(packed, seconds=time.monotonic() - begin, left_out=opened.left_out)
-
-
-def _pixels(resize: int | tuple[int, int] | str | None) -> int | tuple[int, int] | None:
-    if not isinstance(resize, str):
-        return resize
-    try:
-        return pixels_of(resize)
-    except ValueError as exc:
-        raise BadOption(f"resize={words(exc)}.") from exc
 
 
 # Any: a dataset of any class.

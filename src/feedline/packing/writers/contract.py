@@ -124,6 +124,8 @@ class Format:
     extra: str = ""
     has_shards: bool = False
     """True if several files can be read as one dataset."""
+    is_folder: bool = False
+    """True if an output without shards is a folder."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -151,7 +153,7 @@ FORMATS = {
         Format("hdf5", "h5py", "hdf5", has_shards=True),
         Format("tar", "", has_shards=True),
         Format("parquet", "pyarrow", "parquet", has_shards=True),
-        Format("npy", ""),
+        Format("npy", "", is_folder=True),
     )
 }
 
