@@ -155,7 +155,7 @@ def canonical(value: Any) -> Any:
         native = value.dtype.newbyteorder("=")
         return native.str, value.shape, np.ascontiguousarray(value, native).tobytes()
     if isinstance(value, (np.ndarray, np.generic)):
-        value = value[()].item()
+        value = value.item()
     if isinstance(value, dict):
         return [(key, canonical(one)) for key, one in value.items()]
     if isinstance(value, (list, tuple)):
