@@ -299,7 +299,8 @@ class Agreement:
         groups: dict[Any, list[int]] = {}  # Any: what values are alike in
         for place, value in values.items():
             kind = self._of(name, [value])
-            groups.setdefault((kind.kind, kind.kind != "number" and kind.dtype, kind.shape), []).append(place)
+            alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)
+            groups.setdefault(alike, []).append(place)
         by_size = sorted(groups.values(), key=len, reverse=True)
         kinds = [present, *([values[place] for place in group] for group in by_size)]
         held = [one for one in (self._of(name, kind) for kind in kinds if kind) if not self.cannot_hold(one)]
