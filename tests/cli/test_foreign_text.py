@@ -60,7 +60,7 @@ def test_inspect_and_pack(text: str, capsys: pytest.CaptureFixture[str]) -> None
     path = place(f"{text}.npz")
     fields: dict[str, Any] = {text: np.arange(3)}
     np.savez(path, **fields)
-    assert of_command(capsys, "inspect", str(path)).count(text) >= 4  # the path, the field twice, and the line
+    assert of_command(capsys, "inspect", str(path)).count(text) >= 3  # the path, the field and the line
     np.savez(path, x=np.arange(3))  # a field's name is part of file names, in formats that `pack` writes
     packed = of_command(capsys, "pack", str(path), f"{text}.parquet", "--workers", "0")
     assert f"{text}.parquet" in packed

@@ -52,25 +52,20 @@ def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
     facts = inspect(capsys, packed.path, "--verify")
     assert facts["samples"] == 50
-    assert facts["packed"]["digest"] == packed.digest
-    assert facts["verified"] == {"samples": 50, "digest": packed.digest}
+    assert facts["verified"] == 50
     assert (facts["format"], facts["form"], facts["looked at"]) == (format_, "map-style", 50)
     assert list(types(facts)) == ["image", "vector", "label", "name"]
-    assert types(facts)["image"] == "uint8[6, 5, 3]"
-    assert types(facts)["vector"] == "float32[4]"
-    assert types(facts)["name"] == "str"
-    label = facts["fields"][2]
-    assert (label["min"], label["max"], label["mean"]) == (0, 9, 4.5)
-    assert len(facts["examples"]) == 3
+    assert types(facts)["image"] == "uint8 arrays of shape (6, 5, 3)"
+    assert types(facts)["vector"] == "float32 arrays of shape (4,)"
+    assert types(facts)["name"] == "strings"
     assert facts["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
 
 
 @pytest.mark.parametrize("format_", SHARDED)
 def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
-    facts = inspect(capsys, tmp_path / "out", "--verify", "--samples", "7")
+    facts = inspect(capsys, tmp_path / "out", "--verify")
     assert (facts["samples"], facts["files"]) == (50, 3)
-    assert len(facts["examples"]) == 7
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -78,8 +73,7 @@ def test_tables_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], f
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
     assert main(["inspect", str(packed.path)]) == 0
     said = capsys.readouterr().out
-    assert "uint8[6, 5, 3]" in said
-    assert packed.digest in said
+    assert "uint8 arrays of shape (6, 5, 3)" in said
     assert "feedline.Loader(" in said
 
 
@@ -104,8 +98,8 @@ def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         store["labels"] = np.arange(30)
     facts = inspect(capsys, path, "--verify")
     assert facts["samples"] == 30
-    assert types(facts)["group/images"] == "uint8[8, 8]"
-    assert facts["verified"] == {"samples": 30, "digest": None}
+    assert types(facts)["group/images"] == "uint8 arrays of shape (8, 8)"
+    assert facts["verified"] == 30
     with h5py.File(path, "a") as store:
         store["other"] = np.arange(7)
     said = fails(capsys, path)
@@ -120,15 +114,9 @@ def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subd
     with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
         for number in range(10):
             txn.put(b"key-%d" % number, jpeg(number))
-    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
+    facts = inspect(capsys, path)
     assert facts["samples"] == 10
     assert types(facts) == {"value": "jpg"}
-    assert facts["fields"][0]["largest picture"] == [30, 20]
-    assert facts["pictures on the sheet"] == 10
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.format == "PNG"
-        assert sheet.getpixel((4 + 64, 4 + 64)) == (0, 0, 0), "the first picture is black"
-        assert sheet.getpixel((132 * 2 + 4 + 64, 4 + 64)) == pytest.approx((40, 40, 40), abs=6)
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
@@ -143,23 +131,29 @@ def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], endin
     data = out.getvalue()
     path = tmp_path / f"foreign{ending}"
     path.write_bytes(zstandard.ZstdCompressor().compress(data) if ending.endswith("zst") else data)
-    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
+    facts = inspect(capsys, path)
     assert (facts["form"], facts["samples"]) == (("map-style", 5) if ending == ".tar" else ("stream", None))
-    assert types(facts) == {"__key__": "str", "__url__": "str", "jpg": "jpg", "cls": "int", "json": "dict"}
+    assert types(facts) == {
+        "__key__": "strings",
+        "__url__": "strings",
+        "jpg": "jpg",
+        "cls": "int64 numbers",
+        "json": "lists, dicts or values of different kinds",
+    }
     assert ("shuffle" in facts["line"]) == (ending == ".tar")
     assert inspect(capsys, path, "--verify")["samples"] == 5
-    assert facts["pictures on the sheet"] == 5
 
 
 def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    facts = inspect(capsys, tmp_path / "a.parquet", "--sheet", str(tmp_path / "sheet.png"))
+    facts = inspect(capsys, tmp_path / "a.parquet")
     assert types(facts) == {
-        "x": "float64 or None", "text": "str", "list": "int64[1] or int64[0] or int64[2]", "raw": "jpg",
-    }  # fmt: skip
-    assert facts["fields"][0]["missing"] == 1
-    assert facts["examples"][2]["x"] == "None"
+        "x": "float64 numbers or None",
+        "text": "strings",
+        "list": "int64 arrays of different shapes (1-dimensional)",
+        "raw": "jpg",
+    }
     pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"), compression="uncompressed")
     facts = inspect(capsys, tmp_path / "a.feather")
     assert (facts["format"], facts["samples"]) == ("arrow", 3)
@@ -169,14 +163,10 @@ def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(jpeg(3))
-    facts = inspect(capsys, tmp_path / "pictures", "--sheet", str(tmp_path / "sheet.png"))
+    facts = inspect(capsys, tmp_path / "pictures")
     assert facts["samples"] == 3
     assert facts["facts"]["classes"] == ["cat", "dög"]
     assert "open_dataset(" in facts["line"]
-    (tmp_path / "table.csv").write_text("file,label\npictures/cat/a.jpg,1\n")
-    facts = inspect(capsys, tmp_path / "table.csv")
-    assert types(facts) == {"image": "jpg", "label": "int", "path": "str"}
-    assert facts["line"] == ""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "x.bin").write_bytes(b"abc")
     assert inspect(capsys, tmp_path / "files")["format"] == "files"
@@ -193,11 +183,6 @@ def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
         said = capsys.readouterr()
         assert status == 1, f"{size} bytes of {len(whole)} were taken for whole: {said.out}"
         assert "Traceback" not in said.err
-
-
-def test_a_sheet_needs_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
-    assert "has a picture" in fails(capsys, tmp_path / "a.npy", "--sheet", str(tmp_path / "sheet.png"))
 
 
 def test_json_needs_no_rich(
@@ -238,7 +223,7 @@ def evil_stores(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("number", range(5))
 def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int) -> None:
     path = evil_stores(tmp_path)[number]
-    for command in (["inspect", str(path), "--samples", "2"], ["pack", str(path), str(tmp_path / "out" / "x.h5")]):
+    for command in (["inspect", str(path)], ["pack", str(path), str(tmp_path / "out" / "x.h5")]):
         main(command)
         said = capsys.readouterr()
         assert (said.out + said.err).strip()

@@ -73,9 +73,7 @@ def test_shards_of_all_kinds(tmp_path: Path, ending: str, is_deep: bool) -> None
     is_stream = facts["form"] == "stream"
     assert (packed.count, facts["samples"]) == (4 * COUNT, None if is_stream else 4 * COUNT)
     assert facts["files"] == 4
-    assert packed.unused.files == 1
-    for notes in (packed.unused.notes, facts["left out"]):
-        assert any("about.json" in note for note in notes)
+    assert packed.left_out == facts["left out"] == 1
     with contextlib.closing(open_dataset(folder)) as dataset:
         assert len(list(dataset)) == 4 * COUNT
     space: dict[str, Any] = {"feedline": feedline}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from feedline.packing import Packed, Stage
-from feedline.packing.digest import START, chained, digest_of, packed_samples
-from feedline.packing.inspection import take
 from feedline.packing.opening import open_path
+from feedline.packing.reading import open_packed
 from feedline.packing.schema import Schema
 
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
@@ -114,7 +113,20 @@ def read(packed: Packed) -> list[dict[str, Any]]:
 
 
 def read_files(format_: str, files: list[Path], stored: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(packed_samples(format_, files, Schema.from_json(stored["fields"]), stored["form"]))
+    schema = Schema.from_json(stored["fields"])
+    dataset = open_packed(format_, files, schema, stored["form"])
+    try:
+        return [named(dataset[index], schema.names) for index in range(len(dataset))]
+    finally:
+        dataset.close()
+
+
+def named(sample: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Return the values of a sample by these names, or by their places."""
+    if isinstance(sample, dict):
+        return sample
+    values = sample if isinstance(sample, (tuple, list)) else (sample,)
+    return dict(zip(names or map(str, range(len(values))), values, strict=True))
 
 
 def files_of(packed: Packed) -> list[Path]:
@@ -132,11 +144,23 @@ def stored_in(path: Path) -> dict[str, Any]:
 def taken(path: Path, count: int) -> list[dict[str, Any]]:
     """Return so many samples of whatever is there, evenly spread."""
     with open_path(str(path)) as opened:
-        return take(opened, count)
+        length = len(opened.dataset)
+        count = min(count, length)
+        return [named(opened.dataset[place * length // count]) for place in range(count)]
 
 
-def digest(samples: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> str:
-    return chained(START, [digest_of(sample) for sample in samples])
+def canonical(value: Any) -> Any:
+    """Return what equal values have in common: numbers by value, arrays also by type, fields in their order."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        native = value.dtype.newbyteorder("=")
+        return native.str, value.shape, np.ascontiguousarray(value, native).tobytes()
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.item()
+    if isinstance(value, dict):
+        return [(key, canonical(one)) for key, one in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [canonical(one) for one in value]
+    return "nan" if value != value else value
 
 
 class DieAt:

@@ -8,17 +8,17 @@ import pytest
 import feedline
 from feedline.datasets import ImageFolder
 from feedline.datasets.files.labels import numbers_in
-from feedline.datasets.opening import is_picture_name, recognise
-from feedline.errors import BadOption, SourceError
-from feedline.packing import opening as folders
+from feedline.datasets.opening import is_picture_name
+from feedline.errors import SourceError
 from feedline.packing.inspection import inspect
-from feedline.packing.opening import TableFiles, called, open_table, unused_in
+from feedline.packing.opening import called, open_path
 
 pytestmark = pytest.mark.sample(5)
 
 
-def open_folder(root: Path) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
-    return folders.open_folder(recognise(root))
+def open_folder(root: Path) -> tuple[Any, tuple[str, ...] | None, dict[str, Any]]:
+    opened = open_path(str(root))
+    return opened.dataset, opened.fields, opened.facts
 
 
 @pytest.fixture
@@ -62,52 +62,6 @@ def test_names_of_pictures(name: str, is_one: bool) -> None:
     assert is_picture_name(name) == is_one
 
 
-def table(tmp_path: Path, text: str, **options: Any) -> tuple[TableFiles, tuple[str, ...]]:
-    path = tmp_path / "table.csv"
-    path.write_bytes(text.encode())
-    files, fields, _ = open_table(path, **{"root": None, "path_column": None, **options})
-    return files, fields
-
-
-def test_tables(photos: Path) -> None:
-    text = '\ufefflabel,file,who,path,score\r\n3,photos/cat/1.jpg,"a,\nb",x,1\r\n4,photos/dög/3.jpeg,,y,2.5\r\n'
-    files, fields = table(photos.parent, text)
-    assert fields == ("image", "label", "who", "path", "score")
-    assert files[0] == {
-        "image": b"cat/1.jpg",
-        "label": 3,
-        "who": "a,\nb",
-        "path": "photos/cat/1.jpg",
-        "score": 1.0,
-    }
-    assert files.path_of(1).endswith("dög/3.jpeg")
-
-
-def test_where_the_files_of_a_table_are(photos: Path) -> None:
-    text = "name,other\ncat/1.jpg,dög/3.jpeg\n"
-    with pytest.raises(BadOption, match=r"No column of .* names files.*--path-column.*--root"):
-        table(photos.parent, text)
-    files, _ = table(photos.parent, text, root=photos)
-    assert files[0]["image"] == b"cat/1.jpg"
-    files, _ = table(photos.parent, text, root=photos, path_column="other")
-    assert files[0]["image"] == "dög/3.jpeg".encode()
-    with pytest.raises(BadOption, match="--path-column nothing is no column"):
-        table(photos.parent, text, path_column="nothing")
-
-
-def test_a_file_that_a_table_names_is_missing(photos: Path) -> None:
-    files, _ = table(photos.parent, "file\nphotos/cat/1.jpg\nphotos/none.jpg\n")
-    with pytest.raises(SourceError, match=r"Sample 1, the file .*none.jpg, cannot be read"):
-        files[1]
-
-
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,b\n1\n", b"a,b\n1,2,3\n", b"a,b\n", b""])
-def test_tables_that_cannot_be_read(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "t.csv").write_bytes(data)
-    with pytest.raises(SourceError):
-        open_table(tmp_path / "t.csv", root=None, path_column=None)
-
-
 @pytest.mark.parametrize(
     ("texts", "values"),
     [
@@ -133,7 +87,7 @@ class Torchvision:
 @pytest.mark.parametrize(
     ("dataset", "name"),
     [
-        (TableFiles(Path("root"), ["a", "b"], "data", {}), "sample 1 (root/b)"),
+        (type("Files", (), {"path_of": lambda self, number: f"root/{number}"})(), "sample 1 (root/1)"),
         (Torchvision(), "sample 1 (photos/b.jpg)"),
         ([1, 2], "sample 1"),
         (type("Odd", (), {"samples": [1, 2], "path_of": None})(), "sample 1"),
@@ -146,17 +100,9 @@ def test_what_samples_are_called(dataset: Any, name: str) -> None:
 
 def test_what_a_folder_of_pictures_leaves_out(photos: Path) -> None:
     (photos / "beside.png").touch()
-    (photos / ".hidden.txt").touch()
-    fields = open_folder(photos)[1]
-    unused = unused_in(photos, fields)
-    assert unused.files == 2
-    assert unused.notes == (
-        "1 file (dög/notes.txt), not named as pictures are, but .txt",
-        "1 file (beside.png), pictures that are beside the folders of classes, and so in none",
-    )
     packed = feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
-    assert (packed.count, packed.unused) == (3, unused)
-    assert inspect(str(photos))["left out"] == list(unused.notes)
+    assert (packed.count, packed.left_out) == (3, 2)
+    assert inspect(str(photos))["left out"] == 2
 
 
 def test_what_a_folder_of_pictures_without_classes_leaves_out(tmp_path: Path) -> None:
@@ -164,14 +110,12 @@ def test_what_a_folder_of_pictures_without_classes_leaves_out(tmp_path: Path) ->
     folder.mkdir()
     for name in ("a.png", "b.x", "c.x", "d.x", "e.y"):
         (folder / name).write_bytes(b"1")
-    unused = unused_in(folder, open_folder(folder)[1])
-    assert unused.notes == ("4 files (b.x, c.x, d.x and 1 more), not named as pictures are, but .x, .y",)
+    assert inspect(str(folder))["left out"] == 4
     (folder / "a.png").unlink()
-    assert unused_in(folder, open_folder(folder)[1]).files == 0, "all files are samples"
+    assert inspect(str(folder))["left out"] == 0, "all files are samples"
 
 
 def test_classes_without_pictures(photos: Path) -> None:
     (photos / "empty").mkdir()
-    with pytest.raises(SourceError, match=r"no pictures .* in 'empty'\..*CSV file") as caught:
+    with pytest.raises(SourceError, match=r"'empty' of 3 classes in .* has no files"):
         feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
-    assert "extensions=" not in str(caught.value), "which pack does not have"

@@ -268,17 +268,6 @@ def test_what_is_no_source(tmp_path: Path) -> None:
         assert len(opened.dataset) == 1, "what is there is a path, whatever its name"
 
 
-def test_keys_that_are_dropped_are_told(tmp_path: Path) -> None:
-    foreign_tar(tmp_path / "a.tar")
-    packed = feedline.pack(tmp_path / "a.tar", tmp_path / "a.lmdb", fields={"y": "y.cls"}, workers=0)
-    assert packed.unused.notes == (), "whoever names fields has decided"
-    with open_source(str(tmp_path / "a.tar")) as opened:
-        assert "--fields key=__key__" in opened.unused.notes[0]
-    again = feedline.pack([{"x": 1}], tmp_path / "b.tar", workers=0)
-    with open_source(str(again.path)) as opened:
-        assert opened.unused.notes == (), "its keys are numbers"
-
-
 def test_rows_of_tables(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text('x;text\n1;"a\nb"\n')
     (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"x,text\n2,c\n"))
@@ -295,9 +284,3 @@ def test_rows_of_tables(tmp_path: Path) -> None:
         assert list(opened.dataset) == [{"x": 1}]
     packed = feedline.pack(str(tmp_path / "1.csv"), tmp_path / "a.parquet", workers=0)
     assert packed.count == 1
-
-
-def test_a_table_of_pictures_that_are_not_there_is_no_table_of_samples(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("file,label\nlost.jpg,1\n")
-    with pytest.raises(BadOption, match=r"No column of .* names files"):
-        open_source(str(tmp_path / "t.csv"))

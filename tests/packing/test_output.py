@@ -37,7 +37,7 @@ def put(output: Output, format_: str, samples: list[Sample]) -> None:
 def fill(output: Output, format_: str, first: int, stop: int) -> None:
     """Write a shard."""
     put(output, format_, SAMPLES[first:stop])
-    output.finish_shard(Summary(stop - first, "00"))
+    output.finish_shard(Summary(stop - first))
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_shards(tmp_path: Path, format_: str) -> None:
     output = output_in(tmp_path, format_)
     for first, stop in ((0, 7), (7, 14), (14, 20)):
         fill(output, format_, first, stop)
-    output.finish(Summary(20, "11"))
+    output.finish(Summary(20))
     assert [path.name.partition(".")[0] for path in output.files] == ["shard-000000", "shard-000001", "shard-000002"]
     stored = json.loads((output.path / FACTS).read_text())
     assert stored["count"] == 20
@@ -66,7 +66,7 @@ def test_going_on_after_a_shard(tmp_path: Path, format_: str) -> None:
     assert again.resume(1, 7, other.schema)
     for output in (whole, again):
         fill(output, format_, 7, 14)
-        output.finish(Summary(14, "11"))
+        output.finish(Summary(14))
         output.close()
     assert content(again.path) == content(whole.path)
     again.files[0].unlink()
@@ -90,8 +90,8 @@ def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path) -> None:
     output.schema = Schema.of([{"x": JPG}])
     for data in (JPG, PNG, JPG):
         put(output, "tar", [{"x": data}])
-        output.finish_shard(Summary(1, "00"))
-    output.finish(Summary(3, "00"))
+        output.finish_shard(Summary(1))
+    output.finish(Summary(3))
     stored = json.loads((output.path / FACTS).read_text())
     assert stored["fields"][0]["extension"] == "jpg;png"
     assert [sample["x"] for sample in read_files("tar", output.files, stored)] == [JPG, PNG, JPG]
@@ -100,7 +100,7 @@ def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path) -> None:
 def test_a_single_output(tmp_path: Path) -> None:
     output = output_in(tmp_path, "npy", sharded=False)
     put(output, "npy", SAMPLES)
-    output.finish(Summary(20, "00"))
+    output.finish(Summary(20))
     output.close()
     assert output.files == [output.path]
     assert os.listdir(tmp_path) == [output.path.name], "nothing else is left"

@@ -22,8 +22,8 @@ from tests.packing.stores import (
     DieAt,
     Mixed,
     Stream,
+    canonical,
     content,
-    digest,
     files_of,
     in_child,
     mixed,
@@ -41,8 +41,7 @@ pack = partial(feedline.pack, workers=0)
 def test_what_was_packed_is_read_back(tmp_path: Path, format_: str) -> None:
     packed = pack(Mixed(), tmp_path / SINGLE[format_], format=format_)
     assert packed.count == 100
-    assert packed.digest == digest(list(map(mixed, range(100))))
-    assert digest(read(packed)) == packed.digest
+    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
     assert packed.size == sum(map(len, content(packed.path).values()))
     assert os.listdir(tmp_path) == [SINGLE[format_]], "nothing else is left"
 
@@ -51,14 +50,14 @@ def test_what_was_packed_is_read_back(tmp_path: Path, format_: str) -> None:
 @pytest.mark.parametrize("limit", [{"samples_per_shard": 33}, {"shard_bytes": 2000}, {}])
 def test_shards(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
-    assert digest(read(packed)) == packed.digest == digest(list(map(mixed, range(100))))
+    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
     shards = files_of(packed)
     if "samples_per_shard" in limit:
         counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
         assert counts == [33, 33, 33, 1]
     assert (len(shards) > 1) == bool(limit)
     meta = json.loads((packed.path / "feedline.json").read_text())
-    assert (meta["count"], meta["digest"]) == (100, packed.digest)
+    assert meta["count"] == 100
 
 
 @pytest.mark.parametrize(
@@ -137,12 +136,12 @@ def test_odd_values_come_back_or_are_refused(tmp_path: Path, format_: str, name:
         with pytest.raises(PackError):
             pack(samples, out, format=format_)
         return
-    packed = pack(samples, out, format=format_)  # which compares every value
-    assert packed.count == len(samples)
-    for found, expected in zip(read(packed), ODD[name], strict=True):
-        if isinstance(expected, np.ndarray) and expected.ndim:
-            assert np.array_equal(found["x"], expected)
-            assert found["x"].dtype == expected.dtype.newbyteorder("=")
+    packed = pack(samples, out, format=format_)
+    expected = [
+        {**sample, "x": bytes(value) if isinstance(value, (bytearray, memoryview)) else value}
+        for sample, value in zip(samples, ODD[name], strict=True)
+    ]
+    assert canonical(read(packed)) == canonical(expected)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ def test_compression_of_hdf5(tmp_path: Path, compression: str) -> None:
     data = {"x": np.zeros((2000, 100))}
     plain = pack(data, tmp_path / "plain.h5")
     small = pack(data, tmp_path / "small.h5", compression=compression)
-    assert small.digest == plain.digest
+    assert canonical(read(small)) == canonical(read(plain))
     assert small.size < plain.size / 5
 
 
@@ -350,7 +349,7 @@ def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None
     packed = pack(kind(tmp_path / "photos"), tmp_path / "out.lmdb")
     assert [(sample["image"], sample["label"]) for sample in read(packed)] == [(b"picture a", 0), (b"picture b", 1)]
     again = pack(kind(packed.path), tmp_path / "out.tar")
-    assert again.digest == packed.digest
+    assert read(again) == read(packed)
     with pytest.raises(SourceError, match=r"There is nothing at .*none"):
         pack(kind(tmp_path / "none"), tmp_path / "none.lmdb")
     with pytest.raises(BadOption, match=r"lies in .*photos"):
@@ -360,13 +359,3 @@ def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None
 def test_bytes_are_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="b'photos' is no dataset"):
         pack(b"photos", tmp_path / "out.lmdb")
-
-
-def test_sizes_of_pictures_as_on_the_command_line(tmp_path: Path) -> None:
-    pictures = {"image": np.zeros((3, 40, 30, 3), np.uint8)}
-    feedline.pack(pictures, tmp_path / "exact", format="npy", resize="16x20", workers=0)
-    assert np.load(tmp_path / "exact" / "image.npy").shape == (3, 20, 16, 3)
-    feedline.pack(pictures, tmp_path / "shorter", format="npy", resize="15", workers=0)
-    assert np.load(tmp_path / "shorter" / "image.npy").shape == (3, 20, 15, 3)
-    with pytest.raises(BadOption, match="resize='16 x'"):
-        feedline.pack(pictures, tmp_path / "x", format="npy", resize="16 x", workers=0)

@@ -16,7 +16,6 @@ from torch.utils.data import Subset
 
 import feedline
 from feedline.errors import PackError
-from feedline.packing.digest import digest_of
 from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields
 from feedline.packing.pictures import Pictures
@@ -166,7 +165,7 @@ def test_streams_are_numbered() -> None:
 def test_items() -> None:
     prepare = Prepare(Pictures(), None, skips=True)
     good, failed, odd = prepare([(3, {"x": 1}, ""), (4, None, "ValueError: broken"), (5, {"x": object()}, "")])
-    assert (good.number, good.sample, good.digest, good.form) == (3, {"x": 1}, digest_of({"x": 1}), "dict")
+    assert (good.number, good.sample, good.size, good.form) == (3, {"x": 1}, 8, "dict")
     assert (failed.sample, failed.failure) == (None, "ValueError: broken")
     assert odd.sample is None
     assert "no format holds" in odd.failure

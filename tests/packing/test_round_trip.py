@@ -129,21 +129,6 @@ def test_values_of_several_kinds_stay_when_none_is_left_out(tmp_path: Path) -> N
     assert [sample["x"] for sample in through_the_line(packed)] == [[1], "a", 3]
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-def test_what_the_source_reads_otherwise_is_noticed(
-    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check goes through the source, not through what the writer thinks of its own file."""
-    opened = SOURCES[format_]
-
-    def other(*arguments: Any, **options: Any) -> Any:
-        return opened(*arguments, **options, transform=lambda sample: {**sample, "label": 77})
-
-    monkeypatch.setitem(SOURCES, format_, other)
-    with pytest.raises(PackError, match="What was read back is not what was written"):
-        pack([mixed(number) for number in range(3)], tmp_path / SINGLE[format_], format=format_)
-
-
 @pytest.mark.parametrize(
     ("failure", "blamed"),
     [(TypeError("an option"), False), (BadOption("an option."), False), (CorruptSource("cut off."), True)],

@@ -15,7 +15,19 @@ import feedline
 from feedline.errors import BadOption, PackError
 from feedline.packing import Stage
 from tests import program_server
-from tests.packing.stores import FORMATS, SHARDED, SINGLE, DieAt, Mixed, Stream, content, digest, in_child, mixed, read
+from tests.packing.stores import (
+    FORMATS,
+    SHARDED,
+    SINGLE,
+    DieAt,
+    Mixed,
+    Stream,
+    canonical,
+    content,
+    in_child,
+    mixed,
+    read,
+)
 
 pytestmark = pytest.mark.sample(5)
 
@@ -44,9 +56,8 @@ def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -
         tried += 1
         if out.exists():
             assert content(out) == expected, "what has the name of the output is whole"
-        packed = act(Mixed(), out, overwrite=True)
+        act(Mixed(), out, overwrite=True)
         assert content(out) == expected, f"killed at {point}"
-        assert packed.digest == whole.digest
         assert os.listdir(base) == [out.name]
     return tried
 
@@ -119,7 +130,8 @@ def test_what_is_random_is_the_same_after_an_interruption(tmp_path: Path) -> Non
     whole = act(Noise(), tmp_path / "whole")
     out = tmp_path / "out"
     assert not in_child(lambda: act(Noise(), out, report=DieAt(40)))
-    assert act(Noise(), out, workers=2).digest == whole.digest
+    act(Noise(), out, workers=2)
+    assert content(out) == content(whole.path)
 
 
 class Noise:
@@ -227,7 +239,7 @@ def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path) -> Non
 @pytest.mark.parametrize("format_", FORMATS)
 def test_one_sample(tmp_path: Path, format_: str) -> None:
     packed = pack(Mixed(1), tmp_path / SINGLE[format_], format=format_)
-    assert digest(read(packed)) == packed.digest == digest([mixed(0)])
+    assert canonical(read(packed)) == canonical([mixed(0)])
 
 
 @pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
@@ -291,13 +303,13 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
                 data[place + 11] ^= 1
         path.write_bytes(data)
 
-    # Uncompressed: so that the bytes are found, and only the digest can know.
+    # Uncompressed: so that the bytes are found.
     options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
     with pytest.raises(PackError, match="not what was written"):
         pack(Mixed(), out, format=format_, report=flip, **options)
     assert not out.exists()
     packed = pack(Mixed(), out, format=format_, restart=True, **options)
-    assert digest(read(packed)) == packed.digest
+    assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
 
 
 def test_a_missing_sample_is_noticed(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_times_of_several_units_are_values_of_different_kinds() -> None:
 
 def agreed(samples: list[dict[str, Any]], format_: str, *, skips: bool = True, ragged: tuple[str, ...] = ()) -> Schema:
     writer = FORMATS[format_].writer
-    names = (lambda place: f"number {place}", format_)
-    return Agreement(samples, *names, writer.cannot_hold, ragged=ragged, skips=skips).schema()
+    agreement = Agreement(format_, writer.cannot_hold, lambda place: f"number {place}", ragged, skips)
+    return agreement.schema(samples)
 
 
 def test_samples_that_are_alike() -> None:

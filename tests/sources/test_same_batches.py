@@ -14,9 +14,9 @@ import torch  # it keeps files open from its import on, which a test would seem 
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.packing.digest import digest_of
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
+from tests.packing.stores import canonical
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 
 pytestmark = pytest.mark.sample(4)
@@ -146,8 +146,8 @@ def test_a_stream_of_tar_shards_gives_the_same(stores: Path, how: How) -> None:
     loader = feedline.Loader(
         dataset, BATCH, workers=how.workers, engine=how.engine, start_method=how.start_method, collate=list
     )
-    found = sorted(digest_of(sample) for batch in loader for sample in batch)
-    assert found == sorted(digest_of(sample) for sample in Original(QUICK))
+    found = sorted(canonical(sample) for batch in loader for sample in batch)
+    assert found == sorted(canonical(sample) for sample in Original(QUICK))
     loader.close()
     close(dataset)
 

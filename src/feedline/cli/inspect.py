@@ -8,17 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.cli.sheet import write_sheet
-from feedline.packing.inspection import inspect, look_into, take
-from feedline.packing.line import reading_lines
-from feedline.values.shown import printable
+from feedline.packing.inspection import inspect
+from feedline.values.shown import counted, printable
 from feedline.values.sizes import bytes_text
 from feedline.values.terminal import plain_console
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_SHEET_PICTURES = 64
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -27,21 +23,14 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         SourceError: there is nothing, or nothing that a source reads.
         CorruptSource: it is damaged.
-        BadOption: a sheet was asked for and there are no pictures.
         MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
-    path, fields, sheet = arguments.path, arguments.fields, arguments.sheet
-    facts = inspect(path, fields=fields, sample_count=arguments.samples, verify=arguments.verify)
-    if sheet is not None:
-        with look_into(path, fields) as opened:
-            facts["pictures on the sheet"] = write_sheet(take(opened, _SHEET_PICTURES), sheet)
+    facts = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
     if arguments.json:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
     require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
     show(_printable(facts), plain_console())
-    if sheet is not None:
-        sys.stdout.write(printable(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n"))
 
 
 # Any, here and below: values that JSON keeps.
@@ -63,50 +52,23 @@ def show(facts: dict[str, Any], console: Console) -> None:
     count, many = facts["samples"], "s" if facts["files"] > 1 else ""
     summary.add_row("samples", "unknown: a stream has no length" if count is None else _plain(count))
     summary.add_row("size", f"{bytes_text(facts['bytes'])} in {facts['files']:,} file{many}")
-    for name, value in {**facts["packed"], **facts["facts"]}.items():
+    for name, value in facts["facts"].items():
         summary.add_row(Text(str(name)), Text(_plain(value)))
     if facts["left out"]:
-        summary.add_row("left out", Text("\n".join(facts["left out"])))
+        summary.add_row("left out", f"{counted(facts['left out'], 'file')} in the folder")
+    if facts["skipped"]:
+        summary.add_row("skipped", f"{counted(facts['skipped'], 'sample')} when it was packed")
     if facts["verified"] is not None:
-        compared = ", and their digest is the one that was stored" if facts["verified"]["digest"] else ""
-        summary.add_row("verified", f"all {facts['verified']['samples']:,} samples were read{compared}")
+        summary.add_row("verified", f"all {facts['verified']:,} samples were read")
     console.print(summary)
     if facts["fields"]:
-        fields = table(f"\nFields, as {facts['looked at']:,} samples show them", "name", "type", "statistics")
+        fields = table(f"\nFields, as {facts['looked at']:,} samples show them", "name", "type", "example")
         for field in facts["fields"]:
-            fields.add_row(Text(field["name"]), Text(field["type"]), Text(_statistics(field)))
+            fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["example"]))
         console.print(fields)
-    if facts["examples"]:
-        examples = table("\nSamples", "field", *(str(number) for number in range(1, len(facts["examples"]) + 1)))
-        for name in dict.fromkeys(name for sample in facts["examples"] for name in sample):
-            examples.add_row(Text(name), *(Text(sample.get(name, "")) for sample in facts["examples"]))
-        console.print(examples)
     if facts["line"]:
         console.print("\nRead it with:")
-        for line in reading_lines(facts["line"]):
-            console.print(Text(f"  {line}"), soft_wrap=True)
-
-
-def _statistics(field: dict[str, Any]) -> str:
-    parts = []
-    if "mean" in field:
-        parts.append(f"{field['min']:.6g} to {field['max']:.6g}, mean {field['mean']:.6g}")
-    if "longest" in field:
-        unit = "characters" if field["type"] == "str" else "bytes"
-        parts.append(f"{_range(field['shortest'], field['longest'])} {unit}")
-    if "largest picture" in field:
-        sizes = (" x ".join(map(str, field[name])) for name in ("smallest picture", "largest picture"))
-        parts.append(f"{_range(*sizes)} pixels")
-    if "unreadable pictures" in field:
-        example = f", such as {field['such as']}" if "such as" in field else ""
-        parts.append(f"unreadable pictures: {field['unreadable pictures']:,}{example}")
-    if "missing" in field:
-        parts.append(f"missing: {field['missing']:,}")
-    return ", ".join(parts)
-
-
-def _range(low: Any, high: Any) -> str:
-    return _plain(low) if low == high else f"{_plain(low)} to {_plain(high)}"
+        console.print(Text(f"  {facts['line']}"), soft_wrap=True)
 
 
 def _printable(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.text import Text
 
 from feedline.packing import Packed, Stage, pack
-from feedline.packing.line import reading_lines
-from feedline.packing.opening import open_source
-from feedline.packing.options import as_fields, check_apart
 from feedline.packing.output import WorkFolder
-from feedline.values.shown import printable
+from feedline.values.shown import counted, printable
 from feedline.values.sizes import bytes_text
 from feedline.values.terminal import plain_console, plain_progress
 
@@ -39,17 +35,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _packed(arguments: argparse.Namespace) -> Packed:
-    out = Path(arguments.out)
-    fields = as_fields(arguments.fields)
-    opened = open_source(arguments.source, fields=fields, root=arguments.root, path_column=arguments.path_column)
-    check_apart(arguments.source, out)
-    with Bar(quiet=arguments.quiet) as bar, opened:
-        packed = pack(
-            opened.dataset,
-            out,
+    with Bar(quiet=arguments.quiet) as bar:
+        return pack(
+            arguments.source,
+            arguments.out,
             format=arguments.format,
             workers=arguments.workers,
-            fields=arguments.fields or opened.fields,
+            fields=arguments.fields,
             encode=arguments.encode,
             resize=arguments.resize,
             quality=arguments.quality,
@@ -61,11 +53,8 @@ def _packed(arguments: argparse.Namespace) -> Packed:
             overwrite=arguments.overwrite,
             restart=arguments.restart,
             verify=not arguments.no_verify,
-            source=opened.text,
-            facts=opened.facts,
             report=bar.show,
         )
-        return replace(packed, unused=opened.unused)
 
 
 def interruption_of(out: Path) -> str:
@@ -82,8 +71,8 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
     lines = [
         f"{packed.path}: {packed.count:,} samples, {bytes_text(packed.size)} of {packed.format}",
         f"{made:,} samples in {packed.seconds:.1f} s{rate}"
-        + (f"; {packed.resumed:,} were there from the run before" if packed.resumed else ""),
-        f"digest {packed.digest}{', read back and compared' if is_checked else ', not checked'}",
+        + (f"; {packed.resumed:,} were there from the run before" if packed.resumed else "")
+        + ("; all were read back" if is_checked else "; not read back"),
     ]
     if packed.skipped:
         shown = packed.reasons[:_REASONS_SHOWN]
@@ -91,10 +80,9 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
         lines += [f"  {reason}" for reason in shown]
         if packed.skipped > len(shown):
             lines.append(f"  ... and {packed.skipped - len(shown):,} more")
-    if packed.unused.notes:
-        lines.append("Not packed:")
-        lines += [f"  {note}" for note in packed.unused.notes]
-    return "\n".join([*lines, "", "Read it with:", *(f"  {line}" for line in reading_lines(packed.line)), ""])
+    if packed.left_out:
+        lines.append(f"{counted(packed.left_out, 'other file')} in the folder did not look like a sample: not packed")
+    return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
 
 
 class _Rate(ProgressColumn):

@@ -236,15 +236,13 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder of pictures or files, a CSV file that names files, a store of any of the formats, or "
+        help="a folder of pictures or files, a store of any of the formats, a CSV file, or "
         "module:object for a dataset in Python or a function that returns one",
     )
     pack.add_argument(
         "out", metavar="OUT", help="a file whose suffix says the format, or a folder (of shards, of arrays)"
     )
-    pack.add_argument(
-        "--format", choices=("lmdb", "hdf5", "tar", "parquet", "npy"), help="if OUT's suffix does not say it"
-    )
+    pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not say it")
     pack.add_argument(
         "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
     )
@@ -257,7 +255,9 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
     )
-    pack.add_argument("--resize", metavar="N|WxH", help="shorter side, or exact width and height, of pictures")
+    pack.add_argument(
+        "--resize", type=_pixels, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
+    )
     pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
     pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
@@ -271,11 +271,7 @@ def _add_pack(commands: Any) -> None:
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     pack.add_argument("--restart", action="store_true", help="begin again instead of going on after complete shards")
-    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to compare")
-    pack.add_argument(
-        "--root", type=Path, help="the folder that the files of a CSV table are relative to (the table's)"
-    )
-    pack.add_argument("--path-column", metavar="NAME", help="the column of a CSV table that names files")
+    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -287,12 +283,8 @@ def _add_inspect(commands: Any) -> None:
         help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
     )
     inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
-    inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
-    inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
     inspect.add_argument(
-        "--verify",
-        action="store_true",
-        help="read all samples, and compare with the digest that feedline pack stored",
+        "--verify", action="store_true", help="read all samples, and compare their number and all checksums"
     )
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
 
@@ -373,6 +365,14 @@ def _stage(text: str) -> tuple[str, float]:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _pixels(text: str) -> int | tuple[int, int]:
+    try:
+        width, _, height = text.lower().partition("x")
+        return (int(width), int(height)) if height else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of pictures, such as 256 or 320x240") from None
 
 
 def _fields(text: str) -> dict[str, str]:

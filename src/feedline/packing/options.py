@@ -43,6 +43,11 @@ class Options:
             raise BadOption(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'.")
 
     @property
+    def skips(self) -> bool:
+        """True if samples that cannot be packed are left out."""
+        return self.on_error == "skip"
+
+    @property
     def is_sharded(self) -> bool:
         """True if a size of shards was given."""
         return self.samples_per_shard is not None or self.shard_bytes is not None
@@ -72,10 +77,13 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
         raise BadOption(
             f"{out} is a folder that feedline did not write, and is not replaced. Remove it, or give another name."
         )
-    if out.is_file() and (sharded or format_.name == "npy"):
-        raise BadOption(f"{out} is a file, but {format_.name} would be a folder here. Remove it, or give another name.")
-    if out.is_dir() and not sharded and format_.name != "npy":
-        raise BadOption(f"{out} is a folder, but {format_.name} would be a file here. Give another name.")
+    kinds = ("file", "folder")
+    is_folder = sharded or format_.is_folder
+    if out.exists() and out.is_dir() != is_folder:
+        raise BadOption(
+            f"{out} is a {kinds[out.is_dir()]}, but {format_.name} would be a {kinds[is_folder]} here. Remove it, or "
+            "give another name."
+        )
     if not out.parent.is_dir():
         raise BadOption(f"There is no folder {out.parent} to write {out.name} into. Make it first.")
     return sharded

@@ -20,9 +20,9 @@ from feedline.loader.loader import Loader
 from feedline.packing.opening import Opened, called, dataset_fingerprint, open_source
 from feedline.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
 from feedline.packing.output import Output, WorkFolder
-from feedline.packing.pictures import Pictures, pixels_of
+from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, numbered
-from feedline.packing.run import Job, Packed, Run, Stage
+from feedline.packing.run import Packed, Run, Stage
 from feedline.packing.writers.contract import format_of
 from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
@@ -43,7 +43,7 @@ def pack(
     workers: int | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     encode: str = "keep",
-    resize: int | tuple[int, int] | str | None = None,
+    resize: int | tuple[int, int] | None = None,
     quality: int = 90,
     ragged: Sequence[str] = (),
     samples_per_shard: int | None = None,
@@ -67,8 +67,8 @@ def pack(
 
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
-            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder, of a
-            table of files or of a store, or "module:object".
+            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder or a
+            store, or "module:object".
         out: a file whose suffix says the format, or a folder: of shards for tar, hdf5 and parquet, of arrays for npy.
         format: "lmdb", "hdf5", "tar", "parquet" or "npy".
         workers: that read, decode and encode; as many as there are cores if not given.
@@ -76,7 +76,6 @@ def pack(
             new names to the dataset's gives fields others.
         encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
         resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
-            Or a text as on the command line: "256", "320x240".
         quality: of JPEG, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
         samples_per_shard: how many samples a shard has.
@@ -115,7 +114,7 @@ def pack(
     chosen = as_fields(fields)
     with _opened(dataset, path, chosen) as opened:
         options = Options(
-            pictures=Pictures(encode, _pixels(resize), quality),
+            pictures=Pictures(encode, resize, quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
@@ -133,15 +132,14 @@ def pack(
         total = len(dataset) if is_map else None
         if total == 0:
             raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
-        skips = on_error == "skip"
         # Before anything is read, which may change what the dataset holds.
         named = {"source": source or opened.text or type(dataset).__name__}
         if not (source or opened.text):
             named["dataset"] = dataset_fingerprint(dataset)
         loader = Loader(
-            numbered(dataset, skips=skips),
+            numbered(dataset, skips=options.skips),
             BATCH,
-            collate=Prepare(options.pictures, options.fields, skips=skips),
+            collate=Prepare(options.pictures, options.fields, skips=options.skips),
             workers=core_count() if workers is None else workers,
             engine=engine,
             start_method=start_method,
@@ -151,7 +149,8 @@ def pack(
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
         output = Output(work.path, format_, options.compression, sharded=sharded)
-        run = Run(Job(loader, work, output, format_, options, total, partial(called, dataset)), report)
+        name = partial(called, dataset)
+        run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))
         try:
             with _explained(path, work):
                 packed = run.run(path, str(out), verify=verify)
@@ -159,16 +158,7 @@ def pack(
             output.close()
             loader.close()
             work.close()
-    return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)
-
-
-def _pixels(resize: int | tuple[int, int] | str | None) -> int | tuple[int, int] | None:
-    if not isinstance(resize, str):
-        return resize
-    try:
-        return pixels_of(resize)
-    except ValueError as exc:
-        raise BadOption(f"resize={words(exc)}.") from exc
+    return replace(packed, seconds=time.monotonic() - begin, left_out=opened.left_out)
 
 
 # Any: a dataset of any class.

@@ -183,18 +183,3 @@ def is_picture(array: Any) -> bool:
 
 def _is_pillow(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")
-
-
-def pixels_of(text: str) -> int | tuple[int, int]:
-    """Read what pictures are resized to: "256", or "320x240" for width and height.
-
-    Raises ValueError: it is neither.
-
-    Example:
-        >>> pixels_of("256"), pixels_of("320x240")
-        (256, (320, 240))
-    """
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is no size of pictures, such as 256 or 320x240")
-    return int(parts[0]) if len(parts) == 1 else (int(parts[0]), int(parts[1]))

@@ -1,4 +1,4 @@
-"""What a worker does with samples before they are written: plain values by name, pictures, a digest."""
+"""What a worker does with samples before they are written: plain values by name, pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from feedline.datasets.kind import kind_of
 from feedline.errors import PackError
 from feedline.failures import words
 from feedline.fetch.awaiting import is_awaited
-from feedline.packing.digest import digest_of
 from feedline.packing.options import Renamed, is_name
 from feedline.packing.pictures import Pictures, extension_of
 from feedline.packing.schema import Sample, listed, said
@@ -37,7 +36,6 @@ class Item:
     """Of the sample in the dataset."""
     sample: Sample | None
     """None if it failed."""
-    digest: bytes = b""
     size: int = 0
     """Bytes, about."""
     form: str = "dict"
@@ -129,7 +127,7 @@ class Prepare:
             if not self.skips:
                 raise PackError(f"Sample {number}{_called(raw)} cannot be packed: {words(exc)}.") from exc
             return Item(number, None, failure=str(exc))
-        return Item(number, sample, digest_of(sample), sum(map(size_of, sample.values())), form)
+        return Item(number, sample, sum(map(size_of, sample.values())), form)
 
     def _value(self, name: str, raw: Any) -> Any:
         value = plain(raw)

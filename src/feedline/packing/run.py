@@ -1,4 +1,4 @@
-"""One run of `pack`, from the first sample to the name of the output.
+"""One run of `pack`: the loop from the first sample to the name of the output.
 
 The loader makes items of samples (in workers), in order. They are written in blocks. When a shard is complete, a note
 says where the loader is. A run that finds such a note goes on from there, and does what the interrupted one would have
@@ -18,13 +18,11 @@ from typing import Any
 from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
-from feedline.packing.digest import START, chained, digest_of, digest_of_all, packed_samples, size_on_disk
-from feedline.packing.line import loader_line
-from feedline.packing.opening import Unused
 from feedline.packing.options import Options
 from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.prepare import Item
+from feedline.packing.reading import count_samples, dataset_text, loader_text, open_packed, size_on_disk
 from feedline.packing.schema import Agreement, Sample, Schema, Unfit
 from feedline.packing.writers.contract import Format, Summary
 
@@ -42,8 +40,6 @@ class Packed:
     format: str
     count: int
     """Samples in the output."""
-    digest: str
-    """Of all samples, in order: equal for equal samples, whatever the format."""
     size: int
     """Bytes of the output."""
     skipped: int = 0
@@ -55,8 +51,8 @@ class Packed:
     seconds: float = 0.0
     line: str = ""
     """The line of Python that reads it."""
-    unused: Unused = field(default_factory=Unused)
-    """What is in the source and was not packed, such as files that are no pictures in a folder of pictures."""
+    left_out: int = 0
+    """Files of a folder that are no samples, such as texts among pictures."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ class Progress:
     taken: int = 0
     """Samples of the dataset that were dealt with."""
     count: int = 0
-    digest: str = START
     form: str = "dict"
     skipped: int = 0
     reasons: list[str] = field(default_factory=list)
@@ -95,17 +90,8 @@ class Progress:
 
 
 @dataclass
-class Shard:
-    """What is in the shard that is being written."""
-
-    count: int = 0
-    size: int = 0
-    digest: str = START
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a run works with."""
+class Run:
+    """One call of `pack`."""
 
     loader: Loader
     work: WorkFolder
@@ -116,59 +102,37 @@ class Job:
     """Samples of the dataset, if that is known."""
     called: Callable[[int], str]
     """Returns what people call a sample of the dataset, given its number."""
-
-    @property
-    def skips(self) -> bool:
-        """True if samples that cannot be packed are left out."""
-        return self.options.on_error == "skip"
-
-
-class Run:
-    """One call of `pack`."""
-
-    def __init__(self, job: Job, report: Callable[[Stage], Any] | None) -> None:
-        self._job = job
-        self._output = job.output
-        self._options = job.options
-        self._report = report or (lambda _: None)
-        self._progress = Progress()
-        self._shard = Shard()
-        self._first: list[Item] = []
-        """Held back until it is decided what the fields hold."""
-        # Any: whatever the format's writer makes of a sample.
-        self._block: list[Any] = []
-        self._block_bytes = 0
-        self._has_schema = False
+    report: Callable[[Stage], Any]
+    _progress: Progress = field(default_factory=Progress, init=False)
+    _has_schema: bool = field(default=False, init=False)
+    _first: list[Item] = field(default_factory=list, init=False)
+    """Held back until it is decided what the fields hold."""
+    # Any: whatever the format's writer makes of a sample.
+    _block: list[Any] = field(default_factory=list, init=False)
+    _block_bytes: int = field(default=0, init=False)
+    _shard_count: int = field(default=0, init=False)
+    _shard_bytes: int = field(default=0, init=False)
 
     def run(self, path: Path, given: str, *, verify: bool) -> Packed:
         """Write, check and deliver the output."""
         resumed = self._resume()
         if self._progress.loader != "finished":
             self._write()
-        progress, output = self._progress, self._output
-        output.finish(Summary(progress.count, progress.digest, progress.form, progress.skipped, self._options.facts))
+        progress, output = self._progress, self.output
+        output.finish(Summary(progress.count, progress.form, progress.skipped, self.options.facts))
         size = size_on_disk([output.path])
         if verify:
-            self._check()
-        place = Path(given) / f"shard-*{self._job.format.suffixes[0]}" if output.is_sharded else given
-        line = loader_line(self._job.format.name, str(place), output.schema, progress.form)
-        self._job.work.deliver(output.path)
-        return Packed(
-            path,
-            self._job.format.name,
-            progress.count,
-            progress.digest,
-            size,
-            progress.skipped,
-            tuple(progress.reasons),
-            resumed,
-            line=line,
-        )
+            self._check(size)
+        place = Path(given) / f"shard-*{self.format.suffixes[0]}" if output.is_sharded else given
+        line = loader_text(dataset_text(self.format.name, str(place), output.schema, progress.form), output.schema)
+        self.work.deliver(output.path)
+        reasons = tuple(progress.reasons)
+        return Packed(path, self.format.name, progress.count, size, progress.skipped, reasons, resumed, line=line)
 
     def _resume(self) -> int:
         """Go on where an interrupted run was, and return how many samples it had written."""
-        note = self._job.work.note
-        if note is None or not self._output.resume(
+        note = self.work.note
+        if note is None or not self.output.resume(
             note["shards"], note["progress"]["count"], Schema.from_json(note["schema"])
         ):
             return 0
@@ -185,31 +149,30 @@ class Run:
             raise PackError(
                 f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
             )
-        if self._output.is_sharded:
-            self._leave_shard("finished", 0)
+        if self.output.is_sharded:
+            self._finish_shard("finished", 0)
 
     def _batches(self) -> Iterator[tuple[list[Item], Any]]:
         """Yield batches, and the state of the loader before each, where it is needed."""
-        loader = self._job.loader
         if self._progress.loader is not None:
-            loader.load_state_dict(self._progress.loader)
-        self._report(Stage("packing", self._progress.taken, self._job.total))
+            self.loader.load_state_dict(self._progress.loader)
+        self.report(Stage("packing", self._progress.taken, self.total))
         skip = self._progress.done
-        before = loader.state_dict() if self._output.is_sharded else None
-        for batch in loader:
+        before = self.loader.state_dict() if self.output.is_sharded else None
+        for batch in self.loader:
             yield batch[skip:], before
             skip = 0
-            self._report(Stage("packing", self._progress.taken + len(self._first), self._job.total))
-            if self._output.is_sharded:
-                before = loader.state_dict()
+            self.report(Stage("packing", self._progress.taken + len(self._first), self.total))
+            if self.output.is_sharded:
+                before = self.loader.state_dict()
 
     def _take(self, batch: list[Item], before: Any) -> None:
         offset, self._progress.done = self._progress.done, 0
         for place, item in enumerate(batch, offset + 1):
             if item.sample is None:
-                self._leave_out(item, item.failure)
+                self._progress.leave_out(self.called(item.number), item.failure)
             elif self._has_schema:
-                self._add(item)
+                self._add(item, item.sample)
             else:
                 self._first.append(item)
                 if self._first_is_full():
@@ -217,13 +180,12 @@ class Run:
             # Of a first block no shard is full before its end.
             if self._shard_is_full():
                 self._flush()
-                self._leave_shard(before, place)
+                self._finish_shard(before, place)
 
     def _first_is_full(self) -> bool:
-        options = self._options
-        return len(self._first) >= min(_BLOCK_SAMPLES, options.samples_per_shard or _BLOCK_SAMPLES) or (
-            sum(item.size for item in self._first) >= min(_BLOCK_BYTES, options.shard_bytes or _BLOCK_BYTES)
-        )
+        samples = min(_BLOCK_SAMPLES, self.options.samples_per_shard or _BLOCK_SAMPLES)
+        size = min(_BLOCK_BYTES, self.options.shard_bytes or _BLOCK_BYTES)
+        return len(self._first) >= samples or sum(item.size for item in self._first) >= size
 
     def _decide(self) -> None:
         """Decide what the fields hold, and begin the output with the samples that were held back."""
@@ -232,62 +194,50 @@ class Run:
             return
         samples = [item.sample or {} for item in first]
         agreement = Agreement(
-            samples,
-            lambda place: self._job.called(first[place].number),
-            self._job.format.name,
-            self._job.format.writer.cannot_hold,
-            ragged=self._options.ragged,
-            skips=self._job.skips,
+            self.format.name,
+            self.format.writer.cannot_hold,
+            lambda place: self.called(first[place].number),
+            self.options.ragged,
+            self.options.skips,
         )
-        schema = agreement.schema()
+        schema = agreement.schema(samples)
         self._check_pictures([sample for sample in samples if sample.keys() == set(schema.names)])
-        self._output.schema, self._has_schema = schema, True
-        for item in first:
-            self._add(item)
+        self.output.schema, self._has_schema = schema, True
+        for item, sample in zip(first, samples, strict=True):
+            self._add(item, sample)
 
-    def _add(self, item: Item) -> None:
+    def _add(self, item: Item, sample: Sample) -> None:
         """Put a sample into the block, unless it does not fit."""
-        assert item.sample is not None
-        schema = self._output.schema
+        schema = self.output.schema
         try:
-            sample = schema.fitted(item.sample)
-            encoded = self._job.format.writer.encoded(schema, sample)
+            encoded = self.format.writer.encoded(schema, schema.fitted(sample))
         except Unfit as exc:
-            if not self._job.skips:
-                name = self._job.called(item.number)
-                raise PackError(
-                    f"{name[:1].upper()}{name[1:]} does not fit: {words(exc)}. {exc.advice} Or leave out "
-                    "such samples: --on-error skip (on_error='skip')."
-                ) from exc
-            self._leave_out(item, str(exc))
-            return
-        # Made by the worker, unless the fields stand in another order here, or hold something else.
-        is_same = tuple(item.sample) == schema.names and not schema.has_complex
-        digest = item.digest if is_same else digest_of(sample)
-        progress, shard = self._progress, self._shard
-        progress.taken += 1
-        progress.count += 1
-        progress.form = item.form
-        progress.digest = chained(progress.digest, [digest])
-        shard.count += 1
-        shard.size += item.size
-        shard.digest = chained(shard.digest, [digest])
+            name = self.called(item.number)
+            if self.options.skips:
+                self._progress.leave_out(name, str(exc))
+                return
+            raise PackError(
+                f"{name[:1].upper()}{name[1:]} does not fit: {words(exc)}. {exc.advice} Or leave out "
+                "such samples: --on-error skip (on_error='skip')."
+            ) from exc
+        self._progress.taken += 1
+        self._progress.count += 1
+        self._progress.form = item.form
+        self._shard_count += 1
+        self._shard_bytes += item.size
         self._block.append(encoded)
         self._block_bytes += item.size
         if len(self._block) >= _BLOCK_SAMPLES or self._block_bytes >= _BLOCK_BYTES:
             self._flush()
 
-    def _leave_out(self, item: Item, reason: str) -> None:
-        self._progress.leave_out(self._job.called(item.number), reason)
-
     def _flush(self) -> None:
         """Write the block."""
         block, self._block, self._block_bytes = self._block, [], 0
         if block:
-            self._output.write(block)
+            self.output.write(block)
 
     def _check_pictures(self, samples: Sequence[Sample]) -> None:
-        pictures = self._options.pictures
+        pictures = self.options.pictures
         values = (value for sample in samples for value in sample.values())
         if pictures.does_something and not any(map(_may_be_picture, values)):
             raise BadOption(
@@ -297,58 +247,58 @@ class Run:
             )
 
     def _shard_is_full(self) -> bool:
-        most, most_bytes = self._options.samples_per_shard, self._options.shard_bytes
-        is_full = most is not None and self._shard.count >= most
-        return is_full or (most_bytes is not None and self._shard.size >= most_bytes)
+        most, most_bytes = self.options.samples_per_shard, self.options.shard_bytes
+        is_full = most is not None and self._shard_count >= most
+        return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
 
-    def _leave_shard(self, state: Any, done: int) -> None:
+    def _finish_shard(self, state: Any, done: int) -> None:
         """Complete a shard, and note that the run is in front of the loader's next batch, of which `done` are done."""
-        shard, self._shard = self._shard, Shard()
-        self._output.finish_shard(Summary(shard.count, shard.digest, self._progress.form))
-        self._job.work.write_note(
+        self.output.finish_shard(Summary(self._shard_count, self._progress.form))
+        self._shard_count = self._shard_bytes = 0
+        self.work.write_note(
             {
                 "progress": {**asdict(self._progress), "loader": state, "done": done},
-                "schema": self._output.schema.as_json(),
-                "shards": self._output.shard_count,
+                "schema": self.output.schema.as_json(),
+                "shards": self.output.shard_count,
             }
         )
 
-    def _check(self) -> None:
-        """Read everything again, as the printed line will, and compare.
+    def _check(self, size: int) -> None:
+        """Read everything again, as the printed line will, so that the source compares all checksums.
 
         Raises PackError: something else was read than was written, or it could not be read.
         """
-        count, digest = self._progress.count, self._progress.digest
-        output = self._output
-        number = 0
+        expected, output = self._progress.count, self.output
+        found = 0
 
         def report(done: int) -> None:
-            nonlocal number
-            number = done
-            self._report(Stage("checking", done, count))
+            nonlocal found
+            found = done
+            self.report(Stage("checking", done, expected))
 
         report(0)
-        samples = packed_samples(self._job.format.name, output.files, output.schema, self._progress.form)
         try:
-            found, chain = digest_of_all(samples, report)
+            dataset = open_packed(self.format.name, output.files, output.schema, self._progress.form)
+            try:
+                count_samples(dataset, size, report)
+            finally:
+                dataset.close()
         except CorruptSource as exc:
-            raise self._differs(f"reading a sample after {number} failed: {words(exc)}") from exc
+            raise self._differs(f"reading a sample after {found} failed: {words(exc)}") from exc
         except Exception as exc:  # says nothing of the bytes: an option, a library, too many open files
             raise PackError(
-                f"Everything was written, but could not be read back to check it: after {number} samples came "
+                f"Everything was written, but could not be read back to check it: after {found} samples came "
                 f"{type(exc).__name__}: {words(exc)}. The output did not get its name. If that can be mended, do so "
                 "and run again; if the fault seems to be feedline's, report it."
             ) from exc
-        if (found, chain) != (count, digest):
-            what = f"{found} of {count} samples came back, with digest {chain}, not {digest}"
-            raise self._differs(what)
-        report(found)
+        if found != expected:
+            raise self._differs(f"{found} of {expected} samples came back")
 
     def _differs(self, what: str) -> PackError:
-        restart = f" with --restart (restart=True): the shards are in {self._job.work.path}"
+        restart = f" with --restart (restart=True): the shards are in {self.work.path}"
         return PackError(
             f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
-            f"The output did not get its name. Run again{restart if self._output.is_sharded else ''}."
+            f"The output did not get its name. Run again{restart if self.output.is_sharded else ''}."
         )
 
 

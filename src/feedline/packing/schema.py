@@ -104,6 +104,11 @@ class Column:
         return value
 
     @property
+    def stacks(self) -> bool:
+        """True if the default collate function makes batches of it."""
+        return not self.nullable and self.kind not in ("ragged", "mixed", "nested")
+
+    @property
     def described(self) -> str:
         """What the column holds, for people."""
         if self.kind == "array":
@@ -136,11 +141,6 @@ class Schema:
     def names(self) -> tuple[str, ...]:
         """The names of the fields, in order."""
         return tuple(column.name for column in self.columns)
-
-    @cached_property
-    def has_complex(self) -> bool:
-        """True if a real number may become a complex one, which is the same to Python and another one to a digest."""
-        return any(column.kind == "number" and np.dtype(column.dtype).kind == "c" for column in self.columns)
 
     def fitted(self, sample: Sample) -> Sample:
         """Return a sample with the fields in the order of the columns, and values as these hold them.
@@ -264,71 +264,55 @@ def _dtype_of(value: Any) -> np.dtype[Any] | None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Decides what the fields hold."""
+    """Decides by the first samples what the fields hold."""
 
-    samples: Sequence[Sample]
-    """The first of the dataset, at least one."""
-    called: Callable[[int], str]
-    """Returns what people call the sample at a place among these."""
     format_name: str
     cannot_hold: Callable[[Column], str]
     """Says why the format cannot hold a column; "" if it can."""
+    called: Callable[[int], str]
+    """Returns what people call a sample, given its place among the first."""
     ragged: tuple[str, ...] = ()
-    """Array fields whose shapes differ, even if those of these samples do not."""
+    """Array fields whose shapes differ, even if those of the first samples do not."""
     skips: bool = False
-    """True if samples that do not fit are left out: what most of them have in common decides. Else all are alike."""
+    """True if samples that do not fit are left out, so that the most frequent kind of value decides."""
 
-    def schema(self) -> Schema:
+    def schema(self, samples: Sequence[Sample]) -> Schema:
         """Return what the fields hold. Samples with other fields are not looked at.
 
         Raises PackError: the format cannot hold it, or a field that is said to be ragged is not there.
         """
-        sets = Counter(frozenset(sample) for sample in self.samples)
-        wanted = sets.most_common(1)[0][0] if self.skips else self.samples[0].keys()
-        places = [place for place, sample in enumerate(self.samples) if sample.keys() == wanted]
-        names = list(self.samples[places[0]])
+        sets = Counter(frozenset(sample) for sample in samples)
+        wanted = sets.most_common(1)[0][0] if self.skips else samples[0].keys()
+        places = [place for place, sample in enumerate(samples) if sample.keys() == wanted]
+        names = list(samples[places[0]])
         unknown = sorted({*self.ragged} - {*names})
         if unknown:
             raise PackError(f"ragged={unknown[0]!r} is no field: samples have {listed(names)}.")
-        return Schema(tuple(self._column(name, places, ragged=name in self.ragged) for name in names))
+        return Schema(tuple(self._column(name, {place: samples[place][name] for place in places}) for name in names))
 
-    def _column(self, name: str, places: list[int], *, ragged: bool) -> Column:
-        column = Column.of(name, [self.samples[place][name] for place in places], ragged=ragged)
+    def _column(self, name: str, values: dict[int, Any]) -> Column:
+        column = self._of(name, list(values.values()))
         reason = self.cannot_hold(column)
         if not reason:
             return column
-        present = [self.samples[place][name] for place in places if self.samples[place][name] is not None]
-        if self.skips and column.nullable and present:
-            without = Column.of(name, present, ragged=ragged)
-            if not self.cannot_hold(without):
-                return without
+        present = [value for value in values.values() if value is not None]
         groups: dict[Any, list[int]] = {}  # Any: what values are alike in
-        for place in places:
-            groups.setdefault(_likeness(self.samples[place][name], ragged=ragged), []).append(place)
-        columns = [
-            (len(group), Column.of(name, [self.samples[place][name] for place in group], ragged=ragged))
-            for group in groups.values()
-        ]
-        held = [(size, one) for size, one in columns if not self.cannot_hold(one)]
+        for place, value in values.items():
+            kind = self._of(name, [value])
+            alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)
+            groups.setdefault(alike, []).append(place)
+        by_size = sorted(groups.values(), key=len, reverse=True)
+        kinds = [present, *([values[place] for place in group] for group in by_size)]
+        held = [one for one in (self._of(name, kind) for kind in kinds if kind) if not self.cannot_hold(one)]
         if held and self.skips:
-            return max(held, key=lambda pair: pair[0])[1]
-        raise PackError(self._refusal(column, reason, list(groups.values()), has_remedy=bool(held)))
-
-    def _refusal(self, column: Column, reason: str, groups: list[list[int]], *, has_remedy: bool) -> str:
-        start = f"{self.format_name} cannot hold the field {column.name!r} ({column.described})"
-        if len(groups) == 1:
-            return f"{start}: {reason}"
-        first, other = groups[0][0], groups[1][0]
-        values = [said(self.samples[place][column.name]) for place in (first, other)]
+            return held[0]
+        text = f"{self.format_name} cannot hold the field {name!r} ({column.described}): "
+        if len(groups) > 1:
+            (first, *_), (other, *_) = list(groups.values())[:2]
+            text += f"it is {said(values[first])} in {self.called(first)}, and {said(values[other])} in "
+            text += f"{self.called(other)}, but "
         skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')."
-        return (
-            f"{start}: it is {values[0]} in {self.called(first)}, and {values[1]} in {self.called(other)}, but "
-            f"{reason}{skip if has_remedy else ''}"
-        )
+        raise PackError(f"{text}{reason}{skip if held else ''}")
 
-
-# Any: the value of a field, and what it has in common with others.
-def _likeness(value: Any, *, ragged: bool) -> Any:
-    column = Column.of("", [value], ragged=ragged)
-    arrays = (column.dtype, column.shape) if column.kind in ("array", "ragged") else ()
-    return column.kind, arrays, value is None
+    def _of(self, name: str, values: Sequence[Any]) -> Column:
+        return Column.of(name, values, ragged=name in self.ragged)

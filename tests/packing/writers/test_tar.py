@@ -45,14 +45,14 @@ def test_usual_names_come_out() -> None:
 def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, list[str]]) -> None:
     writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"], [b""]])
-    writer.finish(Summary(2, "ab" * 16, facts=facts))
+    writer.finish(Summary(2, facts=facts))
     data = (tmp_path / "a.tar").read_bytes()
     for mode in ("r:", "r|"):
         with tarfile.open(fileobj=io.BytesIO(data), mode=mode) as archive:
             assert archive.getnames() == ["000000000.x.txt", "000000001.x.txt"]
     meta = stored(tmp_path / "a.tar")
     assert meta is not None
-    assert (meta["count"], meta["digest"]) == (2, "ab" * 16)
+    assert meta["count"] == 2
     assert meta["facts"] == (facts if len(str(facts)) < 300 else {})
 
 

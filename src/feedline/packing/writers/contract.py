@@ -28,8 +28,6 @@ class Summary:
     """What is known when the last sample was written; stored with the samples where the format has a place for it."""
 
     count: int
-    digest: str
-    """The chain of digests of all samples, in order."""
     form: str = "dict"
     """What a sample was in the dataset: "dict", "tuple" or "one"."""
     skipped: int = 0
@@ -126,6 +124,8 @@ class Format:
     extra: str = ""
     has_shards: bool = False
     """True if several files can be read as one dataset."""
+    is_folder: bool = False
+    """True if an output without shards is a folder."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ FORMATS = {
         Format("hdf5", "h5py", "hdf5", has_shards=True),
         Format("tar", "", has_shards=True),
         Format("parquet", "pyarrow", "parquet", has_shards=True),
-        Format("npy", ""),
+        Format("npy", "", is_folder=True),
     )
 }
 

@@ -24,7 +24,7 @@ from feedline.values.checksums import sealed
 
 _BLOCK = 512
 _FACT_BYTES = 512
-"""Room in the comment for all but the fields, which are known before: the count, the digest, the form, a few facts."""
+"""Room in the comment for all but the fields, which are known before: the count, the form, a few facts."""
 _END = bytes(2 * _BLOCK)
 _PICTURES = ("jpg", "png", "gif", "bmp", "tiff", "webp")
 
@@ -209,4 +209,4 @@ def stored(path: Path) -> dict[str, Any] | None:
             facts = json.loads(archive.pax_headers.get("comment", ""))
         except ValueError:
             return None
-    return facts if isinstance(facts, dict) and "digest" in facts and "feedline" in facts else None
+    return facts if isinstance(facts, dict) and "count" in facts and "feedline" in facts else None

@@ -15,7 +15,7 @@ import feedline
 import feedline.datasets
 from feedline.errors import PackError
 from feedline.packing.inspection import inspect
-from feedline.packing.line import dataset_text, fields_for, loader_line, reading_lines
+from feedline.packing.reading import dataset_text, fields_for, loader_text
 from feedline.packing.schema import Schema
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
@@ -73,7 +73,7 @@ def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, sam
 
 
 def test_the_line_is_python() -> None:
-    compile(loader_line("tar", "a.tar", SCHEMA, "tuple"), "line", "exec")
+    compile(loader_text(dataset_text("tar", "a.tar", SCHEMA, "tuple"), SCHEMA), "line", "exec")
 
 
 SHAPES: dict[str, list[Any]] = {
@@ -103,16 +103,8 @@ def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: st
         exec(line.replace("workers=4", "workers=0"), names)
         batch = next(iter(names["loader"]))
         names["loader"].dataset.close()
-        if "collate=list" in line:
-            assert len(batch) == 5, line
-            assert "# batches are lists" in line
-        elif name.startswith("lengths"):
-            assert "feedline.collate.pad(" in line
-            ids = {"lengths": "ids", "lengths in tuples": 1, "lengths alone": 0}[name]
-            assert batch[ids].shape == (5, 5), line
-            assert name != "lengths" or list(batch) == ["ids", "fixed", "y", "ids_lengths"]
-        else:
-            assert name in ("plain", "dates"), line
+        assert ("collate=list" in line) == (name not in ("plain", "dates")), line
+        assert "collate=list" not in line or len(batch) == 5
 
 
 def test_lines_for_files_of_others(tmp_path: Path) -> None:
@@ -136,38 +128,6 @@ def test_lines_for_files_of_others(tmp_path: Path) -> None:
         batch = next(iter(names["loader"]))
         assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
         names["loader"].dataset.close()
-
-
-def test_parquet_is_read_from_where_it_is_unpacked_to(tmp_path: Path) -> None:
-    """Random access to Parquet decodes the row groups of each batch otherwise."""
-    samples = [{"x": number} for number in range(5)]
-    packed = feedline.pack(samples, tmp_path / "a.parquet", workers=0)
-    shards = feedline.pack(samples, tmp_path / "a.shards", format="parquet", samples_per_shard=2, workers=0)
-    (tmp_path / "foreign").mkdir()
-    for number in range(2):
-        pq.write_table(pa.table({"x": [number]}), tmp_path / "foreign" / f"{number}.parquet")
-    for path, line in ((packed.path, packed.line), (shards.path, shards.line), (tmp_path / "foreign", "")):
-        for text in filter(None, (line, inspect(str(path))["line"])):
-            expected = path.with_suffix("") if path.suffix == ".parquet" else path
-            assert f"cache='{expected}.unpacked'" in text
-            run(text)
-            assert (expected.parent / f"{expected.name}.unpacked" / "unpacked.feedline").exists()
-
-
-@pytest.mark.parametrize("samples", [[np.arange(3)] * 2, [np.arange(1), np.arange(2)], [{"x": None}, {"x": 1}]])
-def test_the_line_for_torch_reads_it(tmp_path: Path, samples: list[Any]) -> None:
-    line, for_torch = reading_lines(feedline.pack(samples, tmp_path / "a, workers=4.lmdb", workers=0).line)
-    names: dict[str, Any] = {"feedline": feedline}
-    exec(for_torch.replace("num_workers=4", "num_workers=0"), names)
-    assert isinstance(names["loader"], feedline.DataLoader)
-    assert len(next(iter(names["loader"]))) == 2
-    names["loader"].dataset.close()
-    assert "feedline.Loader(" in line
-
-
-def test_without_torch_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.packing.line.find_spec", lambda name: None)
-    assert reading_lines("loader = feedline.Loader(x, batch_size=32)") == ["loader = feedline.Loader(x, batch_size=32)"]
 
 
 def test_lines_for_tables(tmp_path: Path) -> None:
