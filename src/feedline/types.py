@@ -185,16 +185,6 @@ class Notes:
 
 
 @dataclass(slots=True)
-class Part:
-    """Some rows of a batch whose layout is known: one worker fills them, others fill the rest of the slot."""
-
-    places: list[tuple[int, int]]
-    """Offset and size of the rows of each array, in the order in which they are made."""
-    description: Any
-    """What the framework will say of the rows if they came out as expected."""
-
-
-@dataclass(slots=True)
 class Task:
     """The work for one batch, or for the next batch of one worker's stream."""
 
@@ -209,7 +199,6 @@ class Task:
     """A worker that sees a higher number than before begins its stream again."""
     shared_seed: int | None = None
     """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
-    part: Part | None = None
     draw: Draw = field(default_factory=lambda: Draw(0))
     resume: Resume | None = None
     """With the first task of an epoch: where to go on."""
@@ -245,8 +234,7 @@ class ResultKind(Enum):
     FAILED = 2
     ENDED = 3
     DIED = 4
-    MISFIT = 5
-    EMPTY = 6
+    EMPTY = 5
     """All samples of the batch were left out."""
 
 

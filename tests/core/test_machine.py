@@ -13,7 +13,7 @@ import pytest
 from feedline.abc.scheduler import WorkerView
 from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK, Decision
 from feedline.types import Call, Result, ResultKind, Resume
-from tests.core.world import Halves, World
+from tests.core.world import World
 
 # -- tasks and answers ---
 
@@ -362,56 +362,3 @@ def test_a_call_that_a_dead_worker_did_not_hear_is_not_repeated_to_the_new_one(b
     assert "batch" not in world.machine.unsaid[0][0], "it was making none"
     world.machine.call(Call("set_epoch", (4,)))
     assert world.given() == [[Call("set_epoch", (4,))], [SET_EPOCH, Call("set_epoch", (4,))]]
-
-
-# -- batches that several workers make ---
-
-
-def test_a_batch_is_whole_when_its_last_part_is_done() -> None:
-    world = World(2, splitter=Halves())
-    assert world.given() == [["[0] head", "[1] tail"], ["[0] tail", "[1] head"]]
-    assert len(world.slots.taken) == 2
-    world.answer(1)
-    assert world.take() < 0
-    world.answer(0)
-    assert world.take() == 0
-    assert world.slots.taken == {1}
-
-
-@pytest.mark.parametrize("dies", [True, False])
-def test_a_batch_of_which_a_part_is_lost_or_does_not_fit_is_made_as_a_whole(dies: bool) -> None:
-    world = World(1, splitter=Halves(), restarts=1)
-    if dies:
-        world.replace(0)
-    else:
-        world.answer(0, ResultKind.MISFIT)
-    world.answer(1)
-    assert world.given() == [[], [[0]]]
-    assert (world.tasks[1][0].slot, world.tasks[1][0].part) == (0, None)
-    world.answer(1)
-    assert world.take() == 0
-    assert (world.slots.taken, world.outstanding()) == (set(), [0, 0])
-
-
-def test_a_batch_of_which_a_part_failed_fails_when_all_are_done() -> None:
-    world = World(1, splitter=Halves())
-    world.answer(0, ResultKind.FAILED)
-    assert world.take() < 0
-    world.answer(1)
-    assert isinstance(world.epoch.ready[0].payload, ValueError)
-    assert world.slots.taken == set()
-
-
-@pytest.mark.parametrize("begun", [(0, 0), (1, 0), (1, 1)])
-def test_the_slot_of_parts_that_nobody_wants_comes_back_once_with_the_last(begun: tuple[int, int]) -> None:
-    world = World(1, splitter=Halves())
-    world.decided()
-    world.machine.leave_epoch()
-    world.decided()
-    for worker in (0, 1):
-        world.take_back(worker, begun[worker])
-    assert bool(world.slots.taken) == any(begun)
-    for worker in (0, 1):
-        if begun[worker]:
-            world.answer(worker)
-    assert (world.slots.taken, world.outstanding()) == (set(), [0, 0])

@@ -10,12 +10,11 @@ from feedline.core.epoch import Epoch, Origin
 from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.core.recovery import Recovery, RecoveryOptions
-from feedline.core.splitting import Group, Parts
 from feedline.errors import WorkerDied
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder
-from feedline.types import Parcel, Part, Result, ResultKind, Resume, Task
+from feedline.types import Result, ResultKind, Resume, Task
 
 
 class Slots:
@@ -41,29 +40,10 @@ class Slots:
 
     def discard(self, result: Result) -> None:
         if result.kind is ResultKind.DONE:
-            self.release(result.payload.slot if isinstance(result.payload, Parcel) else result.payload)
+            self.release(result.payload)
 
     def fit_messages(self) -> int:
         return 0
-
-
-class Halves:
-    """Cuts every batch into two halves, until one of them was no half of its batch."""
-
-    def __init__(self) -> None:
-        self.cuts = True
-
-    def learn(self, indices: Any, parcel: Parcel) -> None:
-        return
-
-    def forget(self, indices: Any) -> None:
-        self.cuts = False
-
-    def cut(self, indices: Any, slot: int) -> tuple[Group, Parts] | None:
-        if not self.cuts:
-            return None
-        parts: Parts = [(number, f"{indices} {half}", Part([], None)) for number, half in enumerate(("head", "tail"))]
-        return Group(indices, slot, b"", 0, len(parts)), parts
 
 
 class World:
@@ -79,14 +59,13 @@ class World:
         restarts: int = 0,
         timeout_s: float = 0.0,
         moves: bool = True,
-        splitter: Any = None,
         resumes: dict[int, Resume] | None = None,
         most: int | None = None,
     ) -> None:
         self.slots = Slots(slots)
         self.counters = Counters()
         recovery = Recovery(RecoveryOptions(restarts=restarts))
-        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, moves=moves, most=most)
+        self.machine = Machine(workers, self.slots, recovery, self.counters, moves=moves, most=most)
         self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
         self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""

@@ -89,6 +89,5 @@ def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
         prefetch_factor=crew.prefetch if crew.workers else None,
         multiprocessing_context=crew.start_method,
         timeout=script.timeout_s if crew.workers else 0,
-        split=script.split if crew.engine == "process" else 1,
         **options,
     )

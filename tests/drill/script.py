@@ -94,7 +94,6 @@ class Script:
     loader_seed: int | None
     in_order: bool
     timeout_s: float
-    split: int
     keeps: bool
     """True if the training loop keeps batches."""
     compares: bool
@@ -161,7 +160,6 @@ def draw_script(seed: int, number: int) -> Script:
         loader_seed=draw.randrange(1000) if draw.random() < 0.6 else None,
         in_order=draw.random() < 0.75,
         timeout_s=_LONG_S if draw.random() < 0.3 and crew.workers else 0.0,
-        split=1,
         keeps=draw.random() < 0.3,
         compares=draw.random() < 0.6,
         on_error="raise",
@@ -169,9 +167,6 @@ def draw_script(seed: int, number: int) -> Script:
         acts=(),
         attacks=(),
     )
-    is_collated = content != "ragged" and batch_size is not None
-    if script.loader == "DataLoader" and crew.engine == "process" and is_collated and not is_stream:
-        script = replace(script, split=draw.choice([1, 1, 2, 3]))
     script = _with_troubles(draw, script)
     script = replace(script, acts=_draw_acts(draw, script))
     return replace(script, attacks=_draw_attacks(draw, script))
@@ -240,7 +235,7 @@ def _draw_successor(draw: random.Random, script: Script, crew: Crew) -> Crew:
     """Draw who goes on from a state."""
     while True:
         other = _draw_crew(draw)
-        if (script.split > 1 and other.engine != "process") or (script.is_impatient and other.start_method):
+        if script.is_impatient and other.start_method:
             continue
         if script.dataset not in SPLIT_STREAMS:
             return other

@@ -33,7 +33,6 @@ PLAIN = Script(
     loader_seed=3,
     in_order=True,
     timeout_s=0.0,
-    split=1,
     keeps=False,
     compares=False,
     on_error="raise",

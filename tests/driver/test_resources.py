@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 from feedline import DataLoader
-from feedline.collate import default
 from feedline.driver.resources import Resources
 from feedline.driver.settings import Settings
 from feedline.engines import abilities
 from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind, WorkerSpec
 from tests.holding import Hold, Whereabouts
 
 
@@ -104,40 +101,6 @@ def test_stats_before_anything_happened() -> None:
     assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == stats["wait_s"] == 0
     assert stats.faults == {"skip": 0}
     assert stats.verdict == "nothing to say yet: no batch was delivered"
-
-
-class Stateful(Numbers):
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        return
-
-
-class Together(Numbers):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return indices
-
-
-@pytest.mark.parametrize(
-    ("dataset", "seeded", "split"),
-    [
-        (Numbers(), False, True),
-        (Numbers(), True, True),
-        (Together(), False, True),
-        (Together(), True, False),
-        (Stateful(), False, False),
-    ],
-)
-def test_batches_are_split_only_where_that_does_not_show(dataset: Any, seeded: bool, split: bool) -> None:
-    resources = Resources(Settings(worker_count=2, split=2, memory_budget=1 << 20), NumpyFramework())
-    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=2, base_seed=0, seeded=seeded)
-    driver = resources.driver(spec, None)
-    try:
-        assert (driver.machine._splitter is not None) == split
-    finally:
-        driver.close()
-        resources.close()
 
 
 # -- which worker makes which batch ---

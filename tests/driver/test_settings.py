@@ -30,9 +30,6 @@ class Threads(SpawnContext):
         ({"engine": "process"}, "engine='process' needs at least one worker"),
         ({"scheduler": InOrder}, "is not a feedline.abc.Scheduler: subclass it"),
         ({"memory_budget": -1}, "memory_budget=-1 is negative"),
-        ({"split": 0, "worker_count": 2}, "split=0"),
-        ({"split": 2}, "split=2.*'inline'"),
-        ({"split": 2, "worker_count": 2, "engine": "thread"}, "split=2.*'thread'"),
     ],
 )
 def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:

@@ -62,7 +62,7 @@ class Blocks(Numbers):
     def __getitem__(self, index):
         return torch.full((8, 1 << 15), index, dtype=torch.uint8)
 
-for options in {}, {"multiprocessing_context": "fork", "split": 2}, {"persistent_workers": True}, {"engine": "thread"}:
+for options in {}, {"multiprocessing_context": "fork"}, {"persistent_workers": True}, {"engine": "thread"}:
     loader = DataLoader(Blocks(20), 10, num_workers=2, **options)
     kept = list(loader)
     assert [batch[:, 7, -1].tolist() for batch in kept] == [list(range(10)), list(range(10, 20))]

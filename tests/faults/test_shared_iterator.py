@@ -253,7 +253,7 @@ class Interruption:
 
     def iterate(self) -> Any:
         """Return `iter(loader)`."""
-        original, wait = getattr(*self.step), Entrance.wait
+        original, enter = getattr(*self.step), Entrance.enter
 
         def interrupted(*arguments: Any, **options: Any) -> Any:
             if not self.after:
@@ -263,14 +263,14 @@ class Interruption:
                 self._close_elsewhere()
             return result
 
-        def noted_wait(entrance: Entrance, *arguments: Any) -> bool:
+        def noted_enter(entrance: Entrance, *arguments: Any) -> bool:
             if threading.current_thread() is self.closer:
                 self._goes_on.set()
-            return wait(entrance, *arguments)
+            return enter(entrance, *arguments)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(*self.step, interrupted)
-            patch.setattr(Entrance, "wait", noted_wait)
+            patch.setattr(Entrance, "enter", noted_enter)
             return iter(self.loader)
 
     def _close_elsewhere(self) -> None:

@@ -119,6 +119,5 @@ def test_threads_share_the_generators_of_the_program() -> None:
 
 def test_batches_are_always_pickled() -> None:
     assert FRAMEWORK.describe({"x": np.zeros(3)}, SlotWriter(np.zeros(8, np.uint8), 0)) is None
-    assert FRAMEWORK.rows_of(None, 0, 1, 2) is None
     with pytest.raises(NotImplementedError):
         FRAMEWORK.rebuild(None, Views(np.zeros(8, np.uint8)))

@@ -87,27 +87,6 @@ def test_anything_else_is_left_to_pickle(batch: Any) -> None:
     assert FRAMEWORK.describe(batch, make_writer()) is None
 
 
-# -- rows of a batch ---
-
-
-def test_rows_of_a_batch_lie_where_they_are_said_to() -> None:
-    batch = {"x": torch.arange(12.0).reshape(6, 2), "y": torch.arange(6)}
-    writer = make_writer()
-    description = FRAMEWORK.describe(batch, writer)
-    part = FRAMEWORK.rows_of(description, 2, 5, 6)
-    assert part is not None
-    rows = FRAMEWORK.rebuild(part.description, Views(writer.view))
-    assert torch.equal(rows["x"], batch["x"][2:5])
-    assert torch.equal(rows["y"], batch["y"][2:5])
-    assert [size for _, size in part.places] == [3 * 2 * 4, 3 * 8]
-
-
-@pytest.mark.parametrize("batch", [[torch.ones(6), torch.ones(5)], [torch.tensor(6)], [], [torch.ones(6, 0)]])
-def test_a_batch_that_does_not_consist_of_rows_has_none(batch: list[torch.Tensor]) -> None:
-    description = FRAMEWORK.describe(batch, make_writer())
-    assert FRAMEWORK.rows_of(description, 0, 6, 6) is None
-
-
 # -- collate functions ---
 
 

@@ -43,7 +43,7 @@ class Labelled(DataLoader[torch.Tensor]):
     def __init__(self, dataset: Dataset[torch.Tensor], **options: Any) -> None:
         self.engine = "v8"
         super().__init__(dataset, restarts=3, **options)
-        self.split = "train"  # type: ignore[assignment]
+        self.scheduler = "cosine"  # type: ignore[assignment]
 
 
 class Model(LightningModule):  # type: ignore[misc]  # Lightning is not there for the type checker

@@ -83,7 +83,6 @@ GIVEN: list[dict[str, Any]] = [
         "max_memory_per_worker": "2GB",
         "shard": False,
     },
-    {"num_workers": 2, "split": 2},
     {"device": torch.device("cpu"), "device_transform": collate},
 ]
 
@@ -108,8 +107,6 @@ BATCHING = ["batch_size", "sampler", "drop_last"]
 @pytest.mark.parametrize("kind", [DataLoader, DataLoader2])
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: ", ".join(given)[:40] or "nothing")
 def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind: Any, only_vars: bool) -> None:
-    if kind is DataLoader2 and "split" in given:
-        given = {**given, "engine": "process"}
     loader = kind(DATA, **given)
     arguments = public(loader, only_vars=only_vars)
     assert set(OWN) <= set(arguments)
@@ -137,7 +134,6 @@ COLLIDING: dict[str, Any] = {
     "engine": "v8",
     "scheduler": "cosine",
     "memory_budget": [1],
-    "split": "train",
     "restarts": "never",
     "max_memory_per_worker": "much",
     "snapshot_every_n_steps": "often",
@@ -212,7 +208,7 @@ def test_on_error_set_by_a_subclass_beforehand() -> None:
 def test_reassigning_an_option_changes_nothing() -> None:
     loader = DataLoader(DATA, 5, seed=1, shuffle=True)
     first = [batch[0].tolist() for batch in loader]
-    loader.seed, loader.engine, loader.split = 2, "thread", 3
+    loader.seed, loader.engine, loader.restarts = 2, "thread", 3
     loader.set_epoch(0)
     assert [batch[0].tolist() for batch in loader] == first
 
@@ -245,11 +241,11 @@ def test_kwargs_are_named() -> None:
 
 def test_names_that_a_constructor_uses_are_left_out() -> None:
     def init(self: Any, dataset: Any, seed: int, **options: Any) -> None:
-        self.split = "train"
+        self.scheduler = "cosine"
         DataLoader(dataset, on_error="skip", **options)
         options.setdefault("shard", False)
 
-    assert {"split", "on_error", "shard"}.isdisjoint(names_of(init))
+    assert {"scheduler", "on_error", "shard"}.isdisjoint(names_of(init))
     assert {"engine", "restarts"} <= set(names_of(init))
 
 

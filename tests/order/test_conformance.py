@@ -74,7 +74,7 @@ def test_processes_make_the_batches_of_the_inline_engine(workers: int) -> None:
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing")
 
 
-@pytest.mark.parametrize("options", [{"split": 2}, {"split": 3}, {"persistent_workers": True}, {"prefetch_factor": 1}])
+@pytest.mark.parametrize("options", [{"persistent_workers": True}, {"prefetch_factor": 1}])
 def test_processes_with_options_make_the_batches_of_the_inline_engine(options: dict[str, Any]) -> None:
     loader = seeded("drawing", num_workers=3, engine="process", **options)
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing")
@@ -85,10 +85,6 @@ def test_processes_with_options_make_the_batches_of_the_inline_engine(options: d
 def test_every_kind_of_dataset_makes_the_same_in_processes(name: str) -> None:
     loader = seeded(name, num_workers=2)
     assert [all_bytes(loader), all_bytes(loader)] == expected(name)
-
-
-def test_a_split_batch_of_a_dataset_that_makes_many_at_once_is_the_same() -> None:
-    assert all_bytes(seeded("drawing at once", num_workers=2, split=2)) == expected("drawing at once")[0]
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -206,7 +202,7 @@ def test_batches_that_come_out_of_turn_draw_the_same() -> None:
 
 OTHER_WORKERS: list[dict[str, Any]] = [
     {"num_workers": 2},
-    {"num_workers": 3, "split": 2},
+    {"num_workers": 3},
     {"num_workers": 1, "prefetch_factor": 4},
 ]
 MOVES: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, options) for options in OTHER_WORKERS] + [

@@ -300,18 +300,6 @@ def test_asking_at_the_end_draws_nothing() -> None:
     assert found == expected
 
 
-def test_a_state_of_the_end_without_what_came_to_be_told_later_still_loads() -> None:
-    """States that earlier versions made say neither what the next epoch is drawn from, nor how iterators ended."""
-    loader = DataLoader(NoisyStream(5), batch_size=2, collate_fn=as_is)
-    list(loader)
-    state = copy.deepcopy(loader.state_dict())
-    del state["order"]["torch_seeds_next"]
-    state["streams"] = [{"dataset": None}]
-    resumed = DataLoader(NoisyStream(5), batch_size=2, collate_fn=as_is)
-    resumed.load_state_dict(state)
-    assert [[sample[0] for sample in batch] for batch in resumed] == [[0, 1], [2, 3], [4]]
-
-
 # -- loading ---
 
 

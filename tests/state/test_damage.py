@@ -1,4 +1,4 @@
-"""Whether a state is whole; states of the version before."""
+"""Whether a state is whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import feedline
 from feedline.errors import BadState
 from feedline.state import Snapshot
-from feedline.state.damage import checked, upgraded
+from feedline.state.damage import checked
 
 PLACE: dict[str, Any] = {"feedline": 2, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3, "dataset_epoch": None}
 EMPTY: dict[str, Any] = {"early": [], "streams": [], "turn": 0, "virtual": None}
@@ -116,70 +116,6 @@ def test_what_is_missing_is_named(name: str, path: str, told: str) -> None:
 def test_what_does_not_go_together(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(BadState, match="damaged"):
         checked({**WHOLE[name], **change})
-
-
-OLD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "before the first batch": (
-        {"order": {"unit": "samples", "sampler": {}}},
-        {"order": {"unit": "samples", "sampler": {}, "consumed": 0}},
-    ),
-    "a stream": (
-        {
-            "order": {"unit": "stream batches"},
-            "streams": [{"batches": 3, "noted_at": 3, "ended": False, "place": 6, "iterator": 4}],
-            "turn": 0,
-        },
-        {
-            "order": {"unit": "stream batches"},
-            "streams": [
-                {"batches": 3, "noted_at": 3, "ended": False, "place": 6, "iterator": 4, "dataset": None, "read": None}
-            ],
-        },
-    ),
-    "a sampler": (
-        {"order": {"unit": "own batches", "consumed": 3, "sampler_state": {"parts": [1], "iterator": None}}},
-        {
-            "order": {
-                "unit": "own batches",
-                "consumed": 3,
-                "sampler_state": {"parts": [1], "iterator": None},
-                "held": [],
-                "redraw": 0,
-                "torch_seed": None,
-                "torch_generator": None,
-            }
-        },
-    ),
-    "out of turn": (
-        {"early": [2], "order": {"unit": "samples", "consumed": 3, "stride": [1, 0, 1]}},
-        {"early": [2], "order": {"unit": "samples", "consumed": 3, "stride": [1, 0, 1]}},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_states_of_version_1_are_still_read(name: str) -> None:
-    old, new = OLD[name]
-    state = {"feedline": 1, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3, **old}
-    assert Snapshot.from_dict(state).as_dict() == {**SAMPLES, **new}
-
-
-def test_a_state_of_an_epoch_that_took_samples_from_later_batches_is_refused() -> None:
-    """As an earlier feedline did in place of samples that were skipped. Where it took none, its states are read."""
-    state = {**EARLY, "order": {**EARLY["order"], "reserve": {}}}
-    assert Snapshot.from_dict(state).early == (2, 5)
-    state = {**SAMPLES, "order": {**EARLY["order"], "reserve": {"source": 3, "used": 1}}}
-    with pytest.raises(BadState, match=r"those of later batches.*Begin the epoch again"):
-        Snapshot.from_dict(state)
-
-
-def test_damage_is_not_upgraded_away() -> None:
-    for damage in ({"order": 5}, {"streams": 5}, {"streams": [5]}, {"epoch": "x"}):
-        state = {"feedline": 1, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3, "order": {"unit": "samples"}}
-        with pytest.raises(BadState, match="damaged"):
-            checked(upgraded({**state, **damage}))
-    with pytest.raises(BadState, match="no 'order'"):
-        Snapshot.from_dict({"feedline": 1, "epoch": 1, "ended": False, "seed": 3, "draw_seed": 3})
 
 
 @pytest.mark.parametrize("array", [np.arange(3), np.zeros(0), np.zeros((2, 2))])

@@ -24,7 +24,7 @@ from feedline.abc import memory
 from feedline.errors import BatchNotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.transport.codec import ALIGNMENT, Codec, MessageWriter, PartWriter, SlotFull, SlotWriter
+from feedline.transport.codec import ALIGNMENT, Codec, MessageWriter, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes, Views
 from tests.sampling import examples
 
@@ -498,31 +498,6 @@ def test_what_cannot_be_sent_is_named_with_a_way_out(batch: Any, named: str) -> 
         round_trip(TORCH, batch)
     assert named in str(caught.value)
     assert caught.value.__cause__ is not None
-
-
-# -- parts ---
-
-
-def test_a_part_is_written_where_its_rows_belong() -> None:
-    slot = Slot()
-    address = slot.memory.__array_interface__["data"][0]
-    writer = PartWriter(slot.memory, address, [(128, 16), (512, 8)])
-    first = writer.allocate(16)
-    second = writer.allocate(8)
-    assert first is not None
-    assert second is not None
-    assert (first[1], second[1]) == (128, 512)
-    assert writer.allocate(8) is None, "all places are taken"
-    assert writer.used == 520
-
-
-def test_rows_of_another_size_are_refused() -> None:
-    slot = Slot()
-    writer = PartWriter(slot.memory, slot.memory.__array_interface__["data"][0], [(128, 16)])
-    assert writer.allocate(24) is None
-    with pytest.raises(SlotFull):
-        writer.place(8)
-    assert writer.allocate(16) is not None
 
 
 # -- batches behind their headers ---

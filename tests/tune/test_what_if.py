@@ -268,13 +268,6 @@ def test_a_recording_of_which_nothing_can_be_told(recording: Recording) -> None:
         predict(recording)
 
 
-def test_batches_of_several_workers_are_refused() -> None:
-    recording = regular()
-    recording.settings["split"] = 2
-    with pytest.raises(BadOption, match="split=2"):
-        predict(recording)
-
-
 # -- real runs --------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.types import Part, WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if these have to be asked for sample by sample.
@@ -64,12 +64,6 @@ class Framework(Protocol):
         """Return a function that makes the batch that `describe` described, from what lies in `view` when it is called.
 
         Each array gets memory of its own. The function returns None if this batch has to be made by `rebuild`.
-        """
-
-    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
-        """Return where rows `start` to `stop` lie in a batch of `count` rows that `describe` described.
-
-        None if the batch does not consist of rows.
         """
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:

@@ -273,8 +273,7 @@ class Epoch:
 
     def sample_count(self, flight: Flight) -> int:
         """Return how many samples a batch has, or should have if some fail or a stream ends with it."""
-        indices = flight.task.indices if flight.group is None else flight.group.indices
-        return self._request.stream_count or count_of(indices, batched=self._request.batched)
+        return self._request.stream_count or count_of(flight.task.indices, batched=self._request.batched)
 
     def pop(self, ordinal: int) -> Result:
         """Take a batch out, which is delivered or passed over."""

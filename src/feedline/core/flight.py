@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from feedline.core.bisection import Bisection
-from feedline.core.splitting import Group
 from feedline.types import Task
 from feedline.verdicts import Fault
 
@@ -41,8 +40,6 @@ class Flight:
     """False once the epoch that asked for it was left."""
     is_call: bool = False
     """True if it is a method call, which is of no epoch."""
-    group: Group | None = None
-    """Of which batch it is a part, if it is one."""
     suspect: Flight | None = None
     """If this is a probe: the task of which it makes a part, to find out which sample kills."""
     turn: int = 0

@@ -235,7 +235,7 @@ class Machine(Workers):
         worker: int | None = None
         pause_s: float | None = None
         due = epoch.in_flight.get(epoch.expected) if scheduler.in_order and epoch.awaits_one else None
-        if due is not None and due.group is None:
+        if due is not None:
             pause_s = self.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
             if pause_s > 0:
                 worker = due.worker
@@ -315,8 +315,7 @@ class Machine(Workers):
 
     def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
         limits = epoch.limits
-        alone = None if due is None or due.group is not None else due.worker
-        late = self._oldest_of(alone)  # which may be of an epoch that was left
+        late = self._oldest_of(None if due is None else due.worker)  # which may be of an epoch that was left
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         since_s = self.workers[late.worker].since_s

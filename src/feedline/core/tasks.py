@@ -17,8 +17,7 @@ from feedline.core.counters import Counters
 from feedline.core.decisions import GIVE, Decision
 from feedline.core.epoch import Epoch
 from feedline.core.flight import Flight
-from feedline.core.splitting import Group, Splitter
-from feedline.types import Call, Draw, Notes, Parcel, Result, ResultKind, Task
+from feedline.types import Call, Notes, Result, ResultKind, Task
 
 
 class SlotSource(Protocol):
@@ -47,7 +46,6 @@ class Tasks:
         worker_count: how many workers there are.
         slots: what batches are written to.
         counters: told what happened.
-        splitter: cuts tasks into parts, if several workers share a batch.
         moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
@@ -65,7 +63,6 @@ class Tasks:
         slots: SlotSource,
         counters: Counters,
         *,
-        splitter: Splitter | None = None,
         moves: bool = True,
         now_s: float = 0.0,
         most: int | None = None,
@@ -87,7 +84,6 @@ class Tasks:
         """Epochs that were begun with these workers before the current one."""
         self._slots = slots
         self._counters = counters
-        self._splitter = splitter
         self._flights: dict[int, Flight] = {}
         self._next_id = 0
         self._turns = 0
@@ -108,22 +104,11 @@ class Tasks:
         return bool(self._flights)
 
     def _begin(self, epoch: Epoch, ordinal: int, task: Task, worker: int) -> None:
-        """Give a task to a worker, or its parts to this one and those after it."""
+        """Give a task to a worker."""
         slot = self._slots.acquire(worker)
-        cut = None if self._splitter is None else self._splitter.cut(task.indices, slot)
-        if cut is None:
-            flight = Flight(ordinal, worker, task, epoch.stays)
-            epoch.in_flight[ordinal] = flight
-            self._give(flight, slot)
-            return
-        group, parts = cut
-        group.draw = task.draw
-        for number, (start, rows, part) in enumerate(parts):
-            draw = Draw(task.draw.key, task.draw.first + task.draw.stride * start, task.draw.stride)
-            piece = Task(0, rows, shared_seed=task.shared_seed, part=part, draw=draw)
-            flight = Flight(ordinal, (worker + number) % len(self.active), piece, group=group)
-            epoch.in_flight[ordinal] = flight
-            self._give(flight, slot)
+        flight = Flight(ordinal, worker, task, epoch.stays)
+        epoch.in_flight[ordinal] = flight
+        self._give(flight, slot)
 
     def _give(self, flight: Flight, slot: int) -> None:
         """Give a task to its worker, under a new number."""
@@ -189,21 +174,10 @@ class Tasks:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _answer(self, flight: Flight, result: Result) -> None:
-        """Take an answer, which may be of a part."""
-        if flight.group is not None:
-            joined = self._join(flight, flight.group, result)
-            if joined is None:
-                return
-            result = joined
-        self._settle(flight, result)
-
     def _settle(self, flight: Flight, result: Result) -> None:
         """Take an answer; its slot comes back unless a batch lies in it that somebody wants."""
         if not flight.wanted or result.kind is not ResultKind.DONE:
             self._slots.release(flight.task.slot)
-        elif self._splitter is not None and type(result.payload) is Parcel:
-            self._splitter.learn(flight.task.indices, result.payload)
         if not flight.wanted:
             return
         assert self.epoch is not None
@@ -213,29 +187,10 @@ class Tasks:
             result.notes.faults = [*flight.trouble.faults, *result.notes.faults]
         self.epoch.arrived(flight, result)
 
-    def _join(self, flight: Flight, group: Group, result: Result) -> Result | None:
-        """Take the answer of one part; returns what became of the batch when it was the last."""
-        if not group.answered(result):
-            return None
-        if group.misfit and group.trouble is None and flight.wanted:
-            assert self._splitter is not None
-            self._splitter.forget(group.indices)
-            flight.group = None
-            flight.task = Task(0, group.indices, shared_seed=flight.task.shared_seed, draw=group.draw)
-            assert self.epoch is not None
-            self.epoch.in_flight[flight.ordinal] = flight
-            self._give(flight, group.slot)
-            return None
-        return group.result(flight.worker, flight.task.id)
-
     def _drop(self, flight: Flight) -> None:
-        """Take back the slot of a task that will not be answered, with the last of its parts."""
+        """Take back the slot of a task that will not be answered."""
         flight = flight.whole
         flight.wanted = False
-        if flight.group is not None:
-            flight.group.remaining -= 1
-            if flight.group.remaining:
-                return
         self._slots.release(flight.task.slot)
 
 

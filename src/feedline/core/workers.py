@@ -11,7 +11,6 @@ from feedline.core.epoch import Memory
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Pace
 from feedline.core.recovery import Doubts, Recovery, Redone
-from feedline.core.splitting import Splitter
 from feedline.core.tasks import SlotSource, Tasks, by_turn
 from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerStartError, WorkerTimeout
 from feedline.order.progress import has_state
@@ -38,7 +37,6 @@ class Workers(Tasks):
         slots: what batches are written to.
         recovery: what is done about deaths.
         counters: told what happened.
-        splitter: cuts tasks into parts, if several workers share a batch.
         moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
         now_s: the time.
         most: how many workers there may come to be; None if their number stays.
@@ -51,12 +49,11 @@ class Workers(Tasks):
         recovery: Recovery,
         counters: Counters,
         *,
-        splitter: Splitter | None = None,
         moves: bool = True,
         now_s: float = 0.0,
         most: int | None = None,
     ) -> None:
-        super().__init__(worker_count, slots, counters, splitter=splitter, moves=moves, now_s=now_s, most=most)
+        super().__init__(worker_count, slots, counters, moves=moves, now_s=now_s, most=most)
         self.unsaid: list[tuple[str, type[FeedlineWarning]]] = []
         """What the user is to be told, when there is nothing that an exception could disturb."""
         self.fatal: BaseException | None = None
@@ -116,7 +113,7 @@ class Workers(Tasks):
                 self._told_of = flight.task.indices  # the other workers will say the same
                 self._failed_call = result.payload
         else:
-            self._answer(flight, result)
+            self._settle(flight, result)
         if self._parked and worker in self._parked:
             self._replace_if_idle(worker)
         elif worker >= len(self.active):
@@ -133,10 +130,7 @@ class Workers(Tasks):
             self._retire_if_idle(flight.worker)
             return
         failed = Result(ResultKind.FAILED, flight.worker, task_id, exc)
-        if flight.suspect is not None:
-            self._settle(flight.suspect, failed)
-        else:
-            self._answer(flight, failed)
+        self._settle(flight.whole, failed)
         self._retire_if_idle(flight.worker)
 
     def check_call(self) -> None:
@@ -309,7 +303,7 @@ class Workers(Tasks):
     def _do_without(self, worker: int) -> bool:
         """Have fewer workers, since there is no place for one of them, and give others its work; False if it stays."""
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
-        if any(flight.stays or flight.group is not None for flight in held):
+        if any(flight.stays for flight in held):
             return False
         self._parked.pop(worker, None)
         for _ in held:
@@ -373,7 +367,7 @@ class Workers(Tasks):
     def _redo(self, begun: Flight, death: BaseException | None) -> None:
         if not begun.whole.wanted:  # of an epoch that was left
             self._drop(begun)
-        elif begun.is_call or begun.group is not None:
+        elif begun.is_call:
             self._give_again(begun.worker, [begun])
         else:
             assert death is not None
@@ -401,8 +395,6 @@ class Workers(Tasks):
                 continue  # the dataset that the new worker was given has heard it already
             if not flight.whole.wanted:
                 self._drop(flight)
-            elif flight.group is not None:  # the batch is made as a whole
-                self._answer(flight, Result(ResultKind.MISFIT, flight.worker, flight.task.id))
             else:
                 if worker in self._owed:
                     flight.task.resume = self._owed.pop(worker)

@@ -142,8 +142,6 @@ class ResumablePass(Pass[T]):
     """What it goes over, for errors."""
     _words: Mapping[str, str] = {"part": "part (worker of a rank, number of them)"}
     """Parts of a state, as errors call them."""
-    _added: Mapping[str, Any] = {}
-    """What states of earlier versions do not hold."""
 
     @abstractmethod
     def _position(self) -> dict[str, Any]:
@@ -165,8 +163,6 @@ class ResumablePass(Pass[T]):
     def load_state_dict(self, state: Any) -> None:
         """Go on where a state was taken, with the next sample that would have come."""
         own = self.state_dict()
-        if isinstance(state, dict):
-            state = {**self._added, **state}
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(
                 f"This is not the state of a pass over {self._name}, as this version of feedline takes it: it was "

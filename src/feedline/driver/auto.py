@@ -85,7 +85,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         places = cluster.free_places(settings.ray or RayOptions(), START)
         tuning.most, tuning.cores = max(START, min(tuning.most, places)), float(max(START, places))
     forks = settings.engine_name == "process" and lifetime.start_method(settings.context) == "fork"
-    if not has_indices or not forks or settings.split > 1 or is_awaited(spec.dataset):
+    if not has_indices or not forks or is_awaited(spec.dataset):
         tuning.say(f"{tuning.count} workers to begin with.")
         return
     found = probe(spec, batch_size or _SOME, settings.context)

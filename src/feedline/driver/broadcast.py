@@ -8,6 +8,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 from feedline.driver.driver import Driver
@@ -90,13 +91,14 @@ class Broadcast:
             if not driver.closed:
                 driver.broadcast(call)
             return
-        entrance.wait("broadcast()")
-        entered = entrance  # noqa: F841  looked for by whoever waits
+        owner = [get_ident()]
         try:
+            entrance.enter(owner, "broadcast()")
             if not driver.closed:
                 driver.broadcast(call)
         finally:
-            entrance.free = True
+            if entrance.owner is owner:
+                entrance.owner = None
 
 
 def _broadcast(dataset: Any, watches: bool) -> Broadcast:

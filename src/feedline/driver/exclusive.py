@@ -4,25 +4,27 @@ Whoever makes a batch is inside. Other threads wait; the same thread cannot wait
 that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may
 utter at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
 
-There is no lock, because one costs half a microsecond per batch and nearly always there is one thread. What is assumed
-of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of
-functions and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump
-and the assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the
-return from `__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses
-the batch; and when an exception is caught, so that `ended` is noted after that.) Without the GIL a lock is taken.
+The entrance notes its owner: an object that each call makes, and that knows its thread. A lock makes testing and
+setting the owner one step. Each call that enters clears the owner in a `finally` that began before, and only if the
+owner is its own, so that an exception of a signal handler leaves the entrance free, wherever it comes. (In Python 3.10
+a signal may also come when an exception is caught: then the owner stays, and the iterator is of no more use.)
 
-Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
+The owner is cleared by an assignment, not by a call, because signal handlers run at calls and at the beginning of
+functions and loops. So none runs between the last line of `_next`, which notes that the batch is delivered, and the
+return from `__next__`: it would lose the batch. (Python 3.10 also looks for signals when a call returns: there an
+interrupt in that moment loses the batch; and when an exception is caught, so that `ended` is noted after that.)
+
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from feedline.errors import ReentrantCall
@@ -36,26 +38,27 @@ returns, the thread closes the iterator itself."""
 _LONGEST_PAUSE_S = 0.001
 """How often at least somebody who waits looks again."""
 
-_DESERTED_S = 0.1
-"""After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
-
 T = TypeVar("T", bound="Closable")
 
-_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+Owner = list[int]
+"""A call that is inside, or about to be: a list of its own with the id of its thread. An object of a class would cost
+another 0.2 microseconds per batch."""
 
 
 class Entrance:
     """Lets one caller at a time in. Used as in `ExclusiveBatches.__next__`."""
 
     def __init__(self) -> None:
-        self.free = True
-        self._test = threading.Lock()
+        self.owner: Owner | None = None
+        """Who is inside."""
+        self._lock = threading.RLock()  # a signal handler may enter on top of a thread that has it
         _entrances.add(self)
 
-    def wait(self, what: str, patience_s: float | None = None) -> bool:
-        """Wait until nobody is inside, and take the place. Give it back by setting `free`.
+    def enter(self, owner: Owner, what: str, patience_s: float | None = None) -> bool:
+        """Wait until nobody is inside, and let `owner` in. It leaves by setting `owner` to None.
 
         Args:
+            owner: the call.
             what: what the caller is about to do.
             patience_s: how long to wait at most.
 
@@ -65,49 +68,29 @@ class Entrance:
         Raises:
             ReentrantCall: this thread is inside itself.
         """
-        begun_s = since_s = time.monotonic()
-        pause_s = 0.00005
-        while not self._take():
-            inside = self._inside()
-            if threading.get_ident() in inside:
+        begun_s, pause_s = 0.0, 0.00005
+        while True:
+            with self._lock:
+                if self.owner is None:
+                    self.owner = owner
+                    return True
+            if self.is_mine():
                 raise _reentrant(what)
             now_s = time.monotonic()
-            if inside:
-                since_s = now_s
-            elif now_s - since_s > _DESERTED_S:
-                self.free = True
-                continue
+            begun_s = begun_s or now_s
             if patience_s is not None and now_s - begun_s > patience_s:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return True
-
-    def _take(self) -> bool:
-        if _HAS_GIL:
-            if not self.free:
-                return False
-            self.free = False
-            return True
-        with self._test:
-            taken, self.free = self.free, False
-        return taken
 
     def is_mine(self) -> bool:
         """True if this thread is inside, up the stack."""
-        return not self.free and threading.get_ident() in self._inside()
+        owner = self.owner
+        return owner is not None and owner[0] == get_ident()
 
-    def _inside(self) -> list[int]:
-        """Return the thread that is inside, if there is one."""
-        return [thread for thread, frame in sys._current_frames().items() if self._is_entered_by(frame)]
-
-    # Any: a frame, or None at the end of the stack.
-    def _is_entered_by(self, frame: Any) -> bool:
-        while frame is not None:
-            if "entered" in frame.f_code.co_varnames and frame.f_locals.get("entered") is self:
-                return True
-            frame = frame.f_back
-        return False
+    def reset(self) -> None:
+        """Forget who was inside, in a child process: it may be a thread that does not exist there."""
+        self.owner, self._lock = None, threading.RLock()
 
 
 class ExclusiveBatches(Iterator[Any]):
@@ -139,27 +122,20 @@ class ExclusiveBatches(Iterator[Any]):
         return 0
 
     def __next__(self) -> Any:
-        entrance = self._entrance
-        if entrance.free and _HAS_GIL:
-            entrance.free = False
-        else:
-            entrance.wait("next()")
-        entered = entrance  # noqa: F841  looked for by whoever waits
+        entrance, owner = self._entrance, [get_ident()]
         try:
+            entrance.enter(owner, "next()")
             if self.at_first is not None:
                 self.at_first()
                 self.at_first = None
-            batch = self._next()
+            return self._next()
         except StopIteration:
-            entrance.free = True
             if self.ending is not None:
                 self.ending.ended = True  # no signal comes after this: it would find a state of the next epoch
             raise
-        except BaseException:
-            entrance.free = True
-            raise
-        entrance.free = True
-        return batch
+        finally:
+            if entrance.owner is owner:
+                entrance.owner = None
 
     def settle(self) -> None:
         """Do now what would be done before the first batch, if none was asked for yet."""
@@ -174,24 +150,25 @@ class ExclusiveBatches(Iterator[Any]):
         code is waited for a few seconds only, and gives everything back when it leaves that.
         """
         self.leaving = True
-        entrance = self._entrance
-        if entrance.is_mine() or not entrance.wait("close()", _PATIENCE_S):
+        entrance, owner = self._entrance, [get_ident()]
+        if entrance.is_mine():
             return
-        entered = entrance  # noqa: F841
         try:
-            self._close()
+            if entrance.enter(owner, "close()", _PATIENCE_S):
+                self._close()
         finally:
-            entrance.free = True
+            if entrance.owner is owner:
+                entrance.owner = None
 
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Begin another epoch in `act`, when whoever is inside has got a batch."""
-        entrance = self._entrance
-        entrance.wait("iter(loader)")
-        entered = entrance  # noqa: F841
+        entrance, owner = self._entrance, [get_ident()]
         try:
+            entrance.enter(owner, "iter(loader)")
             act()
         finally:
-            entrance.free = True
+            if entrance.owner is owner:
+                entrance.owner = None
 
 
 class Closable(Protocol):
@@ -291,11 +268,10 @@ def _reentrant(what: str) -> ReentrantCall:
 _entrances: References[Entrance] = References()
 
 
-def _free_in_child() -> None:
-    # Another thread of the process that forked may have been inside, and does not exist here.
+def _reset_in_child() -> None:
     for entrance in _entrances:
-        entrance.free = True
+        entrance.reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -15,14 +15,12 @@ from feedline.abc.stateful import is_stateful
 from feedline.core.counters import Counters
 from feedline.core.machine import Machine
 from feedline.core.recovery import Recovery, RecoveryOptions
-from feedline.core.splitting import Splitter
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.memory_watch import MemoryWatch
 from feedline.driver.settings import Settings
 from feedline.driver.slots import Slots
 from feedline.driver.tuning import TunedDriver, Tuning
 from feedline.engines import abilities, interrupts
-from feedline.fetch.fetcher import draws_apart
 from feedline.observe.observer import Observer
 from feedline.observe.period import period_of
 from feedline.observe.stats import Stats
@@ -98,16 +96,9 @@ class Resources:
         self._tuning = tuning
         engine, arena = self._engine()
         memory = self._arena  # a copy: `close` of another thread forgets it
-        settings, parts = self.settings, self.settings.split
-        # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
-        # dataset remembers of the samples it made would depend on who made which part.
-        whole = is_stateful(spec.dataset) or (spec.seeded and not draws_apart(spec.dataset))
-        # A part of a batch that lacks samples has no place for others.
-        may_split = arena is not None and not whole and spec.on_error is None
-        splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
+        settings = self.settings
         depth = max(1, settings.depth)
-        always = splitter is not None
-        slots = Slots(arena, self.framework, self.counters, depth=depth, always=always, has_room=engine.has_room)
+        slots = Slots(arena, self.framework, self.counters, depth=depth, has_room=engine.has_room)
         care = RecoveryOptions(
             spec.on_error,
             spec.dataset,
@@ -123,7 +114,6 @@ class Resources:
             slots,
             Recovery(care),
             self.counters,
-            splitter=splitter,
             moves=settings.moves,
             now_s=time.monotonic(),
             most=settings.most_workers,
@@ -214,7 +204,6 @@ class Resources:
             "moves": settings.moves,
             "persistent": settings.persistent,
             "pin": settings.pin,
-            "split": settings.split,
             "memory_budget": settings.memory_budget,
             "cores": usable_cores(),
             "memory_limit": memory_limit() if hasattr(os, "sysconf") else None,

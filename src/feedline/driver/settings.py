@@ -41,8 +41,6 @@ class Settings:
     scheduler: Scheduler | None = None
     memory_budget: int | None = None
     """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
-    split: int = 1
-    """How many workers share one batch."""
     snapshot_every: int = 1
     """A worker's own stream tells its state with every so-manieth of its batches; 0 for never."""
     pin: bool = False
@@ -72,13 +70,6 @@ class Settings:
         if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
             raise BadOption(
                 f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
-            )
-        if self.split < 1:
-            raise BadOption(f"split={self.split!r} is not a number of parts; give 1 or more.")
-        if self.split > 1 and self.engine_name != "process":
-            raise BadOption(
-                f"split={self.split} lets several worker processes fill one batch, but the engine is "
-                f"{self.engine_name!r}. Use engine='process' with workers, or leave split out."
             )
         if self.worker_bytes is not None and self.engine_name != "process":
             raise BadOption(

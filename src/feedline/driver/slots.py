@@ -36,7 +36,6 @@ class Slots:
         framework: the array library.
         counters: told about batches that could not stay where they were.
         depth: how many batches of one worker may wait for the training loop.
-        always: True if batches need slots, however small they are.
         has_room: True if there is room for another batch in memory of the engine's own.
     """
 
@@ -47,7 +46,6 @@ class Slots:
         counters: Counters,
         *,
         depth: int = 1,
-        always: bool = False,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._arena = arena
@@ -57,7 +55,7 @@ class Slots:
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
-        self._small_bytes = -1 if always else min(SMALL_BYTES, _IN_MESSAGES // depth)
+        self._small_bytes = min(SMALL_BYTES, _IN_MESSAGES // depth)
         self._small_count = 0
         """Batches in a row that were small."""
         self._largest = 0

@@ -124,11 +124,6 @@ def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> As
     return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
 
 
-def draws_apart(dataset: Any) -> bool:
-    """True if samples are asked for one by one, so that a batch can be split and still draw the same numbers."""
-    return not getattr(dataset, "__getitems__", None)
-
-
 class GatheringFetcher:
     """Makes batches in one vectorised step, and those for which there is none sample by sample."""
 

@@ -15,7 +15,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
 from feedline.frameworks.hugging_face import Positions, columns_of
-from feedline.types import Part, WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity, WorkerSpec
 
 
 class NumpyFramework:
@@ -61,9 +61,6 @@ class NumpyFramework:
 
     def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
         raise NotImplementedError("NumPy batches are always pickled")
-
-    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
-        return None
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         if not worker.threaded:  # threads share these generators with the training loop

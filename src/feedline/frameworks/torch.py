@@ -20,10 +20,10 @@ from feedline.frameworks.torch_collate import default_collate, install_collate, 
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
 from feedline.frameworks.torch_pipes import seed_pipe
-from feedline.frameworks.torch_sending import array_in, cut_leaf, place, read, reduce_storage, reduce_tensor
+from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
 from feedline.system.process import lock_of_process
-from feedline.types import Part, WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity, WorkerSpec
 
 
 def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:
@@ -186,16 +186,6 @@ class TorchFramework:
             return tensors[0] if single else _formed(tensors, form)
 
         return copy
-
-    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
-        single = type(description) is tuple
-        leaves = [description] if single else description[0]
-        cut = [cut_leaf(leaf, start, stop, count) for leaf in leaves]
-        places = sorted(place for place, _ in cut if place is not None)  # room is given out from the front
-        if not cut or len(places) != len(cut):
-            return None
-        rows = [leaf for _, leaf in cut]
-        return Part(places, rows[0] if single else [rows, description[1]])
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         install_collate()

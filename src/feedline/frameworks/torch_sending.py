@@ -69,18 +69,6 @@ def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.d
     return array, viewed_as
 
 
-def cut_leaf(leaf: Leaf, start: int, stop: int, count: int) -> tuple[tuple[int, int] | None, Leaf]:
-    """Return the place of some rows of a tensor in a slot, and the leaf they make; no place if it has other rows."""
-    code, offset, shape = leaf
-    if offset < 0 or not shape or shape[0] != count:
-        return None, leaf
-    row_bytes = _DTYPES[code].itemsize
-    for length in shape[1:]:
-        row_bytes *= length
-    first = offset + start * row_bytes
-    return (first, (stop - start) * row_bytes), (code, first, (stop - start, *shape[1:]))
-
-
 def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
     dense = tensor.layout is torch.strided and not tensor.is_nested

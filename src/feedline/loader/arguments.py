@@ -35,7 +35,7 @@ _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "s
 """What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
 
 
-_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split")
+_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps")
 """What `feedline.DataLoader` alone has."""
 
 
@@ -247,7 +247,7 @@ def context_of(start_method: str | None, workers: int, engine: str | RayOptions)
 class Options:
     """What a loader goes by, whatever becomes of its public attributes.
 
-    Subclasses have attributes of their own, and `split`, `engine` or `seed` are likely names. So the loader reads its
+    Subclasses have attributes of their own, and `engine`, `seed` or `device` are likely names. So the loader reads its
     options from here. Frameworks, on the other hand, build a loader anew from its public attributes: `show` makes
     them, for readers only.
     """
@@ -259,7 +259,6 @@ class Options:
     memory_budget: int | str | None
     restarts: int | None
     max_memory_per_worker: int | str | None
-    split: int = 1
     snapshot_every_n_steps: int | None = 1
     device: Any = None
     """A device of torch, a device or sharding of JAX; None if batches stay where they are."""
@@ -280,7 +279,6 @@ class Options:
             **{"engine": self.engine, **others},
             scheduler=self.scheduler,
             memory_budget=budget_of(self.memory_budget),
-            split=self.split,
             snapshot_every=self.snapshot_every_n_steps or 0,
             restarts=self.restarts,
             worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),

@@ -115,8 +115,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             `seed`, or on threads; with in_order=False, the first worker that is free makes the next batch.
         memory_budget: bytes that batches under way may take, or a text such as "4GB". Default: None, a quarter of the
             memory.
-        split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
-            takes too long, or a window of them too much memory. Default: 1.
         on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
             batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
             for what happened. Default: "raise".
@@ -146,7 +144,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
     engine: str | RayOptions
     scheduler: Scheduler | None
     memory_budget: int | str | None
-    split: int
     restarts: int | None
     max_memory_per_worker: int | str | None
     device: torch.device | None
@@ -182,7 +179,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         engine: EngineName | RayOptions | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
-        split: int = 1,
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
@@ -217,7 +213,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         engine: EngineName | RayOptions | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
-        split: int = 1,
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
@@ -252,7 +247,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         engine: EngineName | RayOptions | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
-        split: int = 1,
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
@@ -267,7 +261,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             memory_budget,
             restarts,
             max_memory_per_worker,
-            split,
             snapshot_every_n_steps,
             None if device is None else device_of(device),
             device_transform,
@@ -316,11 +309,6 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             )
         self.in_order = in_order
         given.show(self)
-        if split != 1 and (not is_default(self.collate_fn) or not self._is_map):
-            raise BadOption(
-                f"split={split} needs a map-style dataset and the default collate function: the rows of a batch are "
-                "collated apart from each other, and only the default is known to allow that."
-            )
         self._seeds = SeedSource()
         self._set_up(given, on_error, TorchFramework(), tuning)
         self._adopt_samplers()

@@ -253,7 +253,7 @@ _LARGEST = {"worker": 1 << 20, "samples": 1 << 40, "behind": 1 << 20, "held": 1,
 """What a column holds at least and at most, where that is not 0 and `_MOST`."""
 _MOST_WORKERS = 1 << 16
 _SETTINGS = {
-    **dict.fromkeys(("cores", "prefetch", "split", "workers", "local_ranks"), _MOST_WORKERS),
+    **dict.fromkeys(("cores", "prefetch", "workers", "local_ranks"), _MOST_WORKERS),
     "memory_limit": 1 << 64,  # machines without a limit may say so
 }
 """Settings that are reckoned with, and how large they may be."""

@@ -107,10 +107,10 @@ def _check_slots(books: Books) -> None:
     owners: Counter[int] = Counter()
     seen: set[int] = set()
     for flight in machine._flights.values():
-        whole = flight.whole if flight.group is None else flight.group
+        whole = flight.whole
         if id(whole) not in seen:
             seen.add(id(whole))
-            owners[flight.whole.task.slot] += 1
+            owners[whole.task.slot] += 1
     epoch = machine.epoch
     for result in [] if epoch is None else epoch.ready.values():
         owners[getattr(result.payload, "slot", -1)] += 1

@@ -17,44 +17,6 @@ from feedline.errors import BadState
 _MOST = 1 << 62
 """Numbers that count something are smaller: with as many places the arithmetic of orders still holds."""
 
-_DEFAULTS: dict[str, Any] = {
-    "seed": None,
-    "draw_seed": 0,
-    "early": (),
-    "streams": (),
-    "turn": 0,
-    "dataset_epoch": None,
-    "virtual": None,
-}
-"""What version 1 left out when it was empty."""
-
-
-def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of version 1 as one of version 2, as far as it is whole."""
-    new = {**_DEFAULTS, **state}
-    order = state.get("order")
-    if isinstance(order, Mapping):
-        counts = state.get("ended") is False and order.get("unit") != "stream batches"
-        began: dict[str, Any] = {"consumed": 0} if counts else {}  # not told before the first batch
-        if "sampler_state" in order:
-            began |= {"held": [], "redraw": 0}
-        if counts and order.get("unit") == "own batches":  # whichever the sampler has: it is not known
-            began |= {"torch_seed": None, "torch_generator": None, "sampler_state": None}
-        new["order"] = {**began, **order}
-    if isinstance(new["streams"], (list, tuple)):
-        new["streams"] = [_upgraded_stream(stream, ended=state.get("ended")) for stream in new["streams"]]
-    return new
-
-
-def _upgraded_stream(stream: Any, *, ended: Any) -> Any:
-    if not isinstance(stream, Mapping):
-        return stream
-    if ended is True:
-        return {"dataset": None, **stream}
-    states = {"dataset": None, "iterator": None} if "place" in stream else {}
-    counts = {"read": None} if "batches" in stream else {}
-    return {**states, **counts, **stream}
-
 
 def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a state in which nothing is missing or of another kind than it should be.
@@ -75,11 +37,6 @@ def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     early = _held(state, "early", (list, tuple))
     if not all(_is_number(number) and number > 0 for number in early) or len(set(early)) < len(early):
         _refuse(f"early is {early!r:.100}, and these are not numbers of batches")
-    if order.get("reserve"):
-        raise BadState(
-            "The state was saved when samples that were skipped had been replaced by those of later batches, which "
-            "feedline does not do any more: nobody knows here which samples were delivered. Begin the epoch again."
-        )
     if bool(early) != ("stride" in order):
         _refuse("of order.stride and early, which belong together, it has only one")
     streams = _held(state, "streams", (list, tuple))

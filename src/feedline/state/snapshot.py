@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.errors import BadState
-from feedline.state.damage import checked, checked_ranks, upgraded
+from feedline.state.damage import checked, checked_ranks
 
 VERSION = 2
 
@@ -84,16 +84,16 @@ class Snapshot:
                 f"This is not the state of a feedline loader: it has {sorted(map(str, state))[:6]} but no 'feedline'."
                 f"{hint} Load what this loader's state_dict() returned."
             )
-        if type(version) is not int or version not in (1, VERSION):
+        if type(version) is not int or version != VERSION:
             raise BadState(
-                f"The state has version {version!r}, and this feedline reads versions 1 and {VERSION}. "
+                f"The state has version {version!r}, and this feedline reads version {VERSION}. "
                 "Resume with the feedline that saved it, or begin the epoch anew."
             )
         if "ranks" in state:
             ranks = checked_ranks(state)
             snapshots = tuple(cls.from_dict(each) for each in ranks)
             return replace(snapshots[0], ranks=snapshots)
-        state = checked(upgraded(state) if version == 1 else state)
+        state = checked(state)
         return cls(
             epoch=state["epoch"],
             ended=state["ended"],

@@ -202,25 +202,6 @@ class MessageWriter(SlotWriter):
         return string_at(self.address, self.used)
 
 
-class PartWriter(SlotWriter):
-    """Hands out the places of some rows of a batch, in the order in which its arrays are made.
-
-    A request of any other size is refused: the rows do not come out as expected, and the batch is made whole instead.
-    """
-
-    __slots__ = ("_places",)
-
-    def __init__(self, view: Bytes, address: int, places: list[tuple[int, int]]) -> None:
-        super().__init__(view, address)
-        self._places = list(reversed(places))
-        self.used = max((offset + size for offset, size in places), default=0)
-
-    def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        if not self._places or self._places[-1][1] != size:
-            return None
-        return self.view, self._places.pop()[0]
-
-
 def _reduce_array(array: NDArray[Any]) -> Any:
     if not array.flags.writeable:  # made from bytes, for one; it would arrive so, other than with a usual pickle
         array = array.copy("K")
@@ -305,10 +286,6 @@ class Codec:
                 f"{words(exc)}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
                 "collate function, or use engine='thread', which sends nothing."
             ) from exc
-
-    def describe(self, batch: Any, writer: SlotWriter) -> Any:
-        """Place a batch of a usual form; returns the framework's description of it, None for any other form."""
-        return self._framework.describe(batch, writer)
 
     def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
         """Write any object; errors of pickling come through as they are."""

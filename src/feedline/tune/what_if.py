@@ -176,11 +176,6 @@ class _Recorded:
 
     def __init__(self, recording: Recording, changes: Changes) -> None:
         settings = recording.settings
-        if int(settings.get("split") or 1) > 1:
-            raise BadOption(
-                f"The run was recorded with split={settings['split']}: several workers made one batch, which cannot be "
-                "predicted. Record one without."
-            )
         self.engine = str(settings.get("engine", ""))
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
         self.prefetch = int(settings.get("prefetch") or 2)

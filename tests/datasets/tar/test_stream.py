@@ -293,26 +293,6 @@ def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None
         iter(stream(shards[::-1])).load_state_dict(state)
 
 
-def test_a_state_of_an_earlier_version_fits_its_number_of_workers_only(shards: list[str]) -> None:
-    loader = feedline.Loader(stream(shards, shuffle=True, buffer=5), 4, workers=2, engine="thread")
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    for part in state["streams"]:
-        for name in ("begun", "units"):
-            part.get("iterator", {}).pop(name, None)
-    rest = listed(iterator)
-    same, other = (
-        feedline.Loader(stream(shards, shuffle=True, buffer=5), 4, workers=workers, engine="thread")
-        for workers in (2, 3)
-    )
-    same.load_state_dict(state)
-    assert listed(same) == rest
-    other.load_state_dict(state)
-    with pytest.raises(BadState, match=r"an earlier version.*as many workers"):
-        list(other)
-
-
 def test_a_missing_shard_is_named_and_the_others_can_be_read(shards: list[str], tmp_path: Path) -> None:
     missing = str(tmp_path / "none.tar")
     iterator = iter(stream([shards[0], missing, shards[2]]))

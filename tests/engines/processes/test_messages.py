@@ -29,7 +29,7 @@ from feedline.engines.processes.messages import (
 )
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.sparse import create_memfd
-from feedline.types import TIMES, Call, Draw, IndexBlock, Part, Resume, Span, Task
+from feedline.types import TIMES, Call, Draw, IndexBlock, Resume, Span, Task
 from tests.faults.limits import descriptors_left
 
 Pair = tuple[socket.socket, socket.socket]
@@ -199,7 +199,6 @@ def same_indices(left: Any, right: Any) -> bool:
 
 blocks = st.lists(st.integers(-(2**63), 2**63 - 1)).map(lambda values: IndexBlock(np.array(values, np.int64)))
 draws = st.builds(Draw, st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.integers(1, 2**30))
-parts = st.none() | st.just(Part([(0, 64), (128, 8)], (0, 0, (4, 4))))
 
 
 @given(
@@ -215,7 +214,6 @@ parts = st.none() | st.just(Part([(0, 64), (128, 8)], (0, 0, (4, 4))))
     slot=st.integers(-1, 1000),
     epoch=st.integers(0, 2**40),
     shared_seed=st.none() | st.integers(-(2**63), 2**63),
-    part=parts,
     draw=draws,
     resume=st.none() | st.builds(Resume, st.none() | st.text(), st.none() | st.integers(), st.integers(0, 2**40)),
     snapshot=st.booleans(),
@@ -227,17 +225,16 @@ def test_a_task_arrives_as_it_was_given(
     slot: int,
     epoch: int,
     shared_seed: int | None,
-    part: Part | None,
     draw: Draw,
     resume: Resume | None,
     snapshot: bool,
     skip: tuple[int, ...],
 ) -> None:
-    task = Task(task_id, indices, slot, epoch, shared_seed, part, draw, resume, snapshot, skip)
+    task = Task(task_id, indices, slot, epoch, shared_seed, draw, resume, snapshot, skip)
     arrived = read_task(task_message(task))
     assert same_indices(arrived.indices, task.indices)
     assert (arrived.id, arrived.slot, arrived.epoch) == (task_id, slot, epoch)
-    assert (arrived.shared_seed, arrived.part) == (shared_seed, part)
+    assert arrived.shared_seed == shared_seed
     assert (arrived.draw, arrived.resume, arrived.snapshot) == (draw, resume, snapshot)
     assert arrived.skip == skip
 

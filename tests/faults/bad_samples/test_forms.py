@@ -204,10 +204,3 @@ def test_virtual_epochs_keep_their_length(loader_kind: str, engine: str, workers
     assert {len(batch) for epoch in epochs for batch in epoch} == {2, 3, 4}
     assert sorted(faults) == [4, 9]
     assert (epochs, faults) == virtual(loader_kind, "inline", 0)
-
-
-def test_batches_that_workers_share_need_no_policy() -> None:
-    """With one, each is made by one worker: a part of a batch has no place for other samples."""
-    options: dict[str, Any] = {"on_error": "skip", "seed": 3}
-    loader = make("DataLoader", Augmented(64, {5, 20}), 8, workers=2, split=2, **options)
-    assert batches_of(loader) == batches_of(make("DataLoader", Augmented(64, {5, 20}), 8, **options))

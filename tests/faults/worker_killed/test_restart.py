@@ -20,7 +20,7 @@ from feedline import Loader
 from feedline.core import prefetch
 from feedline.engines import abilities
 from feedline.engines.processes import ProcessEngine
-from feedline.errors import WorkerDied, WorkerRestarted
+from feedline.errors import WorkerRestarted
 from feedline.testing import Gate
 from feedline.types import Task
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
@@ -237,26 +237,6 @@ def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
     loader = Loader(dataset, 4, workers=1, start_method=start_method, seed=7, shuffle=True)
     assert batches_of(loader) == expected
     assert loader.stats()["restarted_workers"] == 1
-
-
-@pytest.mark.slow
-def test_batches_that_workers_share(tmp_path: Path) -> None:
-    whole = batches_of(make("DataLoader", Augmented(64), 8, seed=7))
-    for fatal in ({0}, {33}, {32, 37}, {24, 31, 56, 63}):
-        folder = tmp_path / str(fatal)
-        folder.mkdir()
-        dataset = Deadly(64, fatal, once=Once(folder))
-        loader = make("DataLoader", dataset, 8, workers=2, split=2, seed=7)
-        assert batches_of(loader) == whole
-        assert loader.stats()["restarted_workers"] == len(fatal)
-
-
-def test_a_sample_that_kills_in_a_batch_that_workers_share() -> None:
-    loader = make("DataLoader", Deadly(64, {37}), 8, workers=2, split=2)
-    outcomes = outcomes_of(loader)
-    assert isinstance(outcomes.pop(4), WorkerDied)
-    assert [int(sample[0]) for batch in outcomes for sample in batch] == [*range(32), *range(40, 64)]
-    assert indices_of(loader.faults) == [37]
 
 
 class Told(Numbers):

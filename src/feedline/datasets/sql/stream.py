@@ -79,7 +79,6 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
     """One pass over the rows of a part. Whoever goes on after an error goes on after the last row that came."""
 
     _name = "rows of a query"
-    _added: Mapping[str, Any] = {"before": []}
 
     def __init__(self, stream: SQLStream, part: Part) -> None:
         super().__init__(part, stream.dataset.transform)

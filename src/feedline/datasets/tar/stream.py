@@ -27,7 +27,6 @@ from feedline.datasets.tar.members import Bytes, Members
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
-from feedline.errors import BadState
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.values.shown import identity_of
@@ -184,8 +183,6 @@ class TarPass(ResumablePass[RawSample]):
     _name = "tar shards"
     _words: Mapping[str, str] = {**ResumablePass._words, "shards": "shards (number and checksum of names)"}
 
-    _added: Mapping[str, Any] = {"begun": None, "units": None}
-
     def __init__(self, stream: TarStream, part: Part) -> None:
         super().__init__(part, stream.transform)
         self._stream = stream
@@ -215,11 +212,6 @@ class TarPass(ResumablePass[RawSample]):
     def left(self) -> list[ShardShare]:
         """Return what the state that was loaded leaves to read, whoever does it."""
         start, shares, buffer = self._start, self._shares(), self._buffer()
-        if start["begun"] is None:
-            raise BadState(
-                "The state was saved by an earlier version of feedline, and does not say what is left of each shard. "
-                "Go on with as many workers and ranks as then, or begin the epoch anew."
-            )
         first = start["share"]
         firsts = [start["number"], *start["begun"]][: len(shares) - first]
         shares[first : first + 1] = [

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from feedline.transport.arena import Arena
-from feedline.transport.codec import MessageWriter, PartWriter, SlotWriter
+from feedline.transport.codec import MessageWriter, SlotWriter
 from feedline.transport.reading import SMALL_BYTES, Bytes
 from feedline.transport.sparse import advise_huge_pages, map_again
-from feedline.types import Part
 
 
 class ArenaView:
@@ -51,8 +50,8 @@ class ArenaView:
         self._desk = np.empty(SMALL_BYTES, np.uint8)
         self._desk_address = self._desk.__array_interface__["data"][0]
 
-    def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
-        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has little room."""
+    def writer(self, slot: int) -> SlotWriter:
+        """Return a writer over a slot. Without a slot it has little room."""
         if slot < 0:
             return MessageWriter(self._desk, self._desk_address)
         moved = self._moved.get(slot)
@@ -62,8 +61,6 @@ class ArenaView:
         else:
             view = np.frombuffer(moved, np.uint8, self.slot_bytes)
             address = view.__array_interface__["data"][0]
-        if part is not None:
-            return PartWriter(view, address, part.places)
         return SlotWriter(view, address, None if self._is_advised else self._advise)
 
     def _advise(self) -> None:

@@ -47,7 +47,6 @@ _BIRTH_S = 8.0
 """Time a forked worker has until it must have got as far as the user's code. It takes milliseconds."""
 
 _WITHOUT_BATCH = {
-    Kind.MISFIT: ResultKind.MISFIT,
     Kind.ENDED: ResultKind.ENDED,
     Kind.EMPTY: ResultKind.EMPTY,
     Kind.FAILED: ResultKind.FAILED,

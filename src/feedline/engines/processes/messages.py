@@ -46,18 +46,17 @@ class Kind(IntEnum):
     DONE = 2
     FAILED = 3
     ENDED = 4
-    MISFIT = 5
-    NOTES = 6
+    NOTES = 5
     """What the worker has to say besides the batch, which follows."""
-    UNREADY = 7
+    UNREADY = 6
     """The worker could not get ready, and leaves."""
-    ALIVE = 10
+    ALIVE = 7
     """The worker has survived its birth: nothing that it inherited by fork keeps it from going on."""
-    READY = 9
+    READY = 8
     """The worker is ready to work."""
-    EMPTY = 8
+    EMPTY = 9
     """All samples of a batch were left out."""
-    UNWANTED = 11
+    UNWANTED = 10
     """To a worker: nobody wants the tasks up to this number any more. It answers those that it has not begun, EMPTY."""
 
 
@@ -184,14 +183,13 @@ pickled."""
 def task_message(task: Task) -> Message:
     """Put a task into a message."""
     indices, draw = task.indices, task.draw
-    special = task.shared_seed is not None or task.part is not None or task.resume is not None or task.snapshot
-    special = special or bool(task.skip)
+    special = task.shared_seed is not None or task.resume is not None or task.snapshot or bool(task.skip)
     if type(indices) is IndexBlock and not special:
         body = _BLOCK_HEAD.pack(1, task.epoch, draw.key, draw.first, draw.stride) + indices.array.tobytes()
     else:
         numbers = (draw.key, draw.first, draw.stride)
         rest = (task.resume, task.snapshot, task.skip)
-        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part, numbers, *rest), 5)
+        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, numbers, *rest), 5)
     return Message(Kind.TASK, task.id, body, task.slot + 1, len(body))
 
 
@@ -228,5 +226,5 @@ def read_task(message: Message) -> Task:
         _, epoch, key, first, stride = _BLOCK_HEAD.unpack_from(body)
         indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable: torch asks for it
         return Task(message.task_id, IndexBlock(indices), slot, epoch, draw=Draw(key, first, stride))
-    indices, epoch, shared_seed, part, numbers, *rest = pickle.loads(memoryview(body)[1:])
-    return Task(message.task_id, indices, slot, epoch, shared_seed, part, Draw(*numbers), *rest)
+    indices, epoch, shared_seed, numbers, *rest = pickle.loads(memoryview(body)[1:])
+    return Task(message.task_id, indices, slot, epoch, shared_seed, Draw(*numbers), *rest)

@@ -128,7 +128,7 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task)
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
-    room = link.arena.writer(task.slot, task.part)
+    room = link.arena.writer(task.slot)
     if task.slot < 0:
         answer, notes = _answer(runner, codec, link, task, room)
     else:
@@ -170,8 +170,7 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
             return Message(Kind.EMPTY, task.id, b""), notes
         if result.kind is ResultKind.ENDED:
             return Message(Kind.ENDED, task.id, b""), notes
-        send_it = _send_batch if task.part is None else _send_part
-        answer = send_it(codec, result.payload, room, task)
+        answer = _send_batch(codec, result.payload, room, task)
         began, fetch, collate, _, _ = result.task_times
         answer.busy_ns = time.monotonic_ns() - began
         answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
@@ -189,16 +188,6 @@ def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Messa
     except SlotFull:
         pass
     return _send_overflow(codec, batch, task.id)
-
-
-def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
-    """Say whether the rows lie where they belong; the training process knows the rest of the header."""
-    assert task.part is not None
-    try:
-        fits = codec.describe(batch, room) == task.part.description
-    except SlotFull:
-        fits = False
-    return Message(Kind.DONE if fits else Kind.MISFIT, task.id, b"", room.used)
 
 
 def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
