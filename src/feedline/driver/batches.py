@@ -174,7 +174,7 @@ class WorkerBatches(ExclusiveBatches):
     @property
     def closed(self) -> bool:
         """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
-        torn = self._is_torn and self._entrance.free
+        torn = self._is_torn and self._entrance.owner is None
         return torn or self.leaving or self.driver.closed or self.driver.pid != os.getpid()
 
     @property

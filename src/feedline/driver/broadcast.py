@@ -86,17 +86,15 @@ class Broadcast:
 
     def _tell_driver(self, driver: Driver, call: Call) -> None:
         entrance = driver.entrance
+
+        def broadcast() -> None:
+            if not driver.closed:
+                driver.broadcast(call)
+
         if entrance.is_mine():  # a new epoch is being begun
-            if not driver.closed:
-                driver.broadcast(call)
-            return
-        entrance.wait("broadcast()")
-        entered = entrance  # noqa: F841  looked for by whoever waits
-        try:
-            if not driver.closed:
-                driver.broadcast(call)
-        finally:
-            entrance.free = True
+            broadcast()
+        else:
+            entrance.run("broadcast()", broadcast)
 
 
 def _broadcast(dataset: Any, watches: bool) -> Broadcast:

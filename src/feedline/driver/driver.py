@@ -26,8 +26,8 @@ from feedline.engines import interrupts
 from feedline.errors import GrowingWorker, tell
 from feedline.failures import is_interrupt
 from feedline.observe.batch_rows import Row
-from feedline.observe.stages import TRANSFORM
 from feedline.randomness import scope
+from feedline.randomness.stages import TRANSFORM
 from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05

@@ -4,14 +4,16 @@ Whoever makes a batch is inside. Other threads wait; the same thread cannot wait
 that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may
 utter at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
 
-There is no lock, because one costs half a microsecond per batch and nearly always there is one thread. What is assumed
-of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of
-functions and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump
-and the assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the
-return from `__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses
-the batch; and when an exception is caught, so that `ended` is noted after that.) Without the GIL a lock is taken.
+The entrance holds the number of the thread that is inside. It is no lock: giving a lock back is a call, and a signal
+handler that raises an exception when that call returns would lose the batch. What is assumed of the interpreter
+instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of functions and when a loop
+begins again, and nowhere else. So nobody comes between a test of `owner` that does not jump and the assignment after
+it; nor between the last line of `_next`, which notes that the batch is delivered, and the return from `__next__`.
+(Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses the batch; and when an
+exception is caught, so that `ended` is noted after that.) Without the GIL a lock is taken.
 
-Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
+A thread that finds its own number in the entrance is inside already. So whoever enters looks for that first, and gives
+the place back afterwards only if it has it: an interrupt may come before it does.
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
 """
 
@@ -23,6 +25,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 from feedline.errors import ReentrantCall
@@ -36,78 +39,74 @@ returns, the thread closes the iterator itself."""
 _LONGEST_PAUSE_S = 0.001
 """How often at least somebody who waits looks again."""
 
-_DESERTED_S = 0.1
-"""After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
-
 T = TypeVar("T", bound="Closable")
 
 _HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Entrance:
-    """Lets one caller at a time in. Used as in `ExclusiveBatches.__next__`."""
+    """Lets one caller at a time in. Used as in `ExclusiveBatches.__next__`, or by `run`."""
 
     def __init__(self) -> None:
-        self.free = True
+        self.owner: int | None = None
+        """The thread that is inside."""
         self._test = threading.Lock()
         _entrances.add(self)
 
-    def wait(self, what: str, patience_s: float | None = None) -> bool:
-        """Wait until nobody is inside, and take the place. Give it back by setting `free`.
+    def wait(self, patience_s: float | None = None) -> bool:
+        """Wait until nobody is inside, and take the place. Give it back by setting `owner` to None.
 
         Args:
-            what: what the caller is about to do.
             patience_s: how long to wait at most.
 
         Returns:
             False if it took too long.
-
-        Raises:
-            ReentrantCall: this thread is inside itself.
         """
-        begun_s = since_s = time.monotonic()
+        begun_s = time.monotonic()
         pause_s = 0.00005
-        while not self._take():
-            inside = self._inside()
-            if threading.get_ident() in inside:
-                raise _reentrant(what)
-            now_s = time.monotonic()
-            if inside:
-                since_s = now_s
-            elif now_s - since_s > _DESERTED_S:
-                self.free = True
-                continue
-            if patience_s is not None and now_s - begun_s > patience_s:
+        while not self._take(get_ident()):
+            if patience_s is not None and time.monotonic() - begun_s > patience_s:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
 
-    def _take(self) -> bool:
+    def _take(self, thread: int) -> bool:
         if _HAS_GIL:
-            if not self.free:
+            if self.owner is not None:
                 return False
-            self.free = False
+            self.owner = thread
             return True
         with self._test:
-            taken, self.free = self.free, False
-        return taken
+            if self.owner is not None:
+                return False
+            self.owner = thread
+            return True
 
     def is_mine(self) -> bool:
         """True if this thread is inside, up the stack."""
-        return not self.free and threading.get_ident() in self._inside()
+        return self.owner == get_ident()
 
-    def _inside(self) -> list[int]:
-        """Return the thread that is inside, if there is one."""
-        return [thread for thread, frame in sys._current_frames().items() if self._is_entered_by(frame)]
+    def run(self, what: str, act: Callable[[], None], patience_s: float | None = None) -> None:
+        """Call `act` while nobody else is inside. After waiting for too long, return without calling it.
 
-    # Any: a frame, or None at the end of the stack.
-    def _is_entered_by(self, frame: Any) -> bool:
-        while frame is not None:
-            if "entered" in frame.f_code.co_varnames and frame.f_locals.get("entered") is self:
-                return True
-            frame = frame.f_back
-        return False
+        Args:
+            what: what the caller is about to do.
+            act: called inside.
+            patience_s: how long to wait at most.
+
+        Raises:
+            ReentrantCall: this thread is inside already.
+        """
+        me = get_ident()
+        if self.owner == me:
+            raise _reentrant(what)
+        try:
+            if self.wait(patience_s):
+                act()
+        finally:
+            if self.owner == me:
+                self.owner = None
 
 
 class ExclusiveBatches(Iterator[Any]):
@@ -139,26 +138,28 @@ class ExclusiveBatches(Iterator[Any]):
         return 0
 
     def __next__(self) -> Any:
-        entrance = self._entrance
-        if entrance.free and _HAS_GIL:
-            entrance.free = False
-        else:
-            entrance.wait("next()")
-        entered = entrance  # noqa: F841  looked for by whoever waits
+        entrance, me = self._entrance, get_ident()
+        if entrance.owner == me:
+            raise _reentrant("next()")
         try:
+            if entrance.owner is None and _HAS_GIL:
+                entrance.owner = me
+            else:
+                entrance.wait()
             if self.at_first is not None:
                 self.at_first()
                 self.at_first = None
             batch = self._next()
         except StopIteration:
-            entrance.free = True
+            entrance.owner = None
             if self.ending is not None:
                 self.ending.ended = True  # no signal comes after this: it would find a state of the next epoch
             raise
         except BaseException:
-            entrance.free = True
+            if entrance.owner == me:
+                entrance.owner = None
             raise
-        entrance.free = True
+        entrance.owner = None
         return batch
 
     def settle(self) -> None:
@@ -175,23 +176,12 @@ class ExclusiveBatches(Iterator[Any]):
         """
         self.leaving = True
         entrance = self._entrance
-        if entrance.is_mine() or not entrance.wait("close()", _PATIENCE_S):
-            return
-        entered = entrance  # noqa: F841
-        try:
-            self._close()
-        finally:
-            entrance.free = True
+        if not entrance.is_mine():
+            entrance.run("close()", self._close, _PATIENCE_S)
 
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Begin another epoch in `act`, when whoever is inside has got a batch."""
-        entrance = self._entrance
-        entrance.wait("iter(loader)")
-        entered = entrance  # noqa: F841
-        try:
-            act()
-        finally:
-            entrance.free = True
+        self._entrance.run("iter(loader)", act)
 
 
 class Closable(Protocol):
@@ -294,7 +284,7 @@ _entrances: References[Entrance] = References()
 def _free_in_child() -> None:
     # Another thread of the process that forked may have been inside, and does not exist here.
     for entrance in _entrances:
-        entrance.free = True
+        entrance.owner = None
 
 
 if hasattr(os, "register_at_fork"):
