@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.selection import Selection
-from feedline.errors import BadOption, SharedGenerators, tell
+from feedline.errors import BadOption, DataWarning, tell
 from feedline.fetch.guard import Asking, Guard
 from feedline.fetch.loop import loop_of
 from feedline.randomness.global_states import GlobalStates
@@ -135,7 +135,7 @@ class _Awaiting:
                 f"{self._reader.name} draws random numbers from {' and '.join(used)}. Its samples are made at the same "
                 "time and share these generators, so with seed= batches are not reproducible. Draw from "
                 "feedline.rng(), which each sample has for itself.",
-                SharedGenerators,
+                DataWarning,
             )
 
 
