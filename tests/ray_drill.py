@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import Loader, RayOptions, rng
-from feedline.errors import WaitingForRay, WorkerRestarted
+from feedline.errors import WorkerWarning
 
 _STORE_BYTES = 100 << 20
 _CPUS = 3
@@ -115,8 +115,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="the most that it may take")
     parser.add_argument("--seed", type=int, default=0, help="which of them, and when")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", WorkerRestarted)
-    warnings.simplefilter("ignore", WaitingForRay)
+    warnings.simplefilter("ignore", WorkerWarning)
+    warnings.simplefilter("ignore", WorkerWarning)
     nodes = Nodes(2)
     try:
         found = drill(nodes, arguments)

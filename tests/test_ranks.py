@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from feedline import ranks
-from feedline.errors import BadOption, RepeatedSamples
+from feedline.errors import BadOption, DataWarning
 from feedline.ranks import local_rank_count, own_share, rank_if_known, share_if_known
 from feedline.types import Share
 
@@ -107,7 +107,7 @@ def test_processes_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_share(None, None, "pad") == Share(1, 3, "pad")
     assert rank_if_known() == (1, 3)
     join_group(monkeypatch, 5, 8)
-    with pytest.warns(RepeatedSamples, match="rank 5 of 8, and jax.distributed that it is rank 1 of 3"):
+    with pytest.warns(DataWarning, match="rank 5 of 8, and jax.distributed that it is rank 1 of 3"):
         assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group comes first"
 
 
@@ -192,7 +192,7 @@ def test_a_group_smaller_than_what_was_started_is_told_once(monkeypatch: pytest.
     put(monkeypatch, "RANK=3 WORLD_SIZE=4")
     join_group(monkeypatch, 1, 2)
     with pytest.warns(
-        RepeatedSamples, match=r"4 ranks were started \(WORLD_SIZE=4\), and torch.distributed has a group of 2"
+        DataWarning, match=r"4 ranks were started \(WORLD_SIZE=4\), and torch.distributed has a group of 2"
     ):
         assert own_share(None, None, "pad") == Share(1, 2, "pad")
     with warnings.catch_warnings():

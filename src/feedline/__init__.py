@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
-    from feedline.observe.stages import stage
     from feedline.packing.pack import pack
     from feedline.precomputation import precompute
     from feedline.randomness.scope import rng
+    from feedline.randomness.stages import stage
     from feedline.recorder import record
     from feedline.sharing.share import share
     from feedline.state.ranks import merge_states
@@ -71,7 +71,7 @@ _PLACES = {
     "samplers": "feedline.samplers",
     "share": "feedline.sharing.share",
     "split": "feedline.datasets.split",
-    "stage": "feedline.observe.stages",
+    "stage": "feedline.randomness.stages",
     "testing": "feedline.testing",
     "uninstall": "feedline.loader.install",
 }

@@ -24,25 +24,14 @@
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
-Warnings, each a class of its own so that it can be silenced or made an error:
+Warnings, by what a user would silence, or make an error of, together:
 
     FeedlineWarning (UserWarning)
-    ├── RepeatedSamples                   every worker or rank delivers the whole dataset, or every epoch the same order
-    ├── SplitTwice                        samples are shared out twice, and some are left out
-    ├── UnequalStreams                    workers that should read the same samples do not
-    ├── SharedGenerators                  a dataset draws from generators that threads cannot own
-    ├── SharedHandle                      a dataset holds a handle that does not survive a fork
-    ├── WorkerRestarted                   a worker died or was stuck, and another took its place
-    ├── WaitingForRay                     Ray has found no place for a worker so far
-    ├── GrowingWorker                     a worker takes more and more memory
-    ├── ShortPasses                       much of the time goes into starting workers
-    ├── SharedQueues                      a GPU decodes where it may have to wait for the training
-    ├── NotCached                         samples draw random numbers, and a cache does not keep them
-    ├── CacheDropped                      a cache is of another dataset, and is filled again
-    ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
-    ├── EpochIgnored                      set_epoch was called, but a restored state says where to go on
-    ├── DoubtfulArgument                  an argument that is accepted, and hardly does what was meant
-    └── OptionsLost                       a framework does not keep what the loader was asked for
+    ├── DataWarning                       samples may come repeatedly, not at all, wrong, or other ones each time
+    ├── StateWarning                      training may not go on where it was
+    ├── WorkerWarning                     a worker died, grows, or finds no place; another does its work
+    ├── PerformanceWarning                the same samples could be had in much less time
+    └── OptionWarning                     an argument hardly does what was meant, or a framework drops it
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
 Each class also inherits the built-in that callers of torch's loader already catch.
@@ -62,42 +51,31 @@ __all__ = [
     "BadRecording",
     "BadState",
     "BatchNotPicklable",
-    "CacheDropped",
     "CollateError",
     "CorruptSource",
+    "DataWarning",
     "DatasetFailed",
-    "DoubtfulArgument",
     "EmptyBatch",
-    "EpochIgnored",
     "FeedlineError",
     "FeedlineWarning",
-    "GrowingWorker",
     "InternalError",
     "MissingExtra",
-    "NotCached",
     "NotPicklable",
-    "OptionsLost",
+    "OptionWarning",
     "PackError",
+    "PerformanceWarning",
     "ReentrantCall",
-    "RepeatedSamples",
-    "RowGroupsReadAgain",
-    "SharedGenerators",
-    "SharedHandle",
-    "SharedQueues",
-    "ShortPasses",
     "SourceChanged",
     "SourceError",
-    "SplitTwice",
+    "StateWarning",
     "TooManyBadSamples",
     "TooManyOpenFiles",
     "TransportError",
-    "UnequalStreams",
-    "WaitingForRay",
     "WorkerDied",
     "WorkerError",
-    "WorkerRestarted",
     "WorkerStartError",
     "WorkerTimeout",
+    "WorkerWarning",
 ]
 
 
@@ -257,68 +235,24 @@ class FeedlineWarning(UserWarning):
     """Base of everything feedline warns of on its own."""
 
 
-class RepeatedSamples(FeedlineWarning):
-    """Every worker, or every rank, delivers the whole dataset, or every epoch has the same order."""
+class DataWarning(FeedlineWarning):
+    """Samples may come repeatedly, not at all, wrong, or other ones in each run."""
 
 
-class SharedGenerators(FeedlineWarning):
-    """A dataset draws from generators of the process, which thread workers cannot own."""
+class StateWarning(FeedlineWarning):
+    """Training may not go on where it was: a state is empty, incomplete, or contradicted by `set_epoch`."""
 
 
-class SharedHandle(FeedlineWarning):
-    """A dataset holds a handle that does not survive a fork."""
+class WorkerWarning(FeedlineWarning):
+    """A worker died, was stuck, takes more and more memory, or finds no place. Nothing is lost so far."""
 
 
-class WorkerRestarted(FeedlineWarning):
-    """A worker died or was stuck; another took its place and its work, and nothing is lost."""
+class PerformanceWarning(FeedlineWarning):
+    """The same samples could be had in much less time."""
 
 
-class WaitingForRay(FeedlineWarning):
-    """Ray has found no place for a worker so far."""
-
-
-class GrowingWorker(FeedlineWarning):
-    """A worker takes more and more memory."""
-
-
-class ShortPasses(FeedlineWarning):
-    """Passes over a loader are so short that much of their time goes into starting and ending workers."""
-
-
-class EpochIgnored(FeedlineWarning):
-    """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
-
-
-class DoubtfulArgument(FeedlineWarning):
-    """An argument that is accepted, and hardly does what was meant by it."""
-
-
-class OptionsLost(FeedlineWarning):
-    """A framework rebuilt a loader, or wants it used, in a way that some of its options do not survive."""
-
-
-class SharedQueues(FeedlineWarning):
-    """A GPU decodes images in a queue that it may share with the training, which makes both wait."""
-
-
-class NotCached(FeedlineWarning):
-    """Samples draw random numbers while they are made, so that a cache does not keep them."""
-
-
-class CacheDropped(FeedlineWarning):
-    """A cache is of another dataset, transform or version, or damaged: it is emptied, and filled again."""
-
-
-class RowGroupsReadAgain(FeedlineWarning):
-    """Random order over row groups that do not fit into what is kept: most of what is decoded is not used."""
-
-
-class SplitTwice(FeedlineWarning):
-    """Samples are shared out twice: by dataset and loader, or by one distributed sampler around another."""
-
-
-class UnequalStreams(FeedlineWarning):
-    """An iterable dataset that every worker should read alike yields other samples in some."""
+class OptionWarning(FeedlineWarning):
+    """An argument that is accepted and hardly does what was meant by it, or that a framework does not keep."""
 
 
 PACKAGE = str(Path(__file__).parent)

@@ -19,7 +19,7 @@ import re
 import sys
 from typing import NamedTuple
 
-from feedline.errors import BadOption, RepeatedSamples, tell
+from feedline.errors import BadOption, DataWarning, tell
 from feedline.types import Share
 
 
@@ -140,7 +140,7 @@ def _from_group() -> tuple[int, int] | None:
 def _tell_once(message: str) -> None:
     if message not in _told:
         _told.add(message)
-        tell(message, RepeatedSamples)
+        tell(message, DataWarning)
 
 
 def _from_torch() -> tuple[int, int] | None:

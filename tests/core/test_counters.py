@@ -9,7 +9,7 @@ import pytest
 
 from feedline import Loader
 from feedline.core import counters
-from feedline.errors import ShortPasses
+from feedline.errors import PerformanceWarning
 
 
 def told(passes: list[tuple[float, float]]) -> list[int]:
@@ -48,7 +48,7 @@ def test_a_loader_that_is_iterated_again_and_again_tells_what_to_set(monkeypatch
     loader = Loader(samples, 4, workers=1)
     for _ in range(2):
         assert len(list(loader)) == 1
-    with pytest.warns(ShortPasses, match="persistent_workers=True"):
+    with pytest.warns(PerformanceWarning, match="persistent_workers=True"):
         assert len(list(loader)) == 1
     assert len(list(loader)) == 1
     kept = Loader(samples, 4, workers=1, persistent=True)

@@ -14,7 +14,7 @@ from feedline.abc import Scheduler, WorkerView
 from feedline.core.epoch import Epoch
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
-from feedline.errors import BadOption, WorkerDied, WorkerRestarted, WorkerTimeout
+from feedline.errors import BadOption, WorkerDied, WorkerTimeout, WorkerWarning
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.order.streams import SpanPlan
@@ -90,7 +90,7 @@ def test_a_death_ends_the_epoch() -> None:
         assert bench.engine.closed
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @settings(deadline=None, max_examples=examples(150))
 @given(
     table=st.lists(costs, min_size=1, max_size=30),
@@ -119,7 +119,7 @@ def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> N
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.warns(WorkerRestarted, match=r"worker 1 is gone.*batch 3 \(samples 3\).*restart 1 of 1"):
+        with pytest.warns(WorkerWarning, match=r"worker 1 is gone.*batch 3 \(samples 3\).*restart 1 of 1"):
             assert next(bench.batches) == [3]
         assert bench.run() == [[4], [5]]
         assert not bench.engine.closed
@@ -130,7 +130,7 @@ def test_a_warning_that_is_made_an_error_loses_nothing() -> None:
     with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.raises(WorkerRestarted):
+        with pytest.raises(WorkerWarning):
             next(bench.batches)
         assert bench.run() == [[3], [4], [5]]
 
@@ -142,7 +142,7 @@ def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
         return 5000.0 if task.indices == [3] and next(slow, False) else 1.0
 
     with Bench(stuck_once, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
-        with pytest.warns(WorkerRestarted, match=r"timed out after 30.0 seconds: worker 1 .* batch 3"):
+        with pytest.warns(WorkerWarning, match=r"timed out after 30.0 seconds: worker 1 .* batch 3"):
             assert bench.run() == numbers(8)
         assert bench.engine.replaced == [1]
         assert bench.clock.now_s < 1100
@@ -383,7 +383,7 @@ def test_workers_go_on_in_turn() -> None:
 def test_a_new_worker_goes_on_where_the_epoch_was_entered(known: dict[int, Resume], expected: Resume | None) -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
-        with pytest.warns(WorkerRestarted):
+        with pytest.warns(WorkerWarning):
             assert bench.run() == numbers(4)
         again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [1]]
         assert [task.resume for task in again] == [known.get(1), expected]
@@ -401,7 +401,7 @@ class Telling(SteppingEngine):
 def test_a_new_worker_goes_on_with_the_last_state_that_the_old_one_told() -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=Telling, snapshots=True) as bench:
-        with pytest.warns(WorkerRestarted):
+        with pytest.warns(WorkerWarning):
             assert bench.run() == numbers(8)
         again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
         assert [task.resume for task in again][-1] == Resume({"made": 3})

@@ -6,7 +6,7 @@ import pytest
 
 from feedline.core.decisions import FORGET, LOOK_AT, START, TAKE_BACK, Decision
 from feedline.core.recovery import Seen
-from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerRestarted, WorkerTimeout
+from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
 from feedline.types import Call, Notes, Resume
 from tests.core.world import World
 
@@ -29,7 +29,7 @@ def test_another_worker_gets_what_the_dead_one_had_in_the_same_slots() -> None:
     assert world.tasks[1] == others, "the tasks of the others stay where they are"
     assert (world.outstanding(), world.counters.restarts) == ([3, 3], 1)
     ((told, category),) = world.machine.unsaid
-    assert category is WorkerRestarted
+    assert category is WorkerWarning
     assert "worker 0 is gone It was making batch 0 (samples 0)." in told
     assert "restart 1 of 2" in told
 

@@ -15,7 +15,7 @@ from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.prefetch import Limits
 from feedline.core.recovery import RecoveryOptions
 from feedline.driver.driver import Driver
-from feedline.errors import RepeatedSamples, WorkerDied, WorkerRestarted, WorkerTimeout
+from feedline.errors import DataWarning, WorkerDied, WorkerTimeout, WorkerWarning
 from feedline.order.progress import Progress, StreamProgress
 from feedline.order.streams import StreamPlan
 from feedline.schedulers import InOrder, Unordered
@@ -201,7 +201,7 @@ def test_a_death_ends_the_epoch() -> None:
 # -- workers that die ---
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @settings(deadline=None)
 @given(
     streams,
@@ -236,7 +236,7 @@ def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
     batches, _ = begin(engine, 2, restarts=1)
     first = [next(batches) for _ in range(6)]  # both have been asked for five by now, and have answered three
     engine.dying.append(0)
-    with pytest.warns(WorkerRestarted, match=r"worker 0 is gone.*restart 1 of 1"):
+    with pytest.warns(WorkerWarning, match=r"worker 0 is gone.*restart 1 of 1"):
         second = [next(batches) for _ in range(12)]
     assert first + second == in_turns([9, 9])
     assert list(batches) == []
@@ -257,7 +257,7 @@ def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() 
     assert again.dataset == {"n": 2}, "what a dataset does to its state stays its own"
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
     engine = StreamEngine([9], [])
     batches, _ = begin(engine, 2, restarts=100)
@@ -274,7 +274,7 @@ def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
     batches, _ = begin(engine, timeout_s=0.01, restarts=1)
     assert next(batches) == (0, 0)
     engine.silent = True
-    with pytest.warns(WorkerRestarted, match=r"timed out after 0.01 seconds: worker \d"):
+    with pytest.warns(WorkerWarning, match=r"timed out after 0.01 seconds: worker \d"):
         rest = list(batches)
     assert [(0, 0), *rest] == in_turns([3, 3])
     assert len(engine.replaced) == 1
@@ -387,7 +387,7 @@ def digests(*values: bytes | None) -> StreamEngine:
 
 def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
     batches, _ = begin(digests(b"a", b"a", b"a"))
-    with pytest.warns(RepeatedSamples, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
+    with pytest.warns(DataWarning, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
         assert len(list(batches)) == 9
     assert len(told) == 1
 

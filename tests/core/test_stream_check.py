@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from feedline.core.stream_check import OwnStreams, SharedStream
-from feedline.errors import RepeatedSamples, SplitTwice, UnequalStreams
+from feedline.errors import DataWarning
 from feedline.types import Notes, Result, Task
 from tests.loader.epochs import Bench, numbers
 from tests.loader.stepping import SteppingEngine
@@ -23,14 +23,14 @@ def test_workers_that_read_the_same_stream_may_all_begin_alike(values: tuple[byt
 
 
 def test_workers_that_should_read_the_same_stream_and_do_not() -> None:
-    assert told(SharedStream(), b"a", b"a", b"b", b"c") == [(2, UnequalStreams)]
+    assert told(SharedStream(), b"a", b"a", b"b", b"c") == [(2, DataWarning)]
 
 
 def test_of_two_troubles_the_first_is_told() -> None:
     stream = SharedStream()
     message = stream.look_at(Notes(splits_itself=True, digest=b"a"))
     assert message is not None
-    assert message[1] is SplitTwice
+    assert message[1] is DataWarning
     assert told(stream, b"b") == []
 
 
@@ -40,7 +40,7 @@ def test_workers_with_streams_of_their_own_may_all_begin_otherwise(values: tuple
 
 
 def test_workers_that_should_have_streams_of_their_own_and_do_not() -> None:
-    assert told(OwnStreams(3), b"a", b"a", b"a", b"b", b"b") == [(1, RepeatedSamples)]
+    assert told(OwnStreams(3), b"a", b"a", b"a", b"b", b"b") == [(1, DataWarning)]
 
 
 class SplitsItself(SteppingEngine):
@@ -52,6 +52,6 @@ class SplitsItself(SteppingEngine):
 
 def test_a_dataset_that_splits_itself_as_well_is_told_of_once() -> None:
     with Bench(count=6, engine=SplitsItself) as bench:
-        with pytest.warns(SplitTwice, match="Drop shard=") as told:
+        with pytest.warns(DataWarning, match="Drop shard=") as told:
             assert bench.run() == numbers(6)
         assert len(told) == 1

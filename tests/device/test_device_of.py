@@ -11,7 +11,7 @@ import torch
 from feedline import DataLoader
 from feedline.device import torch_target
 from feedline.device.torch_target import device_of
-from feedline.errors import BadOption, SharedQueues
+from feedline.errors import BadOption, PerformanceWarning
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -57,4 +57,4 @@ def test_queues_are_widened_before_cuda_begins(monkeypatch: pytest.MonkeyPatch, 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         torch_target._check_queues()
-    assert [one.category for one in told] == ([] if expected else [SharedQueues])
+    assert [one.category for one in told] == ([] if expected else [PerformanceWarning])

@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 
-from feedline.errors import GrowingWorker, WorkerRestarted
+from feedline.errors import WorkerWarning
 from tests.conftest import GRACE_S, Surroundings
 from tests.drill.outcome import Outcome
 from tests.drill.saboteur import Saboteur
@@ -41,9 +41,9 @@ def play(script: Script) -> Outcome:
         outcome.faults = dict(troubles.happened() + saboteur.happened)
     for warning in told:
         text = str(warning.message)
-        if warning.category is WorkerRestarted:
+        if warning.category is WorkerWarning:
             outcome.restarts += 1
-        elif warning.category is GrowingWorker and GROWS in script.troubles.values():
+        elif warning.category is WorkerWarning and GROWS in script.troubles.values():
             continue  # it grew with its first batch
         elif not any(expected in text for expected in _EXPECTED_WARNINGS):
             outcome.problems.append(f"warned of {warning.category.__name__}: {text}")

@@ -349,7 +349,7 @@ class Added(Scaled):
         self.epoch += number
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_worker_that_takes_the_place_of_another_has_heard_every_call_once(start_method: str) -> None:
     loader = Loader(Added(), 2, workers=2, persistent=True, start_method=start_method)

@@ -131,7 +131,7 @@ class Stream(IterableDataset[int]):
         return iter(range(30))
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("shard", [True, False])
 def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -> None:
@@ -147,7 +147,7 @@ def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -
     assert sorted(itertools.chain(*first, *rest)) == sorted(list(range(30)) * (1 if shard else 2))
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_streams_resume_at_the_beginning(threads: int) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": False}
@@ -436,7 +436,7 @@ class Counting(IterableDataset[int]):
         self.count = state["count"]
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:

@@ -21,7 +21,7 @@ from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
-from feedline.errors import RepeatedSamples, WorkerDied, WorkerStartError, WorkerTimeout
+from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder, LeastLoaded
@@ -302,7 +302,7 @@ def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
                 came += 1
             except StopIteration:
                 break
-            except RepeatedSamples:
+            except DataWarning:
                 raised += 1
     assert (came, raised) == (5, 1)
     arena = loader._resources._arena

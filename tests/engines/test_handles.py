@@ -36,7 +36,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from feedline import Loader
 from feedline.engines import abilities, calm, handles
 from feedline.engines.handles import used_by_threads, warn_about, warn_about_threads
-from feedline.errors import SharedHandle
+from feedline.errors import DataWarning
 
 
 class Holding(Dataset[int]):
@@ -79,7 +79,7 @@ def told(dataset: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_about(dataset)
-    assert all(warning.category is SharedHandle for warning in caught)
+    assert all(warning.category is DataWarning for warning in caught)
     return [str(warning.message) for warning in caught]
 
 
@@ -119,7 +119,7 @@ def test_the_warning_says_what_breaks_and_what_to_do(connection: sqlite3.Connect
 
 
 def test_the_warning_points_to_the_users_line(connection: sqlite3.Connection) -> None:
-    with pytest.warns(SharedHandle) as caught:
+    with pytest.warns(DataWarning) as caught:
         warn_about(Holding(db=connection))
     assert [warning.filename for warning in caught] == [__file__]
 
@@ -300,7 +300,7 @@ def test_a_dataset_is_not_kept_alive_for_that(connection: sqlite3.Connection) ->
 def test_a_warning_that_was_made_an_error_comes_again(connection: sqlite3.Connection) -> None:
     dataset = Holding(db=connection)
     for _ in range(2):
-        with pytest.raises(SharedHandle):
+        with pytest.raises(DataWarning):
             warn_about(dataset)
 
 
@@ -713,7 +713,7 @@ def test_what_threads_may_share_is_harmless(opened: Callable[..., Any], path: Pa
 
 def test_a_loader_with_threads_warns(opened: Callable[..., Any]) -> None:
     loader = Loader(Meeting(opened("rb"), Unguarded), None, workers=2, engine="thread")
-    with pytest.warns(SharedHandle, match=r"dataset\.file is an open file"):
+    with pytest.warns(DataWarning, match=r"dataset\.file is an open file"):
         assert len(list(loader)) == 2
     alone = Loader(Meeting(opened("rb"), Unguarded), None, workers=1, engine="thread")
     assert len(list(alone)) == 2, "there is nobody to share the file with"

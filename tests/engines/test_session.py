@@ -115,7 +115,7 @@ def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> N
     ran = run("", "train.py", cwd=tmp_path)
     assert "feedline.errors.NotPicklable: A worker did not find in the main program" in ran.stderr
     assert "Can't get attribute 'Numbers'" in ran.stderr
-    assert "WorkerRestarted" not in ran.stderr
+    assert "WorkerWarning" not in ran.stderr
 
 
 UNGUARDED = """
@@ -139,4 +139,4 @@ def test_a_forgotten_guard_is_told_once(preparation: str, tmp_path: Path) -> Non
         "feedline.errors.WorkerStartError: The main program starts workers while it is being imported"
     )
     assert '`if __name__ == "__main__":`' in last
-    assert "WorkerRestarted" not in ran.stderr
+    assert "WorkerWarning" not in ran.stderr

@@ -13,7 +13,7 @@ import torch
 
 from feedline import DataLoader, Loader, rng
 from feedline.engines.thread_safety import must_leave_threads
-from feedline.errors import SharedGenerators
+from feedline.errors import DataWarning
 
 
 class Samples:
@@ -41,7 +41,7 @@ GENERATORS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_dataset_that_draws_from_generators_of_the_process_is_noticed(name: str) -> None:
-    with pytest.warns(SharedGenerators, match=f"Samples draws random numbers from {name}, .*feedline.rng"):
+    with pytest.warns(DataWarning, match=f"Samples draws random numbers from {name}, .*feedline.rng"):
         assert must_leave_threads(Samples(GENERATORS[name]), None, is_map=True)
 
 
@@ -49,7 +49,7 @@ def test_all_generators_are_named() -> None:
     def draw() -> float:
         return random.random() + np.random.rand() + torch.rand(()).item()
 
-    with pytest.warns(SharedGenerators, match=r"random and numpy.random and torch, which"):
+    with pytest.warns(DataWarning, match=r"random and numpy.random and torch, which"):
         must_leave_threads(Samples(draw), None, is_map=True)
 
 
@@ -66,7 +66,7 @@ def test_the_collate_function_is_looked_at_as_well() -> None:
         random.shuffle(samples)
         return samples
 
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Samples(lambda: 1.0), collate, is_map=True)
 
 
@@ -74,7 +74,7 @@ def test_the_callers_generators_are_given_back() -> None:
     random.seed(3)
     expected = random.random()
     random.seed(3)
-    with pytest.warns(SharedGenerators):
+    with pytest.warns(DataWarning):
         must_leave_threads(Samples(random.random), None, is_map=True)
     assert random.random() == expected
 
@@ -117,7 +117,7 @@ class Failing(Samples):
     ids=["first", "all but the last", "all that are tried first"],
 )
 def test_a_sample_that_fails_does_not_hide_what_others_draw(name: str, bad: Callable[[int], bool]) -> None:
-    with pytest.warns(SharedGenerators, match=name):
+    with pytest.warns(DataWarning, match=name):
         assert must_leave_threads(Failing(GENERATORS[name], bad), None, is_map=True)
 
 
@@ -126,7 +126,7 @@ def test_what_was_drawn_before_a_sample_failed_counts() -> None:
         def __getitem__(self, index: int) -> float:
             raise OSError(f"no such file: {index}" if index == 0 else f"torn: {super().__getitem__(index)}")
 
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Torn(random.random), None, is_map=True)
 
 
@@ -144,7 +144,7 @@ def shuffled(samples: list[float]) -> list[float]:
 
 def test_the_collate_function_gets_the_samples_that_worked() -> None:
     dataset = Failing(lambda: 1.0, lambda index: index in (0, 99))
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(dataset, shuffled, is_map=True)
 
 
@@ -153,7 +153,7 @@ def test_what_a_collate_function_drew_before_it_failed_counts() -> None:
         random.random()
         raise ValueError("shapes differ")
 
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Failing(lambda: 1.0, lambda index: index == 0), collate, is_map=True)
 
 
@@ -161,7 +161,7 @@ def test_samples_that_are_not_batched_are_converted_one_by_one() -> None:
     def convert(sample: float) -> float:
         return sample + random.random()
 
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Samples(lambda: 1.0), convert, is_map=True, batched=False)
 
 
@@ -173,7 +173,7 @@ class Together(Samples):
 
 
 def test_samples_are_asked_for_as_workers_do() -> None:
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(Together(lambda: 1.0), None, is_map=True)
     assert not must_leave_threads(Together(lambda: 1.0), None, is_map=True, batched=False)
 
@@ -192,7 +192,7 @@ class Endless:
 
 @pytest.mark.parametrize("dataset", [Lazy(a=1.0, b=2.0), Endless()])
 def test_datasets_without_numbers_or_length(dataset: Any) -> None:
-    with pytest.warns(SharedGenerators, match="random"):
+    with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(dataset, None, is_map=True)
 
 
@@ -211,13 +211,13 @@ def test_streams_are_not_looked_at() -> None:
 def test_the_workers_become_processes_and_the_user_is_told_where(kind: Any) -> None:
     count = {"workers": 2} if kind is Loader else {"num_workers": 2}
     loader = kind(Samples(random.random, 8), 2, engine="thread", seed=3, **count)
-    with pytest.warns(SharedGenerators) as told:
+    with pytest.warns(DataWarning) as told:
         batches = [batch.tolist() for batch in loader]
-    own = [warning for warning in told if warning.category is SharedGenerators]  # Python warns of forks, too
+    own = [warning for warning in told if warning.category is DataWarning]  # Python warns of forks, too
     assert [warning.filename for warning in own] == [__file__]
     assert loader.stats()["engine"] == "process"
     with warnings.catch_warnings():
-        warnings.simplefilter("error", SharedGenerators)
+        warnings.simplefilter("error", DataWarning)
         loader.set_epoch(0)
         assert [batch.tolist() for batch in loader] == batches, "told once, and reproducible"
 
@@ -237,7 +237,7 @@ def test_two_runs_are_equal_also_if_a_sample_fails(kind: Any) -> None:
     def run() -> list[Any]:
         dataset = Failing(random.random, lambda index: index == 0)
         loader = kind(dataset, 4, engine="thread", seed=3, on_error="skip", **count)
-        with pytest.warns(SharedGenerators):
+        with pytest.warns(DataWarning):
             return [np.asarray(batch).tolist() for batch in loader]
 
     assert run() == run()

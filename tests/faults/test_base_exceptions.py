@@ -13,7 +13,7 @@ import torch.utils.data
 from feedline.errors import WorkerDied
 from tests.faults.loaders import Numbers, everywhere, make, on, one_of_both, plain
 
-pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(13)]
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(13)]
 
 
 class Leaving(Numbers):

@@ -270,7 +270,7 @@ def test_an_interrupt_at_many_moments(kind: str, engine: str, persistent: str, s
 GOES_ON = """
 import gc, threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
-warnings.simplefilter("ignore", feedline.errors.ShortPasses)
+warnings.simplefilter("ignore", feedline.errors.PerformanceWarning)
 loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
 assert len(list(loader)) == 16
 files = len(os.listdir("/proc/self/fd"))

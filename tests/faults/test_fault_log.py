@@ -323,7 +323,7 @@ def test_a_resumption_of_a_stream_at_every_batch(
 
 @pytest.mark.slow
 @the_other_of_both
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 def test_a_resumption_among_deaths(loader_kind: str) -> None:
     """What killed before the state was saved kills nobody afterwards."""
     fatal, bad = {5, 22}, {3, 30}

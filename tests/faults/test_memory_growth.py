@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedline.errors import BadOption, FeedlineWarning, GrowingWorker
+from feedline.errors import BadOption, FeedlineWarning, WorkerWarning
 from tests.faults.deaths import Once, die
 from tests.faults.loaders import (
     Augmented,
@@ -147,7 +147,7 @@ def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> No
     most = limit_for(loader_kind)
     stream = Stream(Leaking(), splits=False)
     loader = make(loader_kind, stream, workers=1, shard=shard, seed=3, max_memory_per_worker=most)
-    with pytest.warns(GrowingWorker, match="Raise max_memory_per_worker"):
+    with pytest.warns(WorkerWarning, match="Raise max_memory_per_worker"):
         batches = batches_of(loader)
     assert batches == batches_of(make(loader_kind, Stream(Augmented(COUNT), splits=False), shard=shard, seed=3))
     assert 1 <= loader.stats()["recycled_workers"] <= 4
@@ -157,7 +157,7 @@ def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> No
 def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
     """Every worker has more than that from the beginning: they are let be, and that is said."""
     loader = make(loader_kind, Numbers(40), workers=2, max_memory_per_worker=1)
-    with pytest.warns(GrowingWorker, match="Raise max_memory_per_worker") as caught:
+    with pytest.warns(WorkerWarning, match="Raise max_memory_per_worker") as caught:
         assert list(itertools.chain(*batches_of(loader))) == list(range(40))
     assert len([one for one in caught if issubclass(one.category, FeedlineWarning)]) <= 2
     assert loader.stats()["recycled_workers"] == 0
@@ -171,7 +171,7 @@ def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkey
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1)
     batches = iter(loader)
     [pid] = pids_of(batches)
-    with pytest.warns(GrowingWorker) as caught:
+    with pytest.warns(WorkerWarning) as caught:
         delivered = [plain(batch) for batch in batches]
     assert len(delivered) == 32
     assert 2 <= len(caught) <= 4, "at about 32, 64 and 128 MiB"
@@ -195,7 +195,7 @@ def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch:
             delivered.append(plain(next(batches)))
         except StopIteration:
             break
-        except GrowingWorker:
+        except WorkerWarning:
             warned += 1
     assert warned >= 2
     assert delivered == batches_of(make(loader_kind, Augmented(64), 2, seed=3))

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from feedline import DataLoader, Loader
 from feedline.abc import WorkerView
-from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
+from feedline.errors import FeedlineWarning, WorkerTimeout, WorkerWarning
 from feedline.faults import Policy
 from feedline.schedulers import InOrder
 from feedline.testing import Gate
@@ -212,7 +212,7 @@ class StopsOthers(InOrder):
         return super().assign(ordinal, indices, workers)
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("seed", [1, None])
 def test_the_loop_ends_although_workers_are_stopped_for_good(seed: int | None, count: int) -> None:
@@ -243,7 +243,7 @@ class StopsItself(Augmented):
 def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str, tmp_path: Path) -> None:
     dataset = StopsItself(40, tmp_path)
     loader = make(loader_kind, dataset, workers=2, timeout_s=TIMEOUT_S, seed=3, restarts=4)
-    with pytest.warns(WorkerRestarted, match="timed out") as told:
+    with pytest.warns(WorkerWarning, match="timed out") as told:
         batches = batches_of(loader)
     pid = int((tmp_path / "pid").read_text())
     assert any(f"pid {pid}" in str(one.message) for one in told)
@@ -261,7 +261,7 @@ def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind
         if kind != "map":
             dataset = Stream(dataset, splits=False)
         loader = make(loader_kind, dataset, workers=1, timeout_s=TIMEOUT_S, restarts=2, **options_for(kind))
-        with pytest.warns(WorkerRestarted, match=r"(?s)timed out.*wait_for_the_moon") as caught:
+        with pytest.warns(WorkerWarning, match=r"(?s)timed out.*wait_for_the_moon") as caught:
             batches = batches_of(loader)
         assert list(itertools.chain(*batches)) == list(range(20))
         assert len([one for one in caught if issubclass(one.category, FeedlineWarning)]) == 1
@@ -286,7 +286,7 @@ def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: 
 
 
 @the_other_of_both
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize(
     "policy", ["skip", *(pytest.param(name, marks=pytest.mark.slow) for name in ("replace", "raise"))]
 )
@@ -317,7 +317,7 @@ def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path,
     with Gate(tmp_path / "gate") as gate:
         policy = Policy({WorkerTimeout: "skip"})
         loader = make("Loader", Held(gate, 8), 1, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
-        with pytest.warns(WorkerRestarted):
+        with pytest.warns(WorkerWarning):
             assert len(batches_of(loader)) == 7
     assert loader.faults[0].error == "feedline.errors.WorkerTimeout"
 
@@ -329,7 +329,7 @@ def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_p
         loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
         batches = iter(loader)
         assert plain(next(batches)) == [0, 1, 2, 3]
-        with pytest.warns(WorkerRestarted), pytest.raises(WorkerTimeout):
+        with pytest.warns(WorkerWarning), pytest.raises(WorkerTimeout):
             next(batches)
         gate.wait_until_reached(2)
         gate.open()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import feedline
-from feedline.errors import BadOption, SharedGenerators
+from feedline.errors import BadOption, DataWarning
 from feedline.fetch.awaiting import is_awaited
 from feedline.types import EngineName
 
@@ -127,7 +127,7 @@ class Globals(Plain):
 
 
 def test_generators_of_the_process_are_shared_and_that_is_told() -> None:
-    with pytest.warns(SharedGenerators, match=r"feedline\.rng\(\)"):
+    with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
         list(feedline.Loader(Globals(), 10, seed=1))
 
 

@@ -151,7 +151,7 @@ REFUSED = """
 import json, warnings
 import feedline
 from accelerate.data_loader import prepare_data_loader
-from feedline.errors import BadOption, OptionsLost
+from feedline.errors import BadOption, OptionWarning
 from tests.frameworks_real.accelerate_ranks import Stream
 
 loader = feedline.DataLoader(Stream(), 4, shard=True)
@@ -164,7 +164,7 @@ def said(**options):
     except BadOption as error:
         return str(error)
     assert type(prepared).__name__ == "DataLoaderShard"
-    (warning,) = [one for one in caught if one.category is OptionsLost]
+    (warning,) = [one for one in caught if one.category is OptionWarning]
     return str(warning.message)
 
 class Stateful(Stream):

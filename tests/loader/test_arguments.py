@@ -17,7 +17,7 @@ import torch
 from examples.growing_file import GrowingFile
 from feedline import DataLoader, DataLoader2, Loader
 from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
-from feedline.errors import BadOption, DoubtfulArgument
+from feedline.errors import BadOption, OptionWarning, StateWarning
 from feedline.samplers import LengthBucketBatchSampler
 from feedline.schedulers import InOrder
 
@@ -211,7 +211,7 @@ class Squares(torch.utils.data.Dataset[int]):
     ids=str,
 )
 def test_what_hardly_does_what_was_meant_is_doubted(arguments: dict[str, Any], told: str) -> None:
-    with pytest.warns(DoubtfulArgument, match=told) as warned:
+    with pytest.warns(OptionWarning, match=told) as warned:
         loader = DataLoader(**{"dataset": range(10), **arguments})
     assert warned[0].filename == __file__
     assert len(list(loader)) == len(loader.dataset)
@@ -229,7 +229,7 @@ def test_what_is_not_doubted(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
 def test_an_empty_state_is_doubted(kind: Any) -> None:
     loader = kind(range(4))
-    with pytest.warns(DoubtfulArgument, match="The state is empty"):
+    with pytest.warns(StateWarning, match="The state is empty"):
         loader.load_state_dict({})
     assert len(list(loader)) == 4
 

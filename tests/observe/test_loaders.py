@@ -41,7 +41,7 @@ class Slow:
 
     def __init__(self, count: int = 24, *, fetch_s: float = 0.0, transform_s: float = 0.0) -> None:
         self.count, self.fetch_s = count, fetch_s
-        self.transform = None if not transform_s else Sleep(transform_s)
+        self.transform = None if not transform_s else Compose([Sleep(transform_s)])
 
     def __len__(self) -> int:
         return self.count
@@ -51,6 +51,18 @@ class Slow:
             time.sleep(self.fetch_s)
         sample = np.full(4, index, np.float32)
         return sample if self.transform is None else self.transform(sample)
+
+
+class Compose:
+    """Transforms, as torchvision puts them together."""
+
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
 
 
 class Sleep:
@@ -108,9 +120,10 @@ def test_the_slowest_samples_are_named(engine: str) -> None:
 def test_transforms_are_timed_and_stay_the_datasets_own(engine: str) -> None:
     dataset = Slow(32, transform_s=SHORT_S)
     loader = loader_of(dataset, engine)
-    transform = dataset.transform
+    assert dataset.transform is not None
+    steps = list(dataset.transform.transforms)
     assert sum(len(batch) for batch in loader) == 32
-    assert dataset.transform is transform
+    assert dataset.transform.transforms == steps
     # The first batch of a worker shows that samples take long; those after it are timed one by one.
     assert loader.stats().epoch.stages["transform"].count >= 6
 

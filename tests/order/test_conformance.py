@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import feedline
 from feedline import DataLoader, DataLoader2, Loader
-from feedline.errors import SharedGenerators
+from feedline.errors import DataWarning
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, as_bytes, rows, values
@@ -91,7 +91,7 @@ def test_every_kind_of_dataset_makes_the_same_in_processes(name: str) -> None:
 def test_threads_are_refused_to_a_dataset_that_draws_globally(workers: int) -> None:
     loader = seeded("drawing", num_workers=workers, engine="thread")
     before = global_generators()
-    with pytest.warns(SharedGenerators, match=r"Drawing draws random numbers from random and numpy\.random and torch"):
+    with pytest.warns(DataWarning, match=r"Drawing draws random numbers from random and numpy\.random and torch"):
         first = all_bytes(loader)
     assert loader.stats()["engine"] == "process"
     assert [first, all_bytes(loader)] == expected("drawing")  # and it says so once
@@ -100,7 +100,7 @@ def test_threads_are_refused_to_a_dataset_that_draws_globally(workers: int) -> N
 
 def test_dataloader2_is_refused_threads_as_well() -> None:
     loader = DataLoader2(DATASETS["drawing"], 5, shuffle=True, seed=SEED, num_workers=2)
-    with pytest.warns(SharedGenerators):
+    with pytest.warns(DataWarning):
         assert all_bytes(loader) == expected("drawing")[0]
 
 
@@ -141,7 +141,7 @@ def test_a_collate_function_that_draws_on_threads() -> None:
 
 def test_a_collate_function_that_draws_globally_keeps_its_dataset_from_threads() -> None:
     loader = seeded("drawing own", "drawing", num_workers=2, engine="thread")
-    with pytest.warns(SharedGenerators):
+    with pytest.warns(DataWarning):
         assert all_bytes(loader) == expected("drawing own", "drawing")[0]
 
 
@@ -274,7 +274,7 @@ def test_a_state_of_one_loader_fits_the_other() -> None:
 
 def test_the_other_loader_leaves_threads_too() -> None:
     loader = Loader(DATASETS["drawing"], 5, shuffle=True, seed=SEED, workers=2, engine="thread")
-    with pytest.warns(SharedGenerators):
+    with pytest.warns(DataWarning):
         assert all_bytes(loader) == expected("drawing")[0]
     own = Loader(DATASETS["drawing own"], 5, shuffle=True, seed=SEED, workers=3, engine="thread")
     assert all_bytes(own) == expected("drawing own")[0]

@@ -202,7 +202,7 @@ EMPTY = {
 """Where None says something that is true of other states of the kind."""
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize(("name", "way", "done"), WAYS)
 def test_every_damage_is_refused_or_harmless(name: str, way: str, done: int) -> None:
     state = saved(name, way, done)

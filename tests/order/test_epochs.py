@@ -13,7 +13,7 @@ import torch
 import torch.utils.data as torch_data
 
 from feedline import DataLoader, Loader, samplers
-from feedline.errors import BadOption, BadState, EpochIgnored
+from feedline.errors import BadOption, BadState, StateWarning
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
@@ -148,7 +148,7 @@ def test_an_iteration_that_is_never_read_counts_all_the_same() -> None:
     assert values(loader) == epochs[1]
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")  # which is right
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # which is right
 def test_torchs_distributed_sampler_is_left_alone() -> None:
     def orders(kind: Any) -> list[Any]:
         sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
     loader = make("a sampler")
     loader.load_state_dict(state_in_epoch(2))
     loader.sampler.set_epoch(5)
-    with pytest.warns(EpochIgnored, match=r"set_epoch\(5\) was called, but .* goes on in epoch 2"):
+    with pytest.warns(StateWarning, match=r"set_epoch\(5\) was called, but .* goes on in epoch 2"):
         rest = values(loader)
     assert rest == epochs[2][2:]
     assert values(loader) == epochs[3]
@@ -244,7 +244,7 @@ def test_epochs_of_a_loader_that_does_not_shuffle_are_those_of_its_augmentation(
     resumed = drawing()
     resumed.load_state_dict(state)
     resumed.set_epoch(5)
-    with pytest.warns(EpochIgnored):
+    with pytest.warns(StateWarning):
         assert all_bytes(resumed) == epochs[2][1:]
     list(begun)
     resumed = drawing()

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 import feedline
 from feedline import DataLoader
 from feedline.engines import abilities
-from feedline.errors import WorkerRestarted
+from feedline.errors import WorkerWarning
 
 pytestmark = pytest.mark.sample(7)
 
@@ -179,7 +179,7 @@ class Killed(WithRandom):
 
 
 def test_the_work_of_a_worker_that_died_is_done_by_another(tmp_path: Path) -> None:
-    with pytest.warns(WorkerRestarted):
+    with pytest.warns(WorkerWarning):
         found, loader = run(DataLoader, Killed(tmp_path / "killed"))
     assert found[:, 0].tolist() == list(range(N))
     assert loader.stats()["relieved_tasks"] == 0

@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 import feedline
 from feedline import DataLoader, Loader, samplers
-from feedline.errors import RepeatedSamples
+from feedline.errors import DataWarning
 from feedline.order.rank_watch import RankWatch
 
 pytestmark = pytest.mark.sample(10)
@@ -43,7 +43,7 @@ def told(loader: Any, epochs: int = 3) -> list[str]:
         warnings.simplefilter("always")
         for _ in range(epochs):
             list(loader)
-    found = [warning for warning in caught if issubclass(warning.category, RepeatedSamples)]
+    found = [warning for warning in caught if issubclass(warning.category, DataWarning)]
     assert {warning.filename for warning in found} <= {__file__}
     return [str(warning.message) for warning in found]
 
@@ -178,8 +178,8 @@ def test_what_feedline_reads_for_itself_is_not_told(tmp_path: Path) -> None:
 def test_as_an_error_it_is_raised_before_anything_is_read() -> None:
     loader = DataLoader(DATA, 4)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RepeatedSamples)
-        with pytest.raises(RepeatedSamples):
+        warnings.simplefilter("error", DataWarning)
+        with pytest.raises(DataWarning):
             iter(loader)
         assert len(list(loader)) == 4, "once is enough"
 

@@ -285,7 +285,7 @@ def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
     assert sorted(taken + rest) == sorted(rows(world(1)[0]))
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")  # which is right
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # which is right
 @pytest.mark.parametrize("batches", [False, True])
 def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's DistributedSampler gives every rank its own indices; augmentation must not be alike on all of them."""

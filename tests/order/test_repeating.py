@@ -352,7 +352,7 @@ class Seldom(torch_data.IterableDataset[int]):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize(
     ("every", "stop", "persistent"),
     [

@@ -28,7 +28,7 @@ from tests.sampling import examples
 
 # An order that repeats itself is what some of these tests compare.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.RepeatedSamples"),
+    pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.DataWarning"),
     pytest.mark.sample(13),
 ]
 
@@ -556,7 +556,7 @@ def test_a_state_after_the_last_batch_and_one_after_the_end() -> None:
     assert values(resumed) == epochs[1]
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DoubtfulArgument")
+@pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")
 def test_an_empty_state_is_none() -> None:
     loader = shuffled()
     loader.load_state_dict({})

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 import feedline
 from feedline import DataLoader, Loader
-from feedline.errors import WorkerRestarted
+from feedline.errors import WorkerWarning
 from feedline.types import Key
 
 pytestmark = pytest.mark.sample(15)
@@ -145,7 +145,7 @@ def test_the_loader_without_torch(options: dict[str, Any]) -> None:
 
 def test_what_a_dead_worker_had_is_made_again(tmp_path: Path) -> None:
     loader = DataLoader(Squares(kills=tmp_path / "killed"), batch_sampler=Batches([0] * BATCH), **ENGINES["process"])
-    with pytest.warns(WorkerRestarted):
+    with pytest.warns(WorkerWarning):
         assert flat(loader) == list(range(N))
 
 

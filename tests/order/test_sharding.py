@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader, samplers
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.errors import BadOption, SplitTwice, UnequalStreams
+from feedline.errors import BadOption, DataWarning
 from feedline.order.sharding import split_of
 from feedline.types import EngineName, Share, StreamSplit
 
@@ -94,9 +94,9 @@ class Incurious(Curious):
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
 def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: EngineName) -> None:
     loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
-    with pytest.warns(SplitTwice, match="get_worker_info") as told:
+    with pytest.warns(DataWarning, match="get_worker_info") as told:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    own = [warning for warning in told if warning.category is SplitTwice]  # Python warns of forks, too
+    own = [warning for warning in told if warning.category is DataWarning]  # Python warns of forks, too
     assert [warning.filename for warning in own] == [__file__]
 
 
@@ -200,7 +200,7 @@ ONCE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
 def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
-    with pytest.warns(SplitTwice, match=r"one of 4.*use_distributed_sampler=False") as told:
+    with pytest.warns(DataWarning, match=r"one of 4.*use_distributed_sampler=False") as told:
         DataLoader(EIGHT, **given)
     assert [warning.filename for warning in told] == [__file__]
 
@@ -239,7 +239,7 @@ class Own(IterableDataset[float]):
 
 def test_workers_that_read_something_else_are_noticed() -> None:
     loader = DataLoader(Own(), 2, shard=True, num_workers=2, engine="thread")
-    with pytest.warns(UnequalStreams, match=r"feedline\.rng\(\)"):
+    with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
         list(loader)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader
-from feedline.errors import BadState, RepeatedSamples
+from feedline.errors import BadState, DataWarning
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
@@ -107,16 +107,16 @@ def warned(loader: Any, *, epochs: int = 1) -> int:
         for _ in range(epochs):
             for _ in loader:
                 pass
-    return sum(issubclass(warning.category, RepeatedSamples) for warning in caught)
+    return sum(issubclass(warning.category, DataWarning) for warning in caught)
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_dataset_that_does_not_split_itself_is_told_once(engine: EngineName, workers: int) -> None:
     loader = DataLoader(datasets.Stream(6), batch_size=2, num_workers=workers, engine=engine)
-    with pytest.warns(RepeatedSamples, match=f"Every one of the {workers} workers .* shard=True") as record:
+    with pytest.warns(DataWarning, match=f"Every one of the {workers} workers .* shard=True") as record:
         assert len(flat(loader)) == 6 * workers
-    assert sum(issubclass(warning.category, RepeatedSamples) for warning in record) == 1
+    assert sum(issubclass(warning.category, DataWarning) for warning in record) == 1
 
 
 class Asking(datasets.Stream):
@@ -189,7 +189,7 @@ def test_the_warning_points_to_the_callers_line() -> None:
         warnings.simplefilter("always")
         for _ in DataLoader(datasets.Stream(6), batch_size=2, num_workers=2):
             pass
-    assert [warning.filename for warning in caught if issubclass(warning.category, RepeatedSamples)] == [__file__]
+    assert [warning.filename for warning in caught if issubclass(warning.category, DataWarning)] == [__file__]
 
 
 # Going on, by torchdata's rule

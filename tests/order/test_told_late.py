@@ -11,7 +11,7 @@ import torch.utils.data as torch_data
 
 import feedline
 from feedline import DataLoader, Loader, samplers
-from feedline.errors import EpochIgnored
+from feedline.errors import StateWarning
 from tests.order import datasets
 from tests.order.facts import all_bytes, through_json, values
 
@@ -274,7 +274,7 @@ def test_loaded_state_says_which_epoch_it_is(kind: str) -> None:
     resumed.load_state_dict(loader.state_dict())
     rest = iter(resumed)
     told(resumed).set_epoch(3)
-    with pytest.warns(EpochIgnored, match=r"set_epoch\(3\)"):
+    with pytest.warns(StateWarning, match=r"set_epoch\(3\)"):
         assert values(rest) == epochs[2][1:]
     told(resumed).set_epoch(3)
     assert values(resumed) == epochs[3]

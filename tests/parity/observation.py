@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.errors import RepeatedSamples
+from feedline.errors import DataWarning
 
 Facts = object
 """Nested tuples of strings, numbers and types."""
@@ -81,7 +81,7 @@ def observe(code: Callable[[], object]) -> Observation:
     seen: dict[tuple[str, str], None] = {}
     for warning in caught:
         text = str(warning.message)
-        told_on_purpose = issubclass(warning.category, RepeatedSamples)  # torch keeps silent: docs/compatibility.md
+        told_on_purpose = issubclass(warning.category, DataWarning)  # torch keeps silent: docs/compatibility.md
         if not told_on_purpose and not any(uncompared in text for uncompared in UNCOMPARED_WARNINGS):
             seen[warning.category.__name__, normalise(text)] = None
     return Observation(value, failure, tuple(seen), _next_draws())

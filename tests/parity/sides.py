@@ -96,7 +96,7 @@ class Parity:
         assert text in expected.failure.text
         assert text in actual.failure.text
         # A worker that cannot get ready is started again before its exception is raised, and the user is told.
-        assert tuple(one for one in actual.warnings if one[0] != "WorkerRestarted") == expected.warnings
+        assert tuple(one for one in actual.warnings if one[0] != "WorkerWarning") == expected.warnings
         return actual.failure
 
 

@@ -148,7 +148,7 @@ def same_story(make: Make, stop: int | None, **options: Any) -> None:
 # Without workers: every step
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")  # of torch's own sampler, in two epochs
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # of torch's own sampler, in two epochs
 @pytest.mark.parametrize("name", MAP_STYLE)
 def test_map_style_from_every_step(name: str) -> None:
     make = MAP_STYLE[name]
@@ -323,7 +323,7 @@ def the_epoch_of_torchdatas_sampler(kind: Any) -> Any:
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DoubtfulArgument")  # torchdata takes an empty state silently
+@pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")  # torchdata takes an empty state silently
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_same_script(name: str) -> None:
     assert SCRIPTS[name](feedline.DataLoader) == SCRIPTS[name](StatefulDataLoader)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from feedline import DataLoader, Loader
-from feedline.errors import BadState, EpochIgnored
+from feedline.errors import BadState, StateWarning
 from feedline.order.order import Entry, Order, SampleOrder, StreamOrder
 from feedline.randomness.keys import epoch_key
 from feedline.samplers import RandomSampler
@@ -168,7 +168,7 @@ def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
     bench = Bench()
     bench.load(state_of(2, epoch=5))
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
-    with pytest.warns(EpochIgnored, match=r"set_epoch\(7\).*goes on in epoch 5"):
+    with pytest.warns(StateWarning, match=r"set_epoch\(7\).*goes on in epoch 5"):
         assert bench.run() == 5
     assert bench.run() == 6
 
@@ -295,6 +295,6 @@ def test_the_warning_points_to_the_loop(kind: Any) -> None:
     next(iter(loader))
     loader.load_state_dict(loader.state_dict())
     loader.set_epoch(7)
-    with pytest.warns(EpochIgnored) as told:
+    with pytest.warns(StateWarning) as told:
         list(loader)
     assert [warning.filename for warning in told] == [__file__]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from feedline.errors import ShortPasses, tell
+from feedline.errors import PerformanceWarning, tell
 from feedline.observe.observer import Observer
 
 _LOST_S = 5.0
@@ -74,5 +74,5 @@ class Counters:
                 "workers are started for every pass. Keep them, with persistent_workers=True (DataLoader) or "
                 "persistent=True (Loader); they then keep the dataset as it was at their start. Threads "
                 '(engine="thread") start at once.',
-                ShortPasses,
+                PerformanceWarning,
             )

@@ -6,7 +6,7 @@ something else. A user whose dataset does otherwise is told so once.
 
 from __future__ import annotations
 
-from feedline.errors import FeedlineWarning, RepeatedSamples, SplitTwice, UnequalStreams
+from feedline.errors import DataWarning, FeedlineWarning
 from feedline.types import Notes
 
 Message = tuple[str, type[FeedlineWarning]]
@@ -27,14 +27,14 @@ class SharedStream:
             return None
         if notes.splits_itself:
             self._has_told = True
-            return _SPLIT_TWICE, SplitTwice
+            return _SPLIT_TWICE, DataWarning
         if notes.digest is None:
             return None
         self._digest = self._digest or notes.digest
         if notes.digest == self._digest:
             return None
         self._has_told = True
-        return _UNEQUAL, UnequalStreams
+        return _UNEQUAL, DataWarning
 
 
 class OwnStreams:
@@ -61,7 +61,7 @@ class OwnStreams:
             f"Every one of the {self._count} workers delivers the whole dataset: each iterates over a copy "
             "of it, and the dataset does not split itself. Give the loader shard=True to get each sample once, let "
             "__iter__ leave out what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
-            RepeatedSamples,
+            DataWarning,
         )
 
 

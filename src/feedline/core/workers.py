@@ -12,7 +12,7 @@ from feedline.core.flight import Flight
 from feedline.core.prefetch import Pace
 from feedline.core.recovery import Doubts, Recovery, Redone
 from feedline.core.tasks import SlotSource, Tasks, by_turn
-from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerStartError, WorkerTimeout
+from feedline.errors import FeedlineWarning, WorkerStartError, WorkerTimeout, WorkerWarning
 from feedline.order.progress import has_state
 from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
 
@@ -260,7 +260,7 @@ class Workers(Tasks):
             view.since_s += self.now_s - self._begun_s  # it reads again what the other has read
         if left.death is not None:
             told = self._recovery.told_of_restart(left.death, worker, left.begun)
-            self.unsaid.append((told, WorkerRestarted))
+            self.unsaid.append((told, WorkerWarning))
         if left.begun is not None:
             self._redo(left.begun, left.death)
         self._give_again(worker, left.waiting)

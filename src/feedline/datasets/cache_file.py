@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, tell
 from feedline.values import records
 
 T = TypeVar("T")
@@ -161,5 +161,5 @@ class CacheFile:
             tell(
                 f"{self.path} cannot be written ({exc.strerror or exc}), so what it was to keep is found out anew each "
                 f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
-                FeedlineWarning,
+                PerformanceWarning,
             )

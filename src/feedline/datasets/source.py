@@ -14,6 +14,7 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.form import Form
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
+from feedline.randomness.stages import TRANSFORM, stage
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
@@ -103,7 +104,10 @@ class Source:
 
     def _several(self, indices: Iterable[Any]) -> list[Any]:
         samples = self._read(self._checked(indices))
-        return samples if self.transform is None else [self.transform(sample) for sample in samples]
+        if self.transform is None:
+            return samples
+        with stage(TRANSFORM):
+            return [self.transform(sample) for sample in samples]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))

@@ -23,11 +23,11 @@ from feedline.driver.memory_watch import MemoryWatch
 from feedline.driver.receipts import Receipts
 from feedline.driver.slots import Slots
 from feedline.engines import interrupts
-from feedline.errors import GrowingWorker, tell
+from feedline.errors import WorkerWarning, tell
 from feedline.failures import is_interrupt
 from feedline.observe.batch_rows import Row
-from feedline.observe.stages import TRANSFORM
 from feedline.randomness import scope
+from feedline.randomness.stages import TRANSFORM
 from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05
@@ -307,7 +307,7 @@ class Driver:
                 result.first = True
                 trouble = watch.begin(result.worker)
                 if trouble is not None:
-                    machine.unsaid.append((trouble, GrowingWorker))
+                    machine.unsaid.append((trouble, WorkerWarning))
             machine.answered(result)
         if len(results) > 1:
             self._slots.unpack_ahead(results)
@@ -316,7 +316,7 @@ class Driver:
                 if isinstance(found, int):
                     machine.grown(found)
                 else:
-                    machine.unsaid.append((str(found), GrowingWorker))
+                    machine.unsaid.append((str(found), WorkerWarning))
         if machine.fatal is not None:
             self._give_up()
 

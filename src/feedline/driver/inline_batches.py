@@ -21,8 +21,8 @@ from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
-from feedline.observe.stages import TRANSFORM
 from feedline.randomness import scope as randomness
+from feedline.randomness.stages import TRANSFORM
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.transport.arena import Arena

@@ -25,7 +25,7 @@ from typing import Any
 from feedline.datasets.handle import Handle
 from feedline.engines.calm import is_only_read, opened_again
 from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
-from feedline.errors import SharedHandle, tell
+from feedline.errors import DataWarning, tell
 from feedline.system.attributes import MOST, attributes_of, held_by
 
 _DEPTH = 6
@@ -132,7 +132,7 @@ def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> N
     for library in dict.fromkeys(library for _, library, _ in found):
         new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in told]
         if new:
-            tell(_message(library, new, shared), SharedHandle)
+            tell(_message(library, new, shared), DataWarning)
             told.update(path for path, _ in new)  # not before: a warning that was made an error comes again
 
 

@@ -14,7 +14,8 @@ from feedline.abc import memory
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.engines.telling import notes_on
+from feedline.engines.failure_notes import notes_on
+from feedline.engines.transform_timing import timed_steps
 from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.fetch.awaiting import asks_together, is_awaited
@@ -24,7 +25,6 @@ from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.images.placement import Placement, place
 from feedline.indices import plain_index
-from feedline.observe.stages import timed_transforms
 from feedline.randomness import scope as randomness
 from feedline.randomness.global_states import globals_kept
 from feedline.system.timing import TaskCpu
@@ -219,6 +219,7 @@ class Runner:
         """Report on a task that ended in an exception: FAILED, EMPTY or ENDED."""
         if isinstance(exc, NothingLeft):
             assert self._guard is not None
+            self._scope.unfit = None
             notes = Notes(faults=self._guard.faults, place=self.stream.place if self.streams else 0)
             return Result(ResultKind.EMPTY, worker, task.id, notes=notes)
         if isinstance(exc, StopIteration) and self.streams:
@@ -235,7 +236,8 @@ class Runner:
         if self.trouble is not None or type(indices) is Call:
             return None
         stage, index = self._where(exc, indices)
-        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker):
+        samples, self._scope.unfit = self._scope.unfit, None
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples):
             add_note(exc, note)
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
@@ -322,7 +324,7 @@ class Runner:
 
     def _fetch_timed(self, indices: Any) -> Any:
         assert self._fetch is not None
-        put_back = timed_transforms(self._dataset)
+        put_back = timed_steps(self._dataset)
         try:
             return self._fetch(indices)
         finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from feedline.errors import SharedGenerators, tell
+from feedline.errors import DataWarning, tell
 from feedline.fetch.awaiting import is_awaited
 from feedline.randomness import global_states as randomness
 
@@ -44,7 +44,7 @@ def must_leave_threads(
         f"{type(dataset).__name__} draws random numbers from {' and '.join(used)}, which thread workers cannot have "
         "for themselves, so with seed= its batches would not be reproducible. Its workers are processes instead. To "
         "keep threads, draw from feedline.rng() in the dataset, or leave out seed=.",
-        SharedGenerators,
+        DataWarning,
     )
     return True
 

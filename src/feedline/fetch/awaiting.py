@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.selection import Selection
-from feedline.errors import BadOption, SharedGenerators, tell
+from feedline.errors import BadOption, DataWarning, tell
 from feedline.fetch.guard import Asking, Guard
 from feedline.fetch.loop import loop_of
 from feedline.randomness.global_states import GlobalStates
@@ -39,8 +39,24 @@ _GETTERS = ("__getitem__", "__getitems__")
 
 def asks_together(dataset: Any) -> bool:
     """True if the samples of a batch are asked for at once, so that an exception does not tell which of them failed."""
-    several = getattr(dataset, "__getitems__", None)
-    return bool(several) and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
+    several = batch_getter(dataset)
+    return several is not None and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
+
+
+def batch_getter(dataset: Any) -> Callable[[Any], Any] | None:
+    """Return the dataset's `__getitems__`; None if its samples are asked for one by one.
+
+    Torch's `Subset` has one that asks for one sample after the other where its dataset has none. The loader does the
+    same itself, and knows which sample it is at.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    below = dataset
+    while torch_data is not None and all(
+        getattr(type(below), name, None) is getattr(torch_data.Subset, name, dataset) for name in _GETTERS
+    ):
+        below = below.dataset
+    several: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
+    return several if several and (below is dataset or callable(getattr(below, "__getitems__", None))) else None
 
 
 def _is_torchs_subset(dataset: Any) -> bool:
@@ -119,7 +135,7 @@ class _Awaiting:
                 f"{self._reader.name} draws random numbers from {' and '.join(used)}. Its samples are made at the same "
                 "time and share these generators, so with seed= batches are not reproducible. Draw from "
                 "feedline.rng(), which each sample has for itself.",
-                SharedGenerators,
+                DataWarning,
             )
 
 

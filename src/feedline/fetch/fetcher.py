@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
-from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
+from feedline.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.fetch.guard import Asking, Guard, listed, plain
 from feedline.fetch.spans import SpanFetcher
 from feedline.fetch.streams import Stream, StreamFetcher
@@ -35,6 +35,8 @@ def fetcher_for(
     For an iterable dataset this calls `iter(dataset)`. With a guard, samples that fail are dealt with.
     """
     collate = spec.framework.bind_collate(spec.collate)
+    if spec.batched and spec.framework.is_default_collate(spec.collate):
+        collate = _remembering(collate, scope)
     if resume is not None and resume.dataset is not None:
         check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
@@ -55,7 +57,7 @@ def fetcher_for(
         return SeededFetcher(_asking(dataset, collate, spec), scope)
     if not spec.batched:
         return _single(dataset, collate, scope)
-    if getattr(dataset, "__getitems__", None):
+    if batch_getter(dataset) is not None:
         return _together(dataset, collate, scope)
     return _each(dataset, collate, scope)
 
@@ -63,7 +65,7 @@ def fetcher_for(
 def _guarded(
     gather: Gather | None, dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard
 ) -> Fetcher:
-    together = spec.batched and bool(getattr(dataset, "__getitems__", None))
+    together = spec.batched and batch_getter(dataset) is not None
     plain = _asking(dataset, collate, spec)
     how = guard.guarded(plain, together=together)
     if scope.seeds_globals:
@@ -90,6 +92,19 @@ def _guarded(
         return slow(indices)
 
     return fetch
+
+
+def _remembering(collate: Callable[[Any], Any], scope: Scope) -> Callable[[Any], Any]:
+    """Return a collate function that leaves the samples it fails on with the scope, for the notes on the exception."""
+
+    def remembering(samples: Any) -> Any:
+        try:
+            return collate(samples)
+        except Exception:
+            scope.unfit = samples if isinstance(samples, list) else None
+            raise
+
+    return remembering
 
 
 def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
@@ -120,7 +135,7 @@ def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
 
 
 def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
-    together = getattr(dataset, "__getitems__", None) if spec.batched else None
+    together = batch_getter(dataset) if spec.batched else None
     return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
 
 
@@ -130,7 +145,7 @@ class GatheringFetcher:
     def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
         self._gather = gather
         self.quick: Gather | None = getattr(gather, "quick", None)
-        self._several = getattr(dataset, "__getitems__", None)
+        self._several = batch_getter(dataset)
         self._each = _each(dataset, collate, scope)
         self._collate = collate
 

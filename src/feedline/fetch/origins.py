@@ -7,12 +7,9 @@ samples may be asked for at once, and the exception then does not say which of t
 from __future__ import annotations
 
 import bisect
-import dis
 import sys
 import time
 from collections.abc import Iterator
-from numbers import Integral
-from types import TracebackType
 from typing import Any
 
 from feedline.abc.selection import Derived
@@ -66,13 +63,10 @@ def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
 def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
     """Return which of the samples that were asked for together an exception is about; None if that is not known.
 
-    Where torch's `Subset` asks for one sample after the other, its frame tells, up to Python 3.11. Later ones forget
-    the variable of a list comprehension that has failed; there the frame of the dataset's own `__getitem__` tells, if
-    that has not changed its argument. Otherwise samples are tried one by one, up to the first that fails.
+    They are asked for one by one, up to the first that fails in the same way.
     """
-    place = _place_in_frames(exc, dataset, indices)
-    if place is not None or isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
-        return place  # to ask again may take as long as a network or a disk likes
+    if isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
+        return None  # to ask again may take as long as a network or a disk likes
     until = time.monotonic() + _PATIENCE_S
     for place, index in enumerate(indices):
         if time.monotonic() > until:
@@ -82,51 +76,3 @@ def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int
         except Exception as again:
             return place if type(again) is type(exc) else None
     return None
-
-
-def _place_in_frames(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
-    for asked, asked_index in _questions(exc):
-        for place, index in enumerate(indices):
-            for below, index_below in ((dataset, index), *_layers(dataset, index)):
-                if below is asked and index_below == asked_index:
-                    return place
-    return None
-
-
-def _questions(exc: BaseException) -> Iterator[tuple[Any, Any]]:
-    """Yield which datasets torch's wrappers have asked for which samples, as the frames of an exception tell."""
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None:
-        return
-    traces, trace = [], exc.__traceback__
-    while trace is not None:
-        traces.append(trace)
-        trace = trace.tb_next
-    by_torch = torch_data.Subset.__getitems__.__code__.co_filename
-    for trace in reversed(traces):
-        frame = trace.tb_frame
-        if frame.f_code.co_filename != by_torch:
-            continue
-        if "idx" in frame.f_locals and "self" in frame.f_locals:
-            yield frame.f_locals["self"], frame.f_locals["idx"]
-        if trace.tb_next is not None and _keeps_index(trace.tb_next):
-            asked = trace.tb_next.tb_frame
-            dataset, index = (asked.f_locals.get(name) for name in asked.f_code.co_varnames[:2])
-            if isinstance(index, (Integral, str)):
-                yield dataset, index
-
-
-def _keeps_index(trace: TracebackType) -> bool:
-    """True if a frame is of a `__getitem__` that cannot have assigned to its argument before it failed."""
-    code = trace.tb_frame.f_code
-    if code.co_name != "__getitem__" or code.co_argcount < 2:
-        return False
-    instructions = list(dis.get_instructions(code))
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    has_loop = any(each.opcode in jumps and each.argval < each.offset for each in instructions)
-    return not any(
-        each.opname.startswith(("STORE_FAST", "STORE_DEREF"))
-        and code.co_varnames[1] in (each.argval if isinstance(each.argval, tuple) else (each.argval,))
-        and (has_loop or each.offset < trace.tb_lasti)
-        for each in instructions
-    )

@@ -185,7 +185,9 @@ class Stream:
     def _note(self, exc: BaseException) -> None:
         """Note what was raised in place of a sample."""
         if is_interrupt(exc):  # it says nothing about the sample
-            has_ended = inspect.isgenerator(self._iterator) and self._iterator.gi_frame is None
+            has_ended = (
+                inspect.isgenerator(self._iterator) and inspect.getgeneratorstate(self._iterator) == inspect.GEN_CLOSED
+            )
             self.interrupted_by = type(exc).__name__ if has_ended else None
         elif isinstance(exc, Exception):
             self.place += 1  # the sample that could not be made has its place, too

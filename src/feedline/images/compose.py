@@ -29,6 +29,7 @@ from feedline.images.pillow import eight_bits
 from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
+from feedline.randomness.stages import TRANSFORM, stage
 
 PLACES = ("auto", "cpu", "gpu")
 """Where images are decoded."""
@@ -100,7 +101,7 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any], *, decode: str = "auto") -> None:
-        self.transforms = list(_flat(transforms))
+        self.transforms = tuple(_flat(transforms))
         self._stages = _stages_of(self.transforms)
         self.field: Hashable = None
         """Which field of a sample is the image; None to look for it."""
@@ -121,8 +122,8 @@ class Compose:
             raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, PLACES))}.")
         if decode == "gpu" and len(self._stages) > 1:
             raise BadOption(
-                f'decode="gpu" needs transforms that can be done as one, and those of {self.transforms} cannot: a '
-                'function needs pixels, and so does a second resize. Leave those out, or use decode="auto".'
+                f'decode="gpu" needs transforms that can be done as one, and those of {list(self.transforms)} cannot: '
+                'a function needs pixels, and so does a second resize. Leave those out, or use decode="auto".'
             )
         return decode
 
@@ -137,9 +138,8 @@ class Compose:
 
     def __call__(self, sample: Any) -> Any:
         field = image_field(sample, self.field)
-        if field is None:
-            return self._image(sample)
-        return replaced(sample, field, self._image)
+        with stage(TRANSFORM):
+            return self._image(sample) if field is None else replaced(sample, field, self._image)
 
     def _image(self, image: Any) -> Any:
         if isinstance(image, list):  # several samples at once, as Hugging Face has them transformed
@@ -147,8 +147,8 @@ class Compose:
         if isinstance(image, Mapping):  # as Hugging Face stores them
             image = image["bytes"]
         where = placement() if self.defers else Placement.DATASET
-        for stage in self._stages[:-1]:
-            image = stage(image, Placement.DATASET, self.decode)
+        for one in self._stages[:-1]:
+            image = one(image, Placement.DATASET, self.decode)
         return self._stages[-1](image, where, self.decode)
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ def _flat(transforms: Iterable[Any]) -> Iterable[Any]:
             raise BadOption(f"{transform!r} is no transform: it cannot be called with an image.")
 
 
-def _stages_of(transforms: list[Any]) -> list[Stage]:
+def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
     stages: list[Any] = [_Fused()]  # decodes, also if nothing follows
     for transform in transforms:
         last = stages[-1]

@@ -22,7 +22,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.driver.settings import Settings
 from feedline.engines.ray.options import RayOptions
-from feedline.errors import BadOption, DoubtfulArgument, tell
+from feedline.errors import BadOption, OptionWarning, tell
 from feedline.failures import INSTEAD_OF_PATH
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
@@ -67,16 +67,16 @@ def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
         tell(
             f"dataset={dataset!r:.200} is a text, and each of its {len(dataset)} characters is a sample. "
             f"{INSTEAD_OF_PATH}",
-            DoubtfulArgument,
+            OptionWarning,
         )
     if isinstance(shuffle, str):
         does = "shuffles" if shuffle else "does not shuffle"
-        tell(f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", DoubtfulArgument)
+        tell(f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", OptionWarning)
     if timeout_s and not workers:
         tell(
             f"timeout={timeout_s} has no effect without workers: batches are made in the training loop itself, which "
             "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
-            DoubtfulArgument,
+            OptionWarning,
         )
 
 

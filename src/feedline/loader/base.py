@@ -13,7 +13,7 @@ from typing import Any
 
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import is_stateful
-from feedline.errors import BadOption, DoubtfulArgument, tell
+from feedline.errors import BadOption, StateWarning, tell
 from feedline.faults.log import FaultLog
 from feedline.live import live
 from feedline.loader.arguments import check_count
@@ -195,7 +195,7 @@ class LoaderBase(LoaderParts):
             tell(
                 "The state is empty, so the next iteration begins where it would have begun without it. Give what "
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
-                DoubtfulArgument,
+                StateWarning,
             )
         ranks, share = _part_of(state_dict, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state_dict

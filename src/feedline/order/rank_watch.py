@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from feedline.errors import RepeatedSamples, tell
+from feedline.errors import DataWarning, tell
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.order.sharding import layers_of, rank_count
 from feedline.ranks import share_if_known
@@ -88,8 +88,8 @@ class RankWatch:
             f"Each of the {count} ranks delivers the whole dataset: nothing shares out its samples over the ranks. "
             f"{_mended(dataset, sharing)} If every rank is to have all of them, if only one rank iterates, or "
             "if the dataset is the rank's own part already, silence this: "
-            'warnings.filterwarnings("ignore", category=feedline.errors.RepeatedSamples).',
-            RepeatedSamples,
+            'warnings.filterwarnings("ignore", "Each of the", feedline.errors.DataWarning).',
+            DataWarning,
         )
 
     def first_batch(self, sharing: Sharing) -> None:
@@ -110,7 +110,7 @@ class RankWatch:
                     "This epoch has the same order as the one before: the DistributedSampler is still in epoch 0. Call "
                     "loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "
                     "feedline.samplers.DistributedSampler, which counts epochs itself.",
-                    RepeatedSamples,
+                    DataWarning,
                 )
                 return
 

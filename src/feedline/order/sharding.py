@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.errors import BadOption, SplitTwice, tell
+from feedline.errors import BadOption, DataWarning, tell
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.ranks import own_share
 from feedline.steps import Steps
@@ -110,7 +110,7 @@ def warn_of_two_shares(sampler: Any) -> None:
         f"{count}, and most samples come on no rank. Give the loader a sampler that is not distributed, and leave that "
         f"to what has made the {outer}; or keep the {inner} and have no other put around it (with Lightning: "
         "use_distributed_sampler=False).",
-        SplitTwice,
+        DataWarning,
     )
 
 

@@ -60,6 +60,7 @@ class Scope:
         "seeds_globals",
         "slow",
         "stages",
+        "unfit",
     )
 
     def __init__(self, *, seeds_globals: bool = False, keeps_globals: bool = False) -> None:
@@ -85,6 +86,8 @@ class Scope:
         """Nanoseconds that the task was in stages which have a name."""
         self.slow: list[tuple[int, Any]] | None = None
         """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
+        self.unfit: list[Any] | None = None
+        """The samples that the default collate function failed on, until notes on the exception are made."""
 
     def begin(self, draw: Draw | Callable[[], Draw]) -> None:
         """Begin a task; what returns its draw is asked when something is drawn, which most tasks do not do."""

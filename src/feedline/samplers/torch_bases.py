@@ -19,7 +19,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from feedline._optional import when_imported
-from feedline.errors import FeedlineWarning, tell
+from feedline.errors import OptionWarning, tell
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.distributed import BatchIndices, Distributed
 from feedline.samplers.plain import RandomSampler, SequentialSampler, SubsetRandomSampler
@@ -53,5 +53,5 @@ def _add(torch_data: ModuleType) -> None:
             tell(
                 f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
                 f"both ({exc}). Frameworks will not recognise it. In that class name feedline's sampler first.",
-                FeedlineWarning,
+                OptionWarning,
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from feedline.errors import BadState, EpochIgnored, tell
+from feedline.errors import BadState, StateWarning, tell
 from feedline.order.order import Order
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
@@ -222,7 +222,7 @@ def _tell_ignored(told: int, epoch: int) -> None:
     tell(
         f"set_epoch({told}) was called, but the state that was loaded goes on in epoch {epoch}, and so does this "
         "iteration. The next one obeys set_epoch again.",
-        EpochIgnored,
+        StateWarning,
     )
 
 

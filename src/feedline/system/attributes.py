@@ -67,32 +67,6 @@ def held_by(value: Any) -> Iterator[Any]:
         yield part
 
 
-def attribute_of(value: Any, name: str) -> Any:
-    """Return what an object holds under a name, whatever its class has under it; None if it holds nothing.
-
-    Its attributes stay as quick to read as they were, unless the class has that name, too.
-
-    Example:
-        >>> class Point:
-        ...     y = 2
-        ...     def __init__(self):
-        ...         self.x = 1
-        >>> attribute_of(Point(), "x"), attribute_of(Point(), "y")
-        (1, None)
-    """
-    if of_class(type(value), name) is not None:
-        return next((held for found, held in attributes_of(value) if found == name), None)
-    try:
-        return object.__getattribute__(value, name)
-    except AttributeError:
-        return None
-
-
-def of_class(kind: type, name: str) -> Any:
-    """Return what a class or one of its bases has under a name, as it stands there; None if there is nothing."""
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-
-
 def _is_plain(kind: type) -> bool:
     """True if all that objects of a class hold are attributes in an array, or in a dictionary that was asked for."""
     if not kind.__flags__ & _IN_AN_ARRAY or any(name != "__dict__" for name, _ in _descriptors(kind)):

@@ -19,7 +19,7 @@ from feedline.datasets import ArrayDataset, ParquetDataset
 from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
-from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
+from feedline.errors import BadOption, PerformanceWarning, SourceError
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.values.records import NotARecord
@@ -287,7 +287,7 @@ def test_another_dataset_drops_what_is_on_disk(other: Any, tmp_path: Path) -> No
     old = CachedDataset(Numbers(), disk=tmp_path)
     go_through(old)
     cached = other(tmp_path)
-    with pytest.warns(CacheDropped, match="damaged, of another version, or of a dataset or transform"):
+    with pytest.warns(PerformanceWarning, match="damaged, of another version, or of a dataset or transform"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
     go_through(old)  # goes on with the file that it has open
@@ -315,12 +315,12 @@ def test_a_changed_file_behind_a_cache_is_noticed(tmp_path: Path) -> None:
     cached = CachedDataset(Lines(path), memory="1MB", disk=tmp_path / "cache")
     assert next(iter(feedline.Loader(cached, 3))) == ["a", "b", "c"]
     path.write_text("d\ne\nlonger\n")
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert next(iter(feedline.Loader(cached, 3))) == ["d", "e", "longer"]
     cached.close()
     path.write_text("f\ng\nh\n")
     again = CachedDataset(Lines(path), disk=tmp_path / "cache")
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert next(iter(feedline.Loader(again, 3))) == ["f", "g", "h"]
     again.close()
 
@@ -329,7 +329,7 @@ def test_a_changed_file_behind_a_cache_is_noticed(tmp_path: Path) -> None:
 def test_two_datasets_that_share_a_folder_by_mistake_stay_apart(start: str, tmp_path: Path) -> None:
     one, other = CachedDataset(Numbers(20), disk=tmp_path), CachedDataset(Numbers(20, shift=100), disk=tmp_path)
     assert one[0]["x"][0] == 0
-    with pytest.warns(CacheDropped, match="two datasets share"):
+    with pytest.warns(PerformanceWarning, match="two datasets share"):
         assert [other[index]["x"][0] for index in range(3)] == [100, 101, 102]
     loader = feedline.Loader(one, 5, workers=1, engine="process", start_method=start)
     for _ in range(2):
@@ -360,7 +360,7 @@ def test_a_damaged_head_drops_what_is_on_disk(tmp_path: Path) -> None:
     cached.close()
     (tmp_path / FILE).write_bytes(b"nonsense")
     again = CachedDataset(Numbers(), disk=tmp_path)
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         go_through(again)
     again.close()
 
@@ -370,7 +370,7 @@ def test_a_dataset_that_changes_between_epochs_drops_what_is_kept(tmp_path: Path
     loader = feedline.Loader(cached, 10, workers=2)
     assert [batch["x"][0, 0] for batch in loader] == [0, 10, 20, 30, 40, 50]
     cached.dataset.shift = 5
-    with pytest.warns(CacheDropped, match="has changed"):
+    with pytest.warns(PerformanceWarning, match="has changed"):
         assert [batch["x"][0, 0] for batch in loader] == [5, 15, 25, 35, 45, 55]
     assert [batch["x"][0, 0] for batch in loader] == [5, 15, 25, 35, 45, 55]
     assert cached.dataset.made == 120
@@ -384,7 +384,7 @@ def test_a_kept_worker_with_the_old_dataset_leaves_the_new_cache_alone(where: st
     loader = feedline.Loader(cached, 10, workers=2, persistent=True)
     list(loader)
     cached.dataset.shift = 5
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         list(loader)
     misses = cached.stats()["misses"]
     list(loader)
@@ -418,7 +418,7 @@ class Random:
 @pytest.mark.parametrize("source", ["rng", "numpy", "torch", "python"])
 def test_random_samples_are_not_frozen_by_accident(source: str) -> None:
     cached = CachedDataset(Random(source), memory="1MB")
-    with pytest.warns(NotCached, match="draws random numbers") as told:
+    with pytest.warns(PerformanceWarning, match="draws random numbers") as told:
         epochs = [[cached[index] for index in range(20)] for _ in range(2)]
     assert len(told) == 1
     assert not set(epochs[0]) & set(epochs[1])
@@ -428,7 +428,7 @@ def test_random_samples_are_not_frozen_by_accident(source: str) -> None:
 def test_random_samples_in_workers() -> None:
     cached = CachedDataset(Random("rng"), memory="1MB")
     loader = feedline.Loader(cached, 5, workers=2, engine="thread", seed=3)
-    with pytest.warns(NotCached):
+    with pytest.warns(PerformanceWarning):
         epochs = [np.concatenate(list(loader)).tolist() for _ in range(2)]
     assert not set(epochs[0]) & set(epochs[1])
     plain = feedline.Loader(Random("rng"), 5, seed=3)
@@ -479,7 +479,7 @@ class Killing(Numbers):
 def test_a_worker_that_is_killed_harms_nobody() -> None:
     cached = CachedDataset(Killing(), memory="1MB")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", feedline.errors.WorkerRestarted)
+        warnings.simplefilter("ignore", feedline.errors.WorkerWarning)
         for _ in range(2):
             go_through(cached, workers=3)
     assert cached.stats()["damaged"] == 0
@@ -574,7 +574,7 @@ def test_asynchronous_datasets(engine: EngineName, workers: int, tmp_path: Path)
 def test_asynchronous_samples_that_are_random() -> None:
     cached = CachedDataset(AsyncRandom(), memory="1MB")
     loader = feedline.Loader(cached, 10, seed=3, collate=list)
-    with pytest.warns(NotCached):
+    with pytest.warns(PerformanceWarning):
         epochs = [[sample for batch in loader for sample in batch] for _ in range(2)]
     assert cached.stats()["random"] == 60
     assert cached.stats()["memory_samples"] == 30
@@ -632,7 +632,7 @@ def test_other_files_in_the_folder_of_a_cache_stay(tmp_path: Path) -> None:
     cached.clear()
     cached.close()
     other = CachedDataset([3, 4], disk=tmp_path)
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert list(other) == [3, 4]
     other.close()
     assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -29,7 +29,7 @@ from feedline.datasets import (
     ParquetDataset,
     TarDataset,
 )
-from feedline.errors import CacheDropped
+from feedline.errors import PerformanceWarning
 from feedline.types import EngineName
 
 pytestmark = pytest.mark.sample(4)
@@ -135,11 +135,11 @@ def test_a_changed_file_is_noticed(write: Write, where: str, tmp_path: Path) -> 
     assert expected != before
     if where == "memory":
         cached.dataset = open_()
-        with pytest.warns(CacheDropped):
+        with pytest.warns(PerformanceWarning):
             cached.set_epoch(1)
     else:
         cached = CachedDataset(open_(), **options)
-        with pytest.warns(CacheDropped):
+        with pytest.warns(PerformanceWarning):
             assert values(cached) == expected
     assert values(cached) == expected
     cached.close()
@@ -167,7 +167,7 @@ def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) 
     assert list(loader) == [["0"] * COUNT]
     (tmp_path / "3.txt").write_text("7")
     later(tmp_path)
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert list(loader) == [["0"] * 3 + ["7"] + ["0"] * 2]
 
 
@@ -196,7 +196,7 @@ def test_workers_that_are_kept_go_over_to_the_new_cache(
             files(folder, value)
             for _ in range(value):
                 later(folder)
-            with pytest.warns(CacheDropped):
+            with pytest.warns(PerformanceWarning):
                 assert list(loader) == [[str(value)] * 2] * 3
         else:
             assert list(loader) == [["0"] * 2] * 3
@@ -217,7 +217,7 @@ def test_a_folder_that_was_removed_does_not_end_workers_that_are_kept(tmp_path: 
     assert list(loader) == [["0"] * 2] * 3
     files(folder, 1)
     later(folder)
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert list(loader) == [["1"] * 2] * 3
     assert list(loader) == [["1"] * 2] * 3
     assert cached.stats()["misses"] == 2 * COUNT

@@ -25,7 +25,7 @@ from feedline.datasets.parquet import table
 from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import unpacked_file
-from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
@@ -273,7 +273,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
-    with pytest.warns(RowGroupsReadAgain, match=r"a\.csv\.gz' is compressed.*cache="):
+    with pytest.warns(PerformanceWarning, match=r"a\.csv\.gz' is compressed.*cache="):
         list(map(dataset.__getitem__, RandomSampler(dataset, seed=1)))
     dataset.close()
 
@@ -391,5 +391,5 @@ def test_a_cache_around_it_notices_other_types(tmp_path: Path) -> None:
         return sample
 
     assert type(cached("int64")) is type(cached("int64")) is np.int64
-    with pytest.warns(CacheDropped):
+    with pytest.warns(PerformanceWarning):
         assert type(cached("float32")) is np.float32

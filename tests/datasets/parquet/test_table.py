@@ -8,7 +8,7 @@ import pytest
 
 from feedline.datasets import ParquetDataset
 from feedline.datasets.parquet import table as module
-from feedline.errors import RowGroupsReadAgain
+from feedline.errors import PerformanceWarning
 from feedline.samplers import BlockSampler, RandomSampler
 from tests.datasets.parquet.tables import table, write
 
@@ -29,7 +29,7 @@ def read_in_random_order(dataset: ParquetDataset) -> None:
 @pytest.mark.slow
 def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
-    with pytest.warns(RowGroupsReadAgain, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as told:
+    with pytest.warns(PerformanceWarning, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as told:
         read_in_random_order(dataset)
     assert len(told) == 1
 
@@ -39,7 +39,7 @@ def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, mon
     monkeypatch.setattr(module, "LATEST_S", 0.0)
     rows = table(COUNT)
     dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
-    with pytest.warns(RowGroupsReadAgain, match="cache="):
+    with pytest.warns(PerformanceWarning, match="cache="):
         read_in_random_order(dataset)
 
 

@@ -302,7 +302,7 @@ def test_a_state_of_a_feed_whose_server_knows_its_place_loses_nothing(every: int
 def test_a_worker_that_is_killed_loses_nothing_of_such_a_feed(every: int, tmp_path: Path) -> None:
     (tmp_path / "done").mkdir()
     loader = _folder_loader(tmp_path / "done", every, Killing(tmp_path / "flag", 30))
-    with pytest.warns(feedline.errors.WorkerRestarted):
+    with pytest.warns(feedline.errors.WorkerWarning):
         found = torch.cat(list(loader)).tolist()
     assert set(found) == set(range(60))
 
@@ -332,7 +332,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{number}\n" for number in range(40)))
     dataset = StreamDataset(GrowingFile(path), transform=Killing(tmp_path / "flag"), idle_s=0)
-    with pytest.warns(feedline.errors.WorkerRestarted):
+    with pytest.warns(feedline.errors.WorkerWarning):
         found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
     assert sorted(found) == list(range(40))
 

@@ -221,7 +221,7 @@ def test_raise_and_go_on_delivers_the_others(store: Store, engine: EngineName, w
 def test_a_worker_that_is_killed(store: Store, workers: int, on_error: Any, tmp_path: Path) -> None:
     times = 2 if isinstance(on_error, Retry) else ALWAYS
     loader = loader_of(store, Failing(tmp_path, times, kills=22), "process", workers, on_error=on_error)
-    with pytest.warns(feedline.errors.WorkerRestarted):
+    with pytest.warns(feedline.errors.WorkerWarning):
         found = consume(loader, store)
     assert set(found) == (set(range(COUNT)) if isinstance(on_error, Retry) else GOOD)
     assert set(range(COUNT)) - store.acknowledged() <= {39}

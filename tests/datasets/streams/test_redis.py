@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_loses_nothing(running: Server, stream: str, tmp
     running.add(stream, *range(60))
     feed = RedisStream(running.url, stream)
     dataset = StreamDataset(feed, transform=Killing(tmp_path / "flag"), idle_s=0.1)
-    with pytest.warns(feedline.errors.WorkerRestarted):
+    with pytest.warns(feedline.errors.WorkerWarning):
         found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
     assert set(found) == set(range(60))
     assert running.pending(stream) == 0

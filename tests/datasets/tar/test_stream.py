@@ -25,7 +25,7 @@ from feedline.datasets import TarDataset
 from feedline.datasets.tar import arrays, members
 from feedline.datasets.tar.shares import shares_of
 from feedline.datasets.tar.stream import ShuffleBuffer, TarPass
-from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
+from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerWarning
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 from tests.datasets.transforms import FailsOnce
@@ -432,7 +432,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
     expected = [[int(n) for n in batch] for batch in plain]
     deadly = stream(shards, shuffle=True, buffer=12, transform=KillsItsWorkerOnce(tmp_path / "killed", number))
     loader = feedline.Loader(deadly, 4, workers=2)
-    with pytest.warns(WorkerRestarted):
+    with pytest.warns(WorkerWarning):
         assert [[int(n) for n in batch] for batch in loader] == expected
     assert (tmp_path / "killed").exists()
 

@@ -15,7 +15,7 @@ import pytest
 from feedline.engines.ray import cluster
 from feedline.engines.ray.engine import RayEngine, _Worker
 from feedline.engines.ray.options import RayOptions
-from feedline.errors import BadOption, MissingExtra, WaitingForRay, WorkerStartError
+from feedline.errors import BadOption, MissingExtra, WorkerStartError, WorkerWarning
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(monkeypatch: 
         warnings.simplefilter("always")
         for _ in range(20):  # a training loop that waits does so twenty times a second
             assert engine.collect(0.0) == []
-    assert [each.category for each in told] == [WaitingForRay]
+    assert [each.category for each in told] == [WorkerWarning]
     assert asked == ["asked"]
 
 

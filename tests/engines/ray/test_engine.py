@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"),  # a busy machine starts processes slowly
 ]
 
 

@@ -75,4 +75,4 @@ def test_a_full_disk_is_an_error_at_once_and_no_death(where: str) -> None:
     lines = said("full", where)
     assert lines[-1].startswith("TransportError"), lines
     assert "is full, and so is the disk that Ray spills to (OutOfDiskError)" in lines[-1]
-    assert not [line for line in lines if line.startswith("WorkerRestarted")]
+    assert not [line for line in lines if line.startswith("WorkerWarning")]

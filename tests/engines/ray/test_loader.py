@@ -22,14 +22,14 @@ from feedline.datasets import RayRows
 from feedline.engines.ray import cluster as cluster_module
 from feedline.engines.ray import engine as engine_module
 from feedline.engines.ray.store import Store
-from feedline.errors import NotPicklable, WaitingForRay, WorkerRestarted, WorkerStartError
+from feedline.errors import NotPicklable, WorkerStartError, WorkerWarning
 from tests.holding import Hold, Whereabouts
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(300),
     pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore::feedline.errors.WaitingForRay"),  # a busy machine starts processes slowly
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"),  # a busy machine starts processes slowly
 ]
 
 
@@ -147,7 +147,7 @@ def test_batches_can_be_kept_and_changed_and_lie_in_the_object_store() -> None:
 
 def test_workers_that_die_or_hang_change_nothing(tmp_path: Any) -> None:
     options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 20, "restarts": 4, "shuffle": False}
-    with pytest.warns(WorkerRestarted) as told:
+    with pytest.warns(WorkerWarning) as told:
         found = batches_of(Doomed(str(tmp_path)), **options)
     assert_same(found, batches_of(num_workers=0, shuffle=False))
     assert any("Ray actor" in str(warning.message) for warning in told)
@@ -205,7 +205,7 @@ def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
     engine = RayOptions(num_cpus=99, start_timeout_s=2)
     with (
-        pytest.warns(WaitingForRay, match="no node of the cluster has that"),
+        pytest.warns(WorkerWarning, match="no node of the cluster has that"),
         pytest.raises(WorkerStartError, match="within 2 s"),
     ):
         batches_of(num_workers=1, engine=engine)
@@ -234,7 +234,7 @@ def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[
 
 
 def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
-    with pytest.warns(WorkerRestarted):
+    with pytest.warns(WorkerWarning):
         go_through_two("mortal", killed_at=(2, 6, 9))
 
 

@@ -33,7 +33,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(10)]
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(10)]
 
 
 FATAL = {

@@ -20,7 +20,7 @@ from feedline import Loader
 from feedline.core import prefetch
 from feedline.engines import abilities
 from feedline.engines.processes import ProcessEngine
-from feedline.errors import WorkerRestarted
+from feedline.errors import WorkerWarning
 from feedline.testing import Gate
 from feedline.types import Task
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
@@ -41,7 +41,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(5)]
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def clean(kind: str, batch_size: int | None = 4, count: int = COUNT, epochs: int
 def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11, 30}, way=way, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True)
-    with pytest.warns(WorkerRestarted, match=re.escape(WAYS[way][1])):
+    with pytest.warns(WorkerWarning, match=re.escape(WAYS[way][1])):
         batches = batches_of(loader)
     assert [batches] == clean(loader_kind)
     assert loader.stats()["restarted_workers"] == 2
@@ -98,9 +98,9 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
     loader = make(loader_kind, Deadly(12, {6}, once=Once(tmp_path)), workers=1)
     batches = iter(loader)
     [pid] = pids_of(batches)
-    with pytest.warns(WorkerRestarted) as caught:
+    with pytest.warns(WorkerWarning) as caught:
         list(batches)
-    [warning] = [one for one in caught if one.category is WorkerRestarted]
+    [warning] = [one for one in caught if one.category is WorkerWarning]
     text = str(warning.message)
     for part in (f"pid(s) {pid}", "worker 0", "SIGKILL", "batch 1", "4, 5, 6, 7", "restart 1 of 32"):
         assert part in text
@@ -111,7 +111,7 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
 def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, tmp_path: Path) -> None:
     """Its tasks say how many samples, or which step: neither is a sample."""
     stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
-    with pytest.warns(WorkerRestarted) as caught:
+    with pytest.warns(WorkerWarning) as caught:
         list(Loader(stream, 4, workers=1, shard=shard))
     text = " ".join(str(one.message) for one in caught)
     assert "(samples" not in text
@@ -136,7 +136,7 @@ def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path)
             outcomes = outcomes_of(loader)
         raised = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         batches = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
-        assert [type(exc) for exc in raised] == [WorkerRestarted] * 4
+        assert [type(exc) for exc in raised] == [WorkerWarning] * 4
         assert [int(sample[0]) for batch in batches for sample in batch] == list(range(COUNT))
         loader.close()
 

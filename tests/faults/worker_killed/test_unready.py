@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from feedline.errors import WorkerDied, WorkerRestarted
+from feedline.errors import WorkerDied, WorkerWarning
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
@@ -21,7 +21,7 @@ from tests.faults.loaders import (
     the_other_of_both,
 )
 
-pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted"), pytest.mark.sample(5)]
+pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
 
 
 class Init:
@@ -41,7 +41,7 @@ class Init:
 def test_an_init_that_works_at_the_second_start(loader_kind: str, engine: str, tmp_path: Path) -> None:
     init = Init(Once(tmp_path), 1)
     loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=init)
-    with pytest.warns(WorkerRestarted, match="finds no disk"):
+    with pytest.warns(WorkerWarning, match="finds no disk"):
         assert list(itertools.chain(*batches_of(loader))) == list(range(20))
     assert loader.stats()["restarted_workers"] == 1
 
@@ -107,7 +107,7 @@ class Killed:
 
 @pytest.mark.slow
 @the_other_of_both
-@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 def test_signals_that_hit_workers_as_they_start_end_nothing_while_restarts_are_left(
     loader_kind: str, tmp_path: Path
 ) -> None:

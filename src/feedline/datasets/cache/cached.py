@@ -17,7 +17,7 @@ from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, dec
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
-from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, tell
 from feedline.system.process import lock_of_process
 from feedline.values.sizes import byte_count
 
@@ -146,7 +146,7 @@ class CachedDataset(Source, EpochAware, Derived):
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
                 "each its own.",
-                CacheDropped,
+                PerformanceWarning,
             )
         self._disk = sample_store.write_store(place, self._disk_limit)
         self._disk.open(head)
@@ -166,7 +166,7 @@ class CachedDataset(Source, EpochAware, Derived):
                     "The dataset inside of a CachedDataset has changed, so that the samples that were kept are "
                     "dropped. If it changes whenever it is read (a counter, an open file), give it a method "
                     "fingerprint() that returns a string of what its samples depend on.",
-                    CacheDropped,
+                    PerformanceWarning,
                 )
                 self.clear()
             else:
@@ -284,7 +284,7 @@ class CachedDataset(Source, EpochAware, Derived):
                     f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "
                     "the random part as CachedDataset(..., transform=), which is applied to what comes out of the "
                     "cache; or freeze_random=True, if each sample is to keep what it drew first.",
-                    NotCached,
+                    PerformanceWarning,
                 )
             return samples
         kept = []

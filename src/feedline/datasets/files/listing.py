@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.errors import FeedlineWarning, SourceError, tell
+from feedline.errors import DataWarning, SourceError, tell
 from feedline.sharing.packed import Packed
 
 _THREADS = 16
@@ -117,7 +117,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
         tell(
             f"{len(again)} directories in {root} are reached by links although they are listed already, such as "
             f"{again[0][0]!r}, which is {again[0][1]!r}. Their files come once, by the way without the link.",
-            FeedlineWarning,
+            DataWarning,
         )
     return sorted(kept, key=lambda directory: (directory.path.partition("/")[0], directory.path))
 

@@ -19,7 +19,7 @@ import numpy as np
 from feedline.datasets.cache_file import check_own, refuse_foreign, write_whole
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
-from feedline.errors import CorruptSource, FeedlineWarning, tell
+from feedline.errors import CorruptSource, PerformanceWarning, tell
 from feedline.failures import words
 
 # Any, throughout: pyarrow has no types to check against.
@@ -214,7 +214,7 @@ class Unpacked:
                 f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
                 "decodes them for itself, again and again. Give cache= a folder that can be written to, with room "
                 "for all of the columns as they are in memory.",
-                FeedlineWarning,
+                PerformanceWarning,
             )
             return False
         return True

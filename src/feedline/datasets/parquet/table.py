@@ -33,7 +33,7 @@ from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
+from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, tell
 from feedline.failures import words
 from feedline.values.sizes import byte_count
 
@@ -81,7 +81,7 @@ class Waste:
             f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
             f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
             f"asked for in random order. {advice}",
-            RowGroupsReadAgain,
+            PerformanceWarning,
         )
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.remote.blob import Blob
-from feedline.errors import BadOption, FeedlineWarning, tell
+from feedline.errors import BadOption, PerformanceWarning, tell
 from feedline.values.shown import identity_of
 from feedline.values.sizes import bytes_text
 
@@ -115,7 +115,7 @@ class DiskCache:
             tell(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
                 "room, or give shard_cache= a folder that can be written to.",
-                FeedlineWarning,
+                PerformanceWarning,
             )
 
     def _counted(self, mark: int) -> int:

@@ -36,7 +36,7 @@ from feedline.engines.ray import cluster
 from feedline.engines.ray.options import RayOptions
 from feedline.engines.ray.store import Store
 from feedline.engines.ray.worker import Place, RayWorker, machine_id, pack_spec
-from feedline.errors import NotPicklable, TransportError, WaitingForRay, WorkerStartError, tell
+from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, tell
 from feedline.failures import words
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 
@@ -352,7 +352,7 @@ class RayEngine(WorkerEngine):
                 why = cluster.shortage(self._ray, self._options)
                 tell(
                     f"Worker {one.number} waits since {waits_s:.0f} s to be started by Ray. {why} It goes on waiting.",
-                    WaitingForRay,
+                    WorkerWarning,
                 )
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
-"""What is told of a sample, or a batch, that has failed: which one it is, and what to do if that is known."""
+"""Notes on an exception: which sample it is about, in which stage and worker, and what to do if that is known."""
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from feedline import fetch
 from feedline.collate import fields
 from feedline.collate.misfit import date_in, misfit_of
 from feedline.datasets.arrays import is_arrays
@@ -16,12 +13,10 @@ from feedline.failures import told_indices, words
 from feedline.fetch.origins import told_origin
 from feedline.types import DatasetKind, WorkerSpec
 
-_FETCHERS = os.path.dirname(fetch.__file__)
-
 
 # Any: a dataset and its indices are of any type.
 def notes_on(
-    exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None
+    exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None, samples: Any = None
 ) -> Iterator[str]:
     """Yield what to add to an exception.
 
@@ -32,18 +27,19 @@ def notes_on(
         dataset: as this worker has it.
         spec: what this worker works by.
         worker: which it is; None in the training process itself.
+        samples: those that the default collate function has failed on.
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
         yield f"While samples {told_indices(index)} were made a batch {where}."
-        yield from _notes_on_misfit(exc, index, dataset, spec)
+        yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
         yield f"About one of the samples {told_indices(index)} {where}."
     else:
         origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
-    if isinstance(exc, TypeError) and "datetime" in str(exc):
-        yield from _notes_on_dates(exc)
+    if isinstance(exc, TypeError) and "datetime" in str(exc) and samples:
+        yield from _notes_on_dates(samples[0])
     if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
         yield (
             "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
@@ -52,17 +48,14 @@ def notes_on(
         )
 
 
-def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, spec: WorkerSpec) -> Iterator[str]:
+def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: Any) -> Iterator[str]:
     """Say which sample does not fit into its batch, if that is why the default collate function has failed."""
-    samples = _samples_in(exc)
-    if samples and isinstance(indices, list) and len(samples) == 1 < len(indices):
-        samples = list(samples[0])  # they were asked for together
     try:
-        misfit = misfit_of(samples) if samples and spec.framework.is_default_collate(spec.collate) else None
+        misfit = misfit_of(samples) if samples else None
     except Exception as looked:  # torch's nested tensors raise whoever asks for their shape: the first error counts
         yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
         return
-    if samples is None or misfit is None:
+    if misfit is None:
         return
     place, told = misfit
     if not isinstance(exc, CollateError):  # which says it by itself
@@ -72,26 +65,12 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, spec: Worke
         yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
 
 
-def _notes_on_dates(exc: BaseException) -> Iterator[str]:
+def _notes_on_dates(sample: Any) -> Iterator[str]:
     """Name the field of dates that torch's collate function has refused."""
-    frames = (frame.f_locals.get("batch") for frame, _ in traceback.walk_tb(exc.__traceback__))
-    batch = next((batch for batch in frames if isinstance(batch, list) and batch), None)
-    path = None if batch is None else date_in(batch[0])
+    path = date_in(sample)
     if path is not None:
         yield (
             f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Make a number or a "
             "string of it in the dataset or its transform=, leave it out with fields=, read it from CSV with types= "
             "as 'string', or take feedline.Loader, whose batches hold datetime64 arrays."
         )
-
-
-def _samples_in(exc: BaseException) -> list[Any] | None:
-    """Return the samples that a collate function was called with, from the frame of the fetcher that has called it."""
-    trace = exc.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_code.co_filename.startswith(_FETCHERS) and isinstance(frame.f_locals.get("samples"), list):
-            samples: list[Any] = frame.f_locals["samples"]
-            return samples
-        trace = trace.tb_next
-    return None
