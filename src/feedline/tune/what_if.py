@@ -274,7 +274,8 @@ def _some(column: _Column, most: int) -> _Column:
         return column
     length = max(1, most // _STRETCHES)
     starts = np.linspace(0, len(column) - length, max(1, most // length)).astype(np.int64)
-    return column[(starts[:, None] + np.arange(length)).ravel()]
+    found: _Column = column[(starts[:, None] + np.arange(length)).ravel()]
+    return found
 
 
 def _start(first: NDArray[np.int64], window: int) -> int:

@@ -132,7 +132,7 @@ def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_no
 @pytest.mark.parametrize("computing", [0.1, 1.0])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
-    facts = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
+    facts: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
     waiting = run({"fetch": 20.0}, **facts, room={"cores": 4}, settings={"cores": 4})
     (finding,) = find(waiting)
     assert finding.name == "too-few-workers"
