@@ -200,6 +200,15 @@ def test_what_cannot_be_known_is_said() -> None:
     assert "lock" in predict(threads, Changes(workers=2)).assumptions[0]
 
 
+def test_a_batch_of_days_is_cut() -> None:
+    recording = regular(workers=2)
+    recording.settings["moves"] = True
+    recording.rows["began"][50] -= 10**15
+    prediction = predict(recording)
+    assert "more than 1,000 times as long as most" in prediction.assumptions[0]
+    assert prediction.predicted.busy_s == pytest.approx(0.04 * 11, rel=0.1), "one in a hundred takes 40 s"
+
+
 # -- several settings -------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,10 @@ _LEAST, _MOST = 500, 4000
 GRID_BATCHES = 500
 """Batches that are gone through for each setting of a grid, so that a grid takes a few seconds: a batch takes 0.1 to
 0.2 ms, and a grid has 13 to 29 settings."""
+_LONGEST, _LONGEST_NS = 1000, 100_000_000
+"""How many times the usual time a batch may take in a prediction, or how long if that is more. The core looks for other
+work several times in a usual batch's time, for as long as a batch is late: a damaged recording would keep it busy for
+ever."""
 _STRETCHES = 10
 """Parts of a long run that its batches are taken from: one part alone may be slower or faster than the rest."""
 _MOST_WORKERS = 1024
@@ -246,7 +250,10 @@ class _Recorded:
         batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
         if self.cores is not None and self.workers:
             batches /= contention(_at_work(rows), self.cores, self.computing)
-        self.batches = _some(batches, most)
+        longest = max(_LONGEST * float(np.median(batches)), _LONGEST_NS)
+        self.is_cut = float(batches.max()) > longest
+        """True if batches took longer than is gone through."""
+        self.batches = np.minimum(_some(batches, most), longest)
         """How long a worker takes for each batch, in order, if no other worker needs its core. What other programs held
         up stays in."""
 
@@ -473,6 +480,8 @@ def _assumptions(recorded: _Recorded, workers: int, *, is_given: bool) -> Iterat
                 f"Workers are taken to {share}: the recording does not hold their CPU time. If they wait for storage, "
                 "give a smaller share (--computing 0.2), or record the run again."
             )
+    if recorded.is_cut:
+        yield f"Batches that took more than {_LONGEST:,} times as long as most count as that long."
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and float(np.median(recorded.batches)) < _SHORT_NS:
