@@ -2,14 +2,17 @@
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from feedline.errors import BadOption, BadRecording
 from feedline.observe.batch_rows import COLUMNS, Row, columns_of, row, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.report import page_of
 from feedline.tune.diagnosis import diagnose_recording
+from feedline.tune.what_if import predict
 
 MS = 1_000_000
 BEGUN = 10**15
@@ -73,8 +76,10 @@ def recording_of(
 
 
 def everything_of(path: Path) -> str:
-    """Do all that `feedline report` does with a file; returns the figures of the run."""
+    """Do all that `feedline report` does with a file, for one setting; returns the figures of the run."""
     recording = Recording.load(path)
     page_of(recording, [str(finding) for finding in diagnose_recording(recording)])
+    with suppress(BadOption, BadRecording):  # nothing can be predicted: the page says why
+        predict(recording, batches=10)
     json.dumps(recording.chrome_trace(), default=str)
     return str(recording.stats())

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.observe.worker_model import Load
-from feedline.tune.search import GAIN, INLINE, STALL, Choice, Limits, Rate, Setting, search
+from feedline.observe.worker_model import LEAST_GAIN, Load
+from feedline.tune.search import INLINE, STALL, Choice, Limits, Rate, Setting, search
 
 ROOM = Limits(16, 1000, "that is all there is")
 BATCH = 32
@@ -66,7 +66,7 @@ def test_the_limit_is_a_reason() -> None:
 
 def test_threads_win_only_if_they_need_fewer_or_make_more() -> None:
     assert chosen(scaling(10, until=4)).setting.engine == "process"
-    assert chosen(scaling(10, until=4, threads=1 + GAIN / 2)).setting.engine == "process"
+    assert chosen(scaling(10, until=4, threads=(1 + LEAST_GAIN) / 2)).setting.engine == "process"
     assert chosen(scaling(10, until=4, threads=1.5)).setting == Setting("thread", 4)
     assert chosen(scaling(10, threads=2), step_s=1 / 79).setting == Setting("thread", 4)
 
@@ -151,4 +151,4 @@ def test_never_more_workers_than_needed(gains: list[float], needed: float, limit
         assert choice.setting.workers == min(enough)
     else:
         fastest = max(rate.samples_per_s for rate in choice.tried.values())
-        assert choice.tried[choice.setting].samples_per_s * (1 + GAIN) >= fastest
+        assert choice.tried[choice.setting].samples_per_s * LEAST_GAIN >= fastest

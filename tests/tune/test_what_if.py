@@ -200,6 +200,15 @@ def test_what_cannot_be_known_is_said() -> None:
     assert "lock" in predict(threads, Changes(workers=2)).assumptions[0]
 
 
+def test_a_batch_of_days_is_cut() -> None:
+    recording = regular(workers=2)
+    recording.settings["moves"] = True
+    recording.rows["began"][50] -= 10**15
+    prediction = predict(recording)
+    assert "more than 1,000 times as long as most" in prediction.assumptions[0]
+    assert prediction.predicted.busy_s == pytest.approx(0.04 * 11, rel=0.1), "one in a hundred takes 40 s"
+
+
 # -- several settings -------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +216,7 @@ def test_what_cannot_be_known_is_said() -> None:
 def test_the_best_has_no_more_workers_than_it_takes() -> None:
     predictions = grid(regular(workers=2, batch_ms=40, step_ms=11))
     assert {one.workers for one in predictions} == {0, 1, 2, 4, 8}
-    assert {one.prefetch for one in predictions} == {2, 4, 8}
+    assert {(one.prefetch, one.in_order) for one in predictions} == {(2, True), (8, True), (2, False)}
     chosen = best(predictions)
     assert (chosen.workers, chosen.prefetch) == (4, 2)
 
@@ -221,7 +230,29 @@ def test_batches_of_no_time_are_best_made_without_workers() -> None:
 def test_the_grid_has_the_recorded_setting() -> None:
     recording = regular(workers=3)
     recording.settings["prefetch"] = 5
-    assert (3, 5) in {(one.workers, one.prefetch) for one in grid(recording)}
+    (found,) = [one for one in grid(recording) if one.is_recorded]
+    assert (found.workers, found.prefetch, found.in_order) == (3, 5, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_best_keeps_the_order_of_the_run(in_order: bool) -> None:
+    recording = recording_of(400, workers=4, slow=0.05)
+    recording.settings["in_order"] = in_order
+    assert best(grid(recording)).in_order is in_order
+
+
+def test_few_batches_stand_for_a_long_run() -> None:
+    """The last half of the run is twice as slow as the first."""
+    fast, slow = (regular(batches=500, batch_ms=batch_ms, step_ms=1) for batch_ms in (20, 40))
+    for name in ("given", "began", "finished", "came", "asked", "got"):
+        slow.rows[name] += fast.rows["got"][-1]
+    slow.rows["ordinal"] += 500
+    slow.rows["first"][:] = 0
+    fast.rows = {name: np.concatenate([column, slow.rows[name]]) for name, column in fast.rows.items()}
+    few = predict(fast, batches=100)
+    assert few.predicted.batches_per_s == pytest.approx(1000 / 30, rel=0.02)
+    assert few.predicted.batches == 100
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

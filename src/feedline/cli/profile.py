@@ -25,6 +25,7 @@ from typing import Any
 import torch.utils.data.dataloader
 
 import feedline
+from feedline.cli.report import page_text
 from feedline.cli.script import Script
 from feedline.errors import BadOption, FeedlineError
 from feedline.failures import words
@@ -36,8 +37,6 @@ from feedline.observe.period import Period
 from feedline.observe.stats import aligned, shown
 from feedline.ranks import share_if_known
 from feedline.recorder import Recorder
-from feedline.report import page_of
-from feedline.tune.diagnosis import diagnose_recording
 from feedline.values.shown import percent, printable
 
 NOTHING_ITERATED = 4
@@ -196,7 +195,7 @@ class _Recorded:
         suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
         recording.save(file)
-        page.write_text(page_of(recording, [str(one) for one in diagnose_recording(recording)]), "utf-8")
+        page.write_text(page_text(recording), "utf-8")
         result.paths = [str(file), str(page)]
         return result
 

@@ -72,13 +72,14 @@ def _share(period: Period, cause: str) -> float:
 
 def _grid(predictions: list[Prediction], chosen: Prediction) -> str:
     """Return a line for each setting, and mark the best."""
-    table = [["workers", "prefetch", "samples/s", "waited", "workers busy", ""]]
+    table = [["workers", "prefetch", "in order", "samples/s", "waited", "workers busy", ""]]
     for one in predictions:
         busy = one.predicted.worker_utilisation
         table.append(
             [
                 f"{one.workers}",
                 f"{one.prefetch}" if one.workers else "",
+                ("yes" if one.in_order else "no") if one.workers else "",
                 f"{one.predicted.samples_per_s:,.0f}",
                 percent(one.predicted.stall, 1),
                 percent(sum(busy) / len(busy), 1) if busy else "",

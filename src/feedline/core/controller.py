@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from feedline.observe.worker_model import Load
+from feedline.observe.worker_model import LEAST_GAIN, Load
 from feedline.values.shown import counted, percent
 
 _WAITS = 0.05
@@ -27,9 +27,8 @@ _HARDLY_WAITS = 0.02
 _BUSY = 0.6
 """Share of their time that workers are busy below which more of them would not help. A guess."""
 
-_LEAST_GAIN = 0.05
 _LEAST_PART = 0.2
-"""What more workers must gain to be kept, and which part of what was hoped for to go on adding. Guesses."""
+"""Which part of what was hoped for more workers must gain to go on adding. A guess."""
 
 _SPARE = 1.25
 """How much more work than on average the workers must be able to do: batches do not take equally long. A guess."""
@@ -185,7 +184,7 @@ class Controller:
     def _has_failed(self, seen: Measurement, count: int, rate: float) -> bool:
         """True if workers that were added did not help; no more are added if they helped little."""
         gain, hoped = seen.rate / rate - 1, self.count / count - 1
-        has_failed = gain < _LEAST_GAIN and seen.stall > _WAITS
+        has_failed = 1 + gain < LEAST_GAIN and seen.stall > _WAITS
         if not has_failed and gain < hoped * _LEAST_PART:
             self._ceiling = self.count
         return has_failed

@@ -8,8 +8,9 @@ A training loop that makes its batches itself hands nothing over. So with n work
 - the cores: as many batches as there is CPU time for;
 - the training loop: one batch per step and hand-over.
 
-The verdict, the findings, `num_workers="auto"` and the search of `feedline tune` use this formula. `feedline what-if`
-goes through recorded times batch by batch instead, with the same cost of a hand-over where none was recorded.
+The verdict and the findings advise what this formula says. `num_workers="auto"` and `feedline tune` measure, and take
+their bounds from it. `feedline what-if` and the page of `feedline report` go through recorded times batch by batch,
+with the same cost of a hand-over where none was recorded.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from feedline.observe.attribution import CAUSES, causes_of
 from feedline.observe.batch_rows import DURATIONS, MOMENTS
 from feedline.observe.recording import Recording
-from feedline.observe.worker_model import HANDOVER_S
 
-SCRIPTS = ("data.js", "drawing.js", "timeline.js", "whatif.js", "main.js")
+SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
 """In the order in which the page runs them."""
 _COUNTS = ("epoch", "ordinal", "worker", "samples", "behind", "held")
 _MOST_ROWS = 100_000
@@ -30,18 +29,21 @@ _SHARES = ("cpu", "gpu")
 """Figures of the machine from 0 to 1; the page has them in thousandths."""
 
 
-def page_of(recording: Recording, advice: Sequence[str] = ()) -> str:
+# Any: what JSON has.
+def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None) -> str:
     """Return the page.
 
     Args:
         recording: what is shown.
         advice: what to change, a sentence each, the most rewarding first.
+        predicted: what other settings would do: `grid`, the one without workers first; `best`, the place of the best
+            in it; and `notes`, which may be alone. None to leave that section out.
     """
     assets = resources.files(__package__) / "assets"
     parts = {
         "STYLE": (assets / "page.css").read_text("utf-8"),
         "SCRIPT": "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS),
-        "DATA": packed(contents(recording, advice)),
+        "DATA": packed(contents(recording, advice, predicted)),
     }
     page = (assets / "page.html").read_text("utf-8")
     for name, text in parts.items():
@@ -50,7 +52,9 @@ def page_of(recording: Recording, advice: Sequence[str] = ()) -> str:
 
 
 # Any: what JSON has.
-def contents(recording: Recording, advice: Sequence[str] = ()) -> dict[str, Any]:
+def contents(
+    recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return what the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
     log = list(recording.log)
@@ -67,8 +71,7 @@ def contents(recording: Recording, advice: Sequence[str] = ()) -> dict[str, Any]
         "environment": dict(recording.environment),
         "rows": _rows(recording),
         "system": {name: _differences(column) for name, column in _system(recording).items()},
-        "computing": stats.total.computing,
-        "handover_us": HANDOVER_S * 1e6,
+        "predicted": predicted,
         "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
         "faults": list(recording.faults),
         "log": log,

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from feedline.observe.worker_model import LEAST_GAIN
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -37,7 +39,7 @@ class Finding:
     @property
     def has_gain(self) -> bool:
         """True if it gains so much that it is worth a word."""
-        return (self.gain or 1.0) >= SHOWN_GAIN
+        return (self.gain or 1.0) >= LEAST_GAIN
 
     def __str__(self) -> str:
         gain = f"Gain: {self.gain:.1f}x." if self.has_gain else ""
@@ -65,8 +67,6 @@ class Findings(list[Finding]):
 NOTHING = "Nothing that ought to be changed was found."
 NOT_SURE = "not-sure"
 """The name of the finding that says what could not be decided on a busy machine."""
-SHOWN_GAIN = 1.05
-"""Less is not shown."""
 
 
 def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[Finding]:

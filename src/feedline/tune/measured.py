@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from feedline.observe.worker_model import HANDOVER_S
 from feedline.ranks import local_rank_count
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 
@@ -335,6 +336,11 @@ class Room:
     """Of worker processes, by default."""
     local_ranks: int = 1
 
+    @property
+    def rank_cores(self) -> int:
+        """Cores that each rank has."""
+        return max(1, self.cores // self.local_ranks)
+
 
 def room_now() -> Room:
     """Return what the system grants this process."""
@@ -349,10 +355,6 @@ def room_now() -> Room:
     )
 
 
-GUESSED_HANDOVER_S = 1e-4
-"""What a batch needs beside being put together and written, where there is no time to measure it."""
-
-
 @dataclass
 class Measured:
     """All of it. What is None was not reached."""
@@ -364,7 +366,7 @@ class Measured:
     batch: Batch | None = None
     threads: Threads | None = None
     loader: LoaderFacts | None = None
-    handover_s: float = GUESSED_HANDOVER_S
+    handover_s: float = HANDOVER_S
     """What a batch is taken to need beside being put together and written, where `carry_s` was not measured."""
     carry_s: float | None = None
     """What a loader of the same engine needs for the batch once its samples are made, all together: measured in one

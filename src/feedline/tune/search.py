@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from feedline.observe.worker_model import Load
+from feedline.observe.worker_model import LEAST_GAIN, Load
 from feedline.tune.finding import seconds_text
 from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
-GAIN = 0.05
-"""More workers that gain less than this are not worth it."""
 STALL = 0.01
 """The share of its time that a training loop may wait."""
 DEPTH = 2
@@ -156,7 +154,7 @@ class _Search:
             most = min(most, self._fewest().workers - 1)  # of the other engine: with as many, that one is taken
         workers, before = 1, 0.0
         while workers <= most and (rate := self._rate(Setting(engine, workers))) is not None:
-            has_gained = rate.samples_per_s >= before * (1 + GAIN)
+            has_gained = rate.samples_per_s >= before * LEAST_GAIN
             if not has_gained or (self._step_s and rate.keeps_up) or workers == most:
                 return
             before, workers = rate.samples_per_s, min(2 * workers, most)
@@ -164,7 +162,7 @@ class _Search:
     def _is_enough(self, rate: Rate) -> bool:
         if self._step_s and any(other.keeps_up for other in self._tried.values()):
             return rate.keeps_up
-        return rate.samples_per_s * (1 + GAIN) >= self._best
+        return rate.samples_per_s * LEAST_GAIN >= self._best
 
     @property
     def _best(self) -> float:
@@ -197,7 +195,7 @@ class _Search:
             if is_done or chosen.workers * depth > self._limits.batches:
                 break
             found = self._rate(more)
-            if found is None or found.samples_per_s < rate.samples_per_s * (1 + GAIN):
+            if found is None or found.samples_per_s < rate.samples_per_s * LEAST_GAIN:
                 break
             chosen = more
         return chosen

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from feedline.observe.batch_rows import Totals, columns_of, row, settle_order
 from feedline.observe.period import Period, period_of
 from feedline.observe.recording import Recording
 from feedline.observe.verdict import cores_of, load_of, moves_of
-from feedline.observe.worker_model import HANDOVER_S
+from feedline.observe.worker_model import HANDOVER_S, LEAST_GAIN
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario, contention
 from feedline.simulation.world import World
@@ -33,11 +33,18 @@ _FEW = 10
 """Batches that a recording must have at least, besides those of the start. A guess."""
 _LEAST, _MOST = 500, 4000
 """Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
+GRID_BATCHES = 500
+"""Batches that are gone through for each setting of a grid, so that a grid takes a few seconds: a batch takes 0.1 to
+0.2 ms, and a grid has 13 to 29 settings."""
+_LONGEST, _LONGEST_NS = 1000, 100_000_000
+"""How many times the usual time a batch may take in a prediction, or how long if that is more. The core looks for other
+work several times in a usual batch's time, for as long as a batch is late: a damaged recording would keep it busy for
+ever."""
+_STRETCHES = 10
+"""Parts of a long run that its batches are taken from: one part alone may be slower or faster than the rest."""
 _MOST_WORKERS = 1024
 _HANDOVER_NS = round(HANDOVER_S * 1e9)
 _SHORT_NS = 1_000_000
-_AS_GOOD = 0.98
-"""A setting with such a share of the highest rate is as good: fewer workers are then better. A guess."""
 _STAGES = ("fetch", "transform", "collate", "write")
 
 
@@ -90,6 +97,15 @@ class Prediction:
     recorded: Period
     assumptions: tuple[str, ...] = ()
     """Sentences: what the prediction rests on, where that can be wrong."""
+    is_recorded: bool = False
+    """True if workers, prefetch and order are those of the recorded run."""
+
+    @property
+    def delivery(self) -> str:
+        """How batches come from workers, in words; nothing without workers."""
+        if not self.workers:
+            return ""
+        return f"prefetch {self.prefetch}" + ("" if self.in_order else ", any order")
 
     # Any: what JSON has.
     def as_dict(self) -> dict[str, Any]:
@@ -104,11 +120,16 @@ class Prediction:
         }
 
 
-def predict(recording: Recording, changes: Changes | None = None) -> Prediction:
+def predict(recording: Recording, changes: Changes | None = None, *, batches: int = _MOST) -> Prediction:
     """Predict what a recorded run would be like with changes.
 
     Faults, memory budgets and batches that the program keeps are left out. What it costs to send batches between
     processes is a guess if the recorded run had no workers.
+
+    Args:
+        recording: of the run.
+        changes: what is different; None for nothing.
+        batches: how many are gone through at most. Of a longer run they are parts from all over it.
 
     Raises:
         BadOption: a stage is to change that the recording does not know, or steps that took no time.
@@ -132,27 +153,35 @@ def predict(recording: Recording, changes: Changes | None = None) -> Prediction:
         (2, True)
     """
     changes = Changes() if changes is None else changes
-    return _predict(_Recorded(recording, changes), changes)
+    return _predict(_Recorded(recording, changes, batches), changes)
 
 
 def grid(recording: Recording, changes: Changes | None = None) -> list[Prediction]:
-    """Predict a run for no worker, 1, 2, 4 and so on, with several numbers of batches that each prefetches.
+    """Predict a run for no worker, 1, 2, 4 and so on, with several prefetches, and with batches as they come.
+
+    The first prediction is the one without workers. The recorded setting is among them.
 
     Raises:
         BadOption, BadRecording: as `predict` does.
     """
     changes = Changes() if changes is None else changes
-    recorded = _Recorded(recording, changes)
+    recorded = _Recorded(recording, changes, GRID_BATCHES)
     most = min(64, max(2 * recorded.workers, recorded.cores or 0, 8))
     workers = sorted({recorded.workers, *(1 << power for power in range(7) if 1 << power <= most)} - {0})
-    prefetches = sorted({recorded.prefetch, 2, 4, 8})
+    deliveries = [(prefetch, True) for prefetch in sorted({recorded.prefetch, 2, 8})] + [(recorded.prefetch, False)]
     chosen = [replace(changes, workers=0)]
-    chosen += [replace(changes, workers=count, prefetch=prefetch) for count in workers for prefetch in prefetches]
+    chosen += [
+        replace(changes, workers=count, prefetch=prefetch, in_order=in_order)
+        for count in workers
+        for prefetch, in_order in deliveries
+    ]
     return [_predict(recorded, one) for one in chosen]
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
     """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest.
+
+    Predictions with another order than that of the first are left out: training may depend on the order.
 
     Where making a batch takes no longer than handing it over, that is the one without workers, if it is there: what the
     training process spends on taking batches over, workers cannot have.
@@ -161,8 +190,9 @@ def best(predictions: Sequence[Prediction]) -> Prediction:
     loads = [replace(load_of(one.recorded), make_s=one.predicted.make_s) for one in alone]
     if any(load.is_cheap for load in loads):
         return alone[0]
-    enough = _AS_GOOD * max(one.predicted.samples_per_s for one in predictions)
-    as_good = [one for one in predictions if one.predicted.samples_per_s >= enough]
+    usual = [one for one in predictions if one.in_order == predictions[0].in_order]
+    enough = max(one.predicted.samples_per_s for one in usual) / LEAST_GAIN
+    as_good = [one for one in usual if one.predicted.samples_per_s >= enough]
     return min(as_good, key=lambda one: (one.workers, one.prefetch))
 
 
@@ -172,9 +202,11 @@ class _Recorded:
     Args:
         recording: of the run.
         changes: what is different, of which it looks at times only.
+        most: how many batches are gone through.
     """
 
-    def __init__(self, recording: Recording, changes: Changes) -> None:
+    def __init__(self, recording: Recording, changes: Changes, most: int) -> None:
+        self.most = most
         settings = recording.settings
         self.engine = str(settings.get("engine", ""))
         self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
@@ -184,7 +216,7 @@ class _Recorded:
         self.cores: int | None = cores_of(settings) or None
         numbers, self.period = self._steady(recording)
         steps = recording.rows["body"][numbers]
-        self.steps = _changed_steps(steps[steps >= 0], changes)
+        self.steps = _some(_changed_steps(steps[steps >= 0], changes), most)
         numbers = numbers[recording.rows["finished"][numbers] != 0]
         if len(numbers) < _FEW:
             raise BadRecording(
@@ -200,20 +232,25 @@ class _Recorded:
             self.between = _HANDOVER_NS
         order = np.lexsort((rows["ordinal"], rows["epoch"]))
         rows = {name: column[order] for name, column in rows.items()}
-        self.samples = rows["samples"]
+        self.samples = _some(rows["samples"], most)
         self.comes_in_messages = int(rows["bytes"].max()) <= SMALL_BYTES
-        self.stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
+        stages, more = _changed_stages(rows, _named(recording, numbers[order]), changes)
+        self.stages = {name: _some(spent, most) for name, spent in stages.items()}
         measured = _computing(rows)
         self.was_timed = measured is not None
         """True if the workers' CPU time was recorded."""
         given = measured if changes.computing is None else changes.computing
         self.computing = 1.0 if given is None else min(1.0, given)
         """The share of a batch's time in which its worker computes."""
-        self.batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
+        batches = np.maximum(rows["finished"] - rows["began"] + more, 1.0)
+        if self.cores is not None and self.workers:
+            batches /= contention(_at_work(rows), self.cores, self.computing)
+        longest = max(_LONGEST * float(np.median(batches)), _LONGEST_NS)
+        self.is_cut = float(batches.max()) > longest
+        """True if batches took longer than is gone through."""
+        self.batches = np.minimum(_some(batches, most), longest)
         """How long a worker takes for each batch, in order, if no other worker needs its core. What other programs held
         up stays in."""
-        if self.cores is not None and self.workers:
-            self.batches /= contention(_at_work(rows), self.cores, self.computing)
 
     def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
         """Return which rows are not of the start of an epoch, and their figures."""
@@ -228,6 +265,19 @@ class _Recorded:
                 total.merge(totals)
                 found.append(np.arange(begin, end))
         return np.concatenate(found), period_of(total, self.workers)
+
+
+_Column = TypeVar("_Column", NDArray[np.int64], NDArray[np.float64])
+
+
+def _some(column: _Column, most: int) -> _Column:
+    """Return no more than so many values: of more, those of parts from all over the run."""
+    if len(column) <= most:
+        return column
+    length = max(1, most // _STRETCHES)
+    starts = np.linspace(0, len(column) - length, max(1, most // length)).astype(np.int64)
+    found: _Column = column[(starts[:, None] + np.arange(length)).ravel()]
+    return found
 
 
 def _start(first: NDArray[np.int64], window: int) -> int:
@@ -324,8 +374,8 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     workers = recorded.workers if changes.workers is None else changes.workers
     prefetch = recorded.prefetch if changes.prefetch is None else changes.prefetch
     in_order = recorded.in_order if changes.in_order is None else changes.in_order
-    count = min(max(len(recorded.samples), _LEAST), _MOST)
-    warm = max(1, min(workers * prefetch, _MOST))
+    count = max(len(recorded.samples), min(_LEAST, recorded.most))
+    warm = max(1, min(workers * prefetch, recorded.most))
     if workers:
         scenario = Scenario(
             samples=warm + count,
@@ -347,7 +397,16 @@ def _predict(recorded: _Recorded, changes: Changes) -> Prediction:
     totals = Totals(int(columns["got"][warm - 1]))
     totals.fold({name: column[warm:] for name, column in columns.items()}, in_order=in_order)
     assumptions = tuple(_assumptions(recorded, workers, is_given=changes.computing is not None))
-    return Prediction(workers, prefetch, in_order, period_of(totals, workers), recorded.period, assumptions)
+    is_delivered_alike = not workers or (prefetch, in_order) == (recorded.prefetch, recorded.in_order)
+    return Prediction(
+        workers,
+        prefetch,
+        in_order,
+        period_of(totals, workers),
+        recorded.period,
+        assumptions,
+        is_recorded=workers == recorded.workers and is_delivered_alike,
+    )
 
 
 _Times = list[tuple[int, int, int, int, int, int, int]]
@@ -416,6 +475,8 @@ def _assumptions(recorded: _Recorded, workers: int, *, is_given: bool) -> Iterat
                 f"Workers are taken to {share}: the recording does not hold their CPU time. If they wait for storage, "
                 "give a smaller share (--computing 0.2), or record the run again."
             )
+    if recorded.is_cut:
+        yield f"Batches that took more than {_LONGEST:,} times as long as most count as that long."
     if recorded.engine == "thread" and workers > recorded.workers:
         yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
     if workers and float(np.median(recorded.batches)) < _SHORT_NS:

@@ -126,3 +126,14 @@ def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_no
     assert finding.name == name
     assert fix in str(finding.fix)
     assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)
+
+
+@pytest.mark.parametrize("body_s", [0.1, 1e-5])
+@pytest.mark.parametrize("computing", [0.1, 1.0])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
+    facts: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
+    waiting = run({"fetch": 20.0}, **facts, room={"cores": 4}, settings={"cores": 4})
+    (finding,) = find(waiting)
+    assert finding.name == "too-few-workers"
+    assert str(finding.fix).removesuffix(".") in waiting.stats.verdict

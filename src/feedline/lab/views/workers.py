@@ -20,7 +20,7 @@ from feedline.lab.controls import Choice, Number, Switch, Values
 from feedline.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say
 from feedline.lab.view import Actions, View, loader_code
 from feedline.observe.recording import Recording
-from feedline.tune.what_if import Changes, predict
+from feedline.tune.what_if import grid
 
 _SECONDS = 1.6
 """About how long one loader may run."""
@@ -193,15 +193,19 @@ def _slots(runs: dict[str, list[Made]]) -> Event:
 
 
 def _curve(recording: Recording, values: Values, rate: float) -> Event:
-    """Predict other numbers of workers from what was recorded: the real core in virtual time."""
-    counts = [0, 1, 2, 3, 4, 6, 8]
-    predicted = [predict(recording, Changes(workers=count)).predicted.samples_per_s for count in counts]
+    """Predict other settings from what was recorded: the real core in virtual time."""
+    alone, *others = grid(recording)
+    predicted: dict[str, tuple[list[float], list[float]]] = {}
+    for one in others:
+        counts, rates = predicted.setdefault(one.delivery, ([0], [alone.predicted.samples_per_s]))
+        counts.append(one.workers)
+        rates.append(one.predicted.samples_per_s)
     return lines(
         "curve",
         "Throughput by number of workers: this run, and what the real core in virtual time predicts from it",
         "workers",
         "samples/s",
-        {"predicted": (counts, predicted), "this run": ([values["workers"]], [rate])},
+        {**predicted, "this run": ([values["workers"]], [rate])},
     )
 
 

@@ -63,6 +63,35 @@ function details(data) {
   add("Environment", pairs(data.environment));
 }
 
+// What other settings would do: simulated before the page was written. Returns what draws the plot; null for none.
+function predictions({ predicted }) {
+  if (!predicted) return null;
+  const { grid, best, notes } = predicted, place = (id) => document.getElementById(id);
+  place("predicted-section").hidden = false;
+  place("simulated").append(notes.join(" "));
+  if (!grid) return null;
+  const shown = ({ workers, delivery, samples_per_s: rate, stall }) =>
+    `${workers || "no"} worker${workers === 1 ? "" : "s"}${delivery && ", "}${delivery}: ${whole(rate)} samples/s, training would wait ${percent(stall)} of the time.`;
+  place("best").textContent = `Best: ${shown(grid[best])}`;
+  const [alone, ...others] = grid, columns = [...new Set(others.map(({ delivery }) => delivery))];
+  const counts = [...new Set(others.map(({ workers }) => workers))];
+  const row = (workers) => columns.map((name) => others.find((one) => one.workers === workers && one.delivery === name));
+  const rows = [[alone], ...counts.map(row)];
+  const cell = (one) => (one ? `${whole(one.samples_per_s)} (${percent(one.stall).replace(" ", "\u00a0")})` : "");
+  const made = table(["workers", ...columns], rows.map((found) => [String(found[0].workers), ...columns.map((_, column) => cell(found[column]))]));
+  made.querySelectorAll("tbody tr").forEach((line, number) => rows[number].forEach((one, column) => {
+    line.cells[column + 1].classList.toggle("best", one === grid[best]);
+    line.cells[column + 1].classList.toggle("recorded", one.is_recorded);
+  }));
+  place("grid").append(made);
+  place("grid").hidden = false;
+  const series = columns.map((name, column) => ({
+    name, shade: ["accent", "collate", "order", "transform"][column], x: [0, ...counts],
+    y: [alone.samples_per_s, ...rows.slice(1).map((found) => found[column].samples_per_s)],
+  }));
+  return () => lines(place("predicted"), series, whole, (count) => (Number.isInteger(count) ? String(count) : ""));
+}
+
 function legend() {
   const names = ["compute", ...CAUSES];
   document.getElementById("legend").append(...names.map((name) =>
@@ -102,9 +131,9 @@ async function main() {
     drawers.push(() => lines(document.getElementById("rate"), [{ name: "samples/s", shade: "accent", x, y: rate }], whole));
     const zooms = { in: () => timeline.zoom(0.5), out: () => timeline.zoom(2), all: () => timeline.show(timeline.begin, timeline.end), stall: () => timeline.nextStall() };
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", zooms[button.dataset.zoom]);
-    window.whatif = new WhatIf(document.getElementById("whatif"), data);
   }
   drawers.push(...[
+    predictions(data),
     machine(data.system, "load", [["cpu", "processors", "accent"], ["gpu", "GPU", "device"]], (value) => percent(value / 1000)),
     machine(data.system, "memory", [["memory", "whole machine", "accent"], ["worker_memory", "workers", "collate"], ["gpu_memory", "GPU", "device"]], bytes),
   ].filter((drawer) => drawer));

@@ -9,14 +9,13 @@ from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
 from feedline.observe.stats import Stats
 from feedline.observe.verdict import FEW, SLIGHT, load_of, moves_of
+from feedline.observe.worker_model import LEAST_GAIN, Load
 from feedline.tune.diseases.loading import bridging_stragglers, open_files, prefetch_memory
-from feedline.tune.finding import Finding, seconds_text
+from feedline.tune.finding import Finding, gain_of, seconds_text
 from feedline.tune.measured import LoaderFacts, Room
 from feedline.values.shown import counted
 from feedline.values.sizes import bytes_text
 
-_WORTH = 1.05
-"""Smaller gains are not reported."""
 _OTHER_GAIN = 1.25
 """If a part of the work can be saved and that gains so much, more workers are not the first thing."""
 _PART = 0.3
@@ -63,9 +62,9 @@ class Run:
         )
 
     @property
-    def cores(self) -> int:
-        """Cores that this rank has."""
-        return max(1, self.room.cores // self.room.local_ranks)
+    def load(self) -> Load:
+        """What a batch costs, on the cores that this rank has."""
+        return load_of(self.period, self.room.rank_cores)
 
     def share(self, *causes: str) -> float:
         """Return for which share of the time training waited because of these."""
@@ -82,17 +81,16 @@ class Run:
 
     def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
         """Return how many times as many batches come with so many workers, and so much less work for each batch."""
-        period, count = self.period, self.loader.workers if workers is None else workers
-        load = load_of(period, self.cores)
+        period, load = self.period, self.load
         make_s = max(load.make_s - saved_s, 1e-9)
         own_s = period.waits.get("slot", 0.0) / period.batches
         then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
         now_s = (period.seconds - self.start_s) / period.batches
-        return round(min(now_s * then.rate(count), 100.0), 2)
+        return gain_of(now_s, now_s - 1 / then.rate(self.loader.workers if workers is None else workers))
 
     def gain_without(self, cause: str) -> float:
         """Return how many times as many batches come if training does not wait because of this."""
-        return round(1 / max(1 - self.share(cause), 0.01), 2)
+        return gain_of(1.0, self.share(cause))
 
 
 def find(run: Run) -> list[Finding]:
@@ -154,7 +152,7 @@ def _restarted(run: Run) -> Iterator[Finding]:
     if loader.is_persistent or loader.engine != "process" or run.stats.last_epoch is None:
         return
     gain = run.gain_without("start")
-    if gain >= _WORTH:
+    if gain >= LEAST_GAIN:
         yield Finding(
             "workers-restarted",
             f"Each epoch starts {counted(loader.workers, 'worker')} anew.",
@@ -243,7 +241,7 @@ def _part(run: Run, stage: str) -> float:
 def _collating(run: Run, each: float) -> Iterator[Finding]:
     collate_s, copy_s = _part(run, "collate"), each / _COPIED_PER_S
     gain = run.gain(saved_s=collate_s - copy_s)
-    if collate_s > _COPIES * copy_s and gain >= _WORTH:
+    if collate_s > _COPIES * copy_s and gain >= LEAST_GAIN:
         yield Finding(
             "slow-collate",
             f"Putting a batch together takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
@@ -259,7 +257,7 @@ def _collating(run: Run, each: float) -> Iterator[Finding]:
 def _writing(run: Run) -> Iterator[Finding]:
     write_s = _part(run, "write")
     gain = run.gain(saved_s=write_s)
-    if write_s and gain >= _WORTH:
+    if write_s and gain >= LEAST_GAIN:
         yield Finding(
             "serialisation",
             f"Sending a batch takes {write_s / run.period.busy_s:.0%} of a worker's time.",
@@ -274,7 +272,7 @@ def _writing(run: Run) -> Iterator[Finding]:
 def _stragglers(run: Run) -> Iterator[Finding]:
     fetch, share = run.period.stages.get("fetch", Spread()), run.share("order")
     gain = min(run.gain(), run.gain_without("order"))  # where all workers are busy anyway, another order gains nothing
-    if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < _WORTH:
+    if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < LEAST_GAIN:
         return
     slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
     fix, code = bridging_stragglers(moves=run.loader.moves)
@@ -291,49 +289,47 @@ def _stragglers(run: Run) -> Iterator[Finding]:
 
 
 def _too_many(run: Run) -> Iterator[Finding]:
-    workers, needed, busy = run.loader.workers, load_of(run.period).needed, run.period.worker_utilisation
-    if workers >= _TOO_MANY * needed and workers - needed > 1:
+    workers, fewest, busy = run.loader.workers, run.load.fewest(), run.period.worker_utilisation
+    if workers >= _TOO_MANY * fewest and workers - fewest > 1:
         yield Finding(
             "too-many-workers",
-            f"{workers} workers are more than the {needed} that are needed.",
-            f"Use {needed}.",
-            f"DataLoader(dataset, num_workers={needed})",
+            f"{workers} workers are more than the {fewest} that are needed.",
+            f"Use {fewest}.",
+            f"DataLoader(dataset, num_workers={fewest})",
             evidence=f"Data was ready {1 - run.stall:.1%} of the time, and each worker made batches for "
             f"{sum(busy) / len(busy):.0%} of it",
         )
 
 
 def _too_few(run: Run) -> Iterator[Finding]:
-    workers, period = run.loader.workers, run.period
-    load = load_of(period, run.cores)
-    needed = load.needed if load.step_s > 0.01 * load.make_s else run.cores  # where no number removes the wait
-    if load.is_cheap or needed <= workers:
+    workers, period, load = run.loader.workers, run.period, run.load
+    if load.is_cheap or load.needed <= workers:
         return
     if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
-    computing, most = period.computing, load.most
+    computing, cores = period.computing, run.room.rank_cores
     parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
     evidence = (
         f"A batch takes {seconds_text(period.busy_s)} to be made{parts}, and training is at one for "
-        f"{seconds_text(period.body.mean)}; there are {run.cores} cores (affinity, control group and ranks counted)"
+        f"{seconds_text(period.body.mean)}; there are {cores} cores (affinity, control group and ranks counted)"
     )
     problem = f"Training waits {run.stall:.0%} of the time, with {counted(workers, 'worker')}"
-    if workers >= most:
+    fewest = load.fewest()
+    if fewest <= workers:
         yield Finding(
             "slow-samples",
-            f"{problem} on {counted(run.cores, 'core')}.",
+            f"{problem} on {counted(cores, 'core')}.",
             "Make samples cheaper: the doctor tries the dataset and says what takes long.",
             "feedline doctor module:dataset",
             gain=run.gain(saved_s=period.make_s),
             evidence=evidence,
         )
         return
-    count = min(needed, most)
     yield Finding(
         "too-few-workers",
         f"{problem}.",
-        f"Use {counted(count, 'worker')}.",
-        f"DataLoader(dataset, num_workers={count})",
-        gain=run.gain(workers=count),
+        f"Use {counted(fewest, 'worker')}.",
+        f"DataLoader(dataset, num_workers={fewest})",
+        gain=run.gain(workers=fewest),
         evidence=evidence,
     )
