@@ -269,6 +269,12 @@ def test_an_interrupt_at_many_moments(kind: str, engine: str, persistent: str, s
 
 GOES_ON = """
 import gc, threading, warnings
+
+def send_again(dropped):
+    # Python drops an interrupt in the first moment of a finalizer, before any line of ours. Users press Ctrl-C again.
+    threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+
+sys.unraisablehook = send_again
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
 warnings.simplefilter("ignore", feedline.errors.PerformanceWarning)
 loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])

@@ -300,7 +300,8 @@ def _packed(code: str, images: Any) -> Any:
     from feedline.cli.main import main
 
     folder, out = Path("images"), Path("small.tar")
-    (folder / "class").mkdir(parents=True, exist_ok=True)  # cured twice in a test
+    out.unlink(missing_ok=True)  # the second time in a test
+    (folder / "class").mkdir(parents=True, exist_ok=True)
     (folder / "class" / "0.jpg").write_bytes(images.data)
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(code.replace("SOURCE", str(folder)).replace("OUT.tar", str(out)).split()[1:]) == 0
