@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import feedline
-from feedline.bench import workloads
-from feedline.observe.observer import Observer
+from feedline.insight.observer import Observer
+from feedline.tools.bench import workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 _WARM_UP = 100

@@ -6,7 +6,7 @@ Held still: batches of one sample; the training loop does nothing with them. All
 
 How to read it: batches per second with each number of workers, the median of the rounds. `loop` is the CPU time of the
 training process per batch, `worker` what all workers compute beyond the batch itself, in microseconds: the two sides of
-a hand-over (`feedline.observe.worker_model.HANDOVER_S`). Below that, what the verdict says with each number of workers,
+a hand-over (`feedline.insight.worker_model.HANDOVER_S`). Below that, what the verdict says with each number of workers,
 and what `num_workers="auto"` has chosen. The advice is safe if no number of workers that it names is slower than what
 there was.
 

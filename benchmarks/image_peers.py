@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.bench import harness, jpegs, rows
 from feedline.errors import BadOption
+from feedline.tools.bench import harness, jpegs, rows
 
 AHEAD = 2
 """Batches that are made ahead for each worker, as torch's loader has it by default."""

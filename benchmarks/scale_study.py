@@ -40,12 +40,12 @@ from typing import Any
 
 import numpy as np
 
-from feedline.bench.chart import Line, Panel, Point, draw
 from feedline.samplers import RandomSampler
 from feedline.schedulers import LeastLoaded
 from feedline.simulation import LawBroken, Scenario, World
 from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED
+from feedline.tools.bench.chart import Line, Panel, Point, draw
 from feedline.types import IndexBlock, Share
 
 SAMPLES = 10**12

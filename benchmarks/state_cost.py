@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
+from feedline.tools.bench import harness, rows
 
 PEER = "torchdata"
 COLUMNS = (

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
 from feedline.faults import Policy, Retry
+from feedline.tools.bench import harness, rows
 
 MODES: dict[str, dict[str, Any]] = {  # Any: the loader's arguments
     "nothing": {"restarts": 0},

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags
-from feedline.bench import harness, rows, workloads
+from feedline.tools.bench import harness, rows, workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags, image_peers, workloads
-from feedline.bench import harness, jpegs, rows
+from feedline.tools.bench import harness, jpegs, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
 

@@ -37,7 +37,7 @@ import torch.optim.lr_scheduler
 import torch.utils.data  # noqa: F401
 
 from benchmarks import flags, program, workloads
-from feedline.bench import harness, rows
+from feedline.tools.bench import harness, rows
 
 COLUMNS = tuple(
     rows.Column(figure, title, with_range=True, better="lower")

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
+from feedline.tools.bench import harness, rows
 
 COLUMNS = (
     rows.RATE,

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
 from feedline.datasets import ParquetDataset
+from feedline.tools.bench import harness, rows
 
 FORMS = ("arrays", "map", "vector", "stream")
 FEATURES = [f"x{number}" for number in range(16)]

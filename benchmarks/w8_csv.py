@@ -28,8 +28,8 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
 from feedline.datasets import CSVDataset
+from feedline.tools.bench import harness, rows
 
 AGAINST = ("pandas", "csv")
 NUMBERS = 16

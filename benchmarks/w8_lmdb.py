@@ -30,9 +30,9 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
 from feedline.datasets import LMDBDataset
-from feedline.values import records
+from feedline.tools.bench import harness, rows
+from feedline.types import records
 
 SHAPE = (3, 64, 64)
 

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
 from feedline.datasets import ParquetDataset
+from feedline.tools.bench import harness, rows
 
 AGAINST = ("pyarrow", "datasets", "same object")
 FITS = ("all", "quarter", "unpacked")

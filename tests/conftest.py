@@ -26,7 +26,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-from feedline.transport import forks
+from feedline.memory import forks
 from tests import parallel, program_server
 from tests.browsing import browser, shared_window, window  # noqa: F401  # fixtures
 from tests.sampling import sample

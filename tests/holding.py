@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from feedline.core.machine import Machine
+from feedline.delivery.machine.machine import Machine
 from feedline.schedulers import plain
 
 _CHANCES = 20

@@ -76,7 +76,7 @@ def test_too_many_open_files_names_the_limit_and_the_occasion() -> None:
 
 def test_a_warning_points_to_the_line_outside_of_feedline_that_led_to_it() -> None:
     with pytest.warns(errors.StateWarning, match="what happened") as told:
-        errors.tell("what happened", errors.StateWarning)
+        errors.warn_user("what happened", errors.StateWarning)
     assert [warning.filename for warning in told] == [__file__]
 
 

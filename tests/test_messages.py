@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from feedline import errors, failures
+from feedline import errors
+from feedline.system import failures
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "feedline"
-RAISED = {*errors.__all__, "NotARecord", "tell"} - {"TooManyOpenFiles"}  # which makes a sentence of what it is given
+RAISED = {*errors.__all__, "NotARecord", "warn_user"} - {"TooManyOpenFiles"}  # which makes a sentence itself
 Part = str | ast.expr
 
 

@@ -21,10 +21,10 @@ from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDatas
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
-from feedline.observe.recording import Recording
-from feedline.observe.stats import Stats
+from feedline.insight.recording import Recording
+from feedline.insight.stats import Stats
 from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
-from feedline.tune.finding import Finding, Findings
+from feedline.tools.tune.finding import Finding, Findings
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type

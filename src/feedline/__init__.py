@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline import abc, collate, datasets, errors, faults, images, samplers, testing
     from feedline.datasets.split import split
-    from feedline.engines.ray.options import RayOptions
+    from feedline.delivery.state.ranks import merge_states
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
+    from feedline.loader.recorder import record
     from feedline.loader.torch import DataLoader, DataLoader2
-    from feedline.packing.pack import pack
-    from feedline.precomputation import precompute
+    from feedline.memory.sharing.share import share
     from feedline.randomness.scope import rng
     from feedline.randomness.stages import stage
-    from feedline.recorder import record
-    from feedline.sharing.share import share
-    from feedline.state.ranks import merge_states
-    from feedline.tune.diagnosis import doctor
+    from feedline.tools.packing.pack import pack
+    from feedline.tools.packing.precomputation import precompute
+    from feedline.tools.tune.diagnosis import doctor
+    from feedline.workers.ray.options import RayOptions
 
 __all__ = [
     "DataLoader",
@@ -54,22 +54,22 @@ _PLACES = {
     "DataLoader": "feedline.loader.torch",
     "DataLoader2": "feedline.loader.torch",
     "Loader": "feedline.loader.loader",
-    "RayOptions": "feedline.engines.ray.options",
+    "RayOptions": "feedline.workers.ray.options",
     "abc": "feedline.abc",
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
-    "doctor": "feedline.tune.diagnosis",
+    "doctor": "feedline.tools.tune.diagnosis",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
     "images": "feedline.images",
     "install": "feedline.loader.install",
-    "merge_states": "feedline.state.ranks",
-    "pack": "feedline.packing.pack",
-    "precompute": "feedline.precomputation",
-    "record": "feedline.recorder",
+    "merge_states": "feedline.delivery.state.ranks",
+    "pack": "feedline.tools.packing.pack",
+    "precompute": "feedline.tools.packing.precomputation",
+    "record": "feedline.loader.recorder",
     "rng": "feedline.randomness.scope",
     "samplers": "feedline.samplers",
-    "share": "feedline.sharing.share",
+    "share": "feedline.memory.sharing.share",
     "split": "feedline.datasets.split",
     "stage": "feedline.randomness.stages",
     "testing": "feedline.testing",
@@ -85,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if place is None:
         raise AttributeError(f"module 'feedline' has no attribute {name!r}")
     if name in _NEED_TORCH:
-        from feedline._optional import require
+        from feedline.system.optional import require
 
         require("torch", extra="torch", purpose=f"feedline.{name}")
     module = importlib.import_module(place)

@@ -258,7 +258,7 @@ class OptionWarning(FeedlineWarning):
 PACKAGE = str(Path(__file__).parent)
 
 
-def tell(message: str, category: type[Warning]) -> None:
+def warn_user(message: str, category: type[Warning]) -> None:
     """Warn, and point to the line of the user's program that led here, however deep inside feedline that is."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):

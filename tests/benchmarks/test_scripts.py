@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("rich")
 
-from feedline.bench.harness import Side
 from feedline.errors import BadOption
+from feedline.tools.bench.harness import Side
 
 pytestmark = pytest.mark.sample(6)
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pytest
 
 from feedline.abc import Engine
-from feedline.engines.processes import ProcessEngine
-from feedline.engines.threads import ThreadEngine
 from feedline.errors import WorkerDied
+from feedline.memory.arena import Arena
 from feedline.testing import EngineContract
-from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task
-from tests.engines.processes.test_engine import ProcessContract
+from feedline.workers.processes import ProcessEngine
+from feedline.workers.threads import ThreadEngine
+from tests.workers.processes.test_engine import ProcessContract
 
 
 class Broken(ThreadEngine):

@@ -24,7 +24,7 @@ import feedline
 from feedline.datasets import open_dataset
 from feedline.datasets.opening import format_by_name, recognise
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.packing.inspection import inspect
+from feedline.tools.packing.inspection import inspect
 
 COUNT = 3
 

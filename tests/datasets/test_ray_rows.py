@@ -1,4 +1,4 @@
-"""Rows of Ray Data, with something in its place: tests/engines/ray/test_loader.py has the real one."""
+"""Rows of Ray Data, with something in its place: tests/workers/ray/test_loader.py has the real one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Plan:
 
 
 Listener = Callable[[Summary], None]
-"""Told after every round what there is so far."""
+"""TaskNotes after every round what there is so far."""
 
 
 def soak(plan: Plan, listener: Listener) -> Summary:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.engines import abilities
+from feedline.workers import abilities
 from tests.drill.digests import Digest, digest_of, samples_of
 from tests.drill.loaders import build_dataset, build_loader, sample_of
 from tests.drill.outcome import Outcome

@@ -201,7 +201,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 
 class Reader(Iterator[Any]):
-    """Reads every so-manieth sample."""
+    """Reads every n-th sample."""
 
     def __init__(self, samples: Any, first: int, step: int) -> None:
         self.samples = samples

@@ -18,7 +18,7 @@ from tests.mappings import Mapping, of_feedline
 pytestmark = pytest.mark.sample(7)
 
 
-class Told:
+class TaskNotes:
     """Sample i is the process that makes it, and what this process has mapped then."""
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ def test_no_memory_for_batches_is_dumped(engine: str) -> None:
     if engine not in ("inline", "thread"):
         options.update(engine="process", start_method=engine)
     before = of_feedline(os.getpid())
-    loader = Loader(Told(), 4, collate=Remembering(), **options)
+    loader = Loader(TaskNotes(), 4, collate=Remembering(), **options)
     mapped: set[Mapping] = set()
     for samples, _ in loader:
         mapped.update(*(sample["mapped"] for sample in samples))
@@ -71,8 +71,8 @@ def test_the_memory_of_a_cache_is_not_dumped() -> None:
 
 CRASH = """
 import resource
-import feedline.transport.sparse
-feedline.transport.sparse._LARGEST_MAPPING = 2 << 30  # what a failure of this test may cost, instead of 256 GB
+import feedline.memory.sparse
+feedline.memory.sparse._LARGEST_MAPPING = 2 << 30  # what a failure of this test may cost, instead of 256 GB
 resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
 os.chdir(sys.argv[3])
 

@@ -107,8 +107,8 @@ def test_more_than_a_thousand_descriptors_are_no_trouble() -> None:
 
 
 def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.transport.sparse._LARGEST_MAPPING", 1 << 20)
-    monkeypatch.setattr("feedline.transport.sparse._SMALLEST_SLOT", 4096)
+    monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 1 << 20)
+    monkeypatch.setattr("feedline.memory.sparse._SMALLEST_SLOT", 4096)
 
 
 class Tensors(Dataset[Any]):

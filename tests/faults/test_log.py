@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
-from feedline.indices import index_key
+from feedline.types.indices import index_key
 
 pytestmark = pytest.mark.sample(5)
 

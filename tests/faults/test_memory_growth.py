@@ -37,8 +37,8 @@ ROOM = 24 * MIB
 @pytest.fixture(autouse=True)
 def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after every answer, not once a second."""
-    monkeypatch.setattr("feedline.driver.memory_watch._EVERY_S", 0.0)
-    monkeypatch.setattr("feedline.driver.memory_watch._MOST_SHARE", float("inf"))
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._EVERY_S", 0.0)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._MOST_SHARE", float("inf"))
 
 
 class Leaking(Augmented):
@@ -166,8 +166,8 @@ def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
 @pytest.mark.slow
 @the_other_of_both
 def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
-    monkeypatch.setattr("feedline.driver.memory_watch._SETTLED_AFTER", 2)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1)
     batches = iter(loader)
     [pid] = pids_of(batches)
@@ -184,8 +184,8 @@ def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkey
 @pytest.mark.slow
 @one_of_both
 def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
-    monkeypatch.setattr("feedline.driver.memory_watch._SETTLED_AFTER", 2)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
+    monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1, seed=3)
     batches = iter(loader)
     delivered: list[Any] = []

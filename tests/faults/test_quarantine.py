@@ -7,9 +7,9 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from feedline.abc.faults import Failure, Fault
 from feedline.faults.log import Quarantine
-from feedline.indices import index_key
-from feedline.verdicts import Failure, Fault
+from feedline.types.indices import index_key
 
 
 def fault(index: object) -> Fault:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sample(7)
 
 LARGE_BATCHES = """
 import os.path
-from feedline.engines import abilities
+from feedline.workers import abilities
 if sys.argv[1] == "portable":
     abilities.can_share_arenas = lambda: False
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 from feedline import DataLoader, Loader
-from feedline.engines import abilities
 from feedline.types import EngineName
+from feedline.workers import abilities
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(7)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset
 
-from feedline.driver.batches import WorkerBatches
-from feedline.driver.exclusive import Entrance
-from feedline.driver.resources import Resources
+from feedline.delivery.driver.batches import WorkerBatches
+from feedline.delivery.driver.caller_lock import CallerLock
+from feedline.delivery.driver.resources import Resources
+from feedline.delivery.state.epochs import Epochs
 from feedline.errors import ReentrantCall
 from feedline.loader.iteration import Iteration
 from feedline.loader.parts import LoaderParts
-from feedline.state.epochs import Epochs
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
@@ -189,7 +189,7 @@ def test_close_waits_for_nobody_who_is_in_the_users_code_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sampler that blocks: the thread that is in it gives everything back when it returns."""
-    monkeypatch.setattr("feedline.driver.exclusive._PATIENCE_S", 0.05)
+    monkeypatch.setattr("feedline.delivery.driver.caller_lock._PATIENCE_S", 0.05)
     blocked, free = threading.Event(), threading.Event()
 
     def sampler() -> Iterator[int]:
@@ -253,7 +253,7 @@ class Interruption:
 
     def iterate(self) -> Any:
         """Return `iter(loader)`."""
-        original, enter = getattr(*self.step), Entrance.enter
+        original, enter = getattr(*self.step), CallerLock.enter
 
         def interrupted(*arguments: Any, **options: Any) -> Any:
             if not self.after:
@@ -263,14 +263,14 @@ class Interruption:
                 self._close_elsewhere()
             return result
 
-        def noted_enter(entrance: Entrance, *arguments: Any) -> bool:
+        def noted_enter(caller_lock: CallerLock, *arguments: Any) -> bool:
             if threading.current_thread() is self.closer:
                 self._goes_on.set()
-            return enter(entrance, *arguments)
+            return enter(caller_lock, *arguments)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(*self.step, interrupted)
-            patch.setattr(Entrance, "enter", noted_enter)
+            patch.setattr(CallerLock, "enter", noted_enter)
             return iter(self.loader)
 
     def _close_elsewhere(self) -> None:

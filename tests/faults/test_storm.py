@@ -331,7 +331,7 @@ def test_a_generator_that_was_interrupted_is_not_taken_for_one_that_has_ended(al
 
 
 def interrupted_at(batches: Iterator[Any], place: int, *events: str) -> bool:
-    """Ask for a batch, and interrupt that at the so-manieth place where a signal may come; False if there are fewer.
+    """Ask for a batch, and interrupt that at the n-th place where a signal may come; False if there are fewer.
 
     These are where functions begin and, in Python 3.10, where they return and where an exception is caught.
     """

@@ -292,7 +292,7 @@ def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: 
 )
 def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
     """It is found like one that kills, and what becomes of it the policy says."""
-    monkeypatch.setattr("feedline.core.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 8), 2, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
         if policy == "raise":
@@ -313,7 +313,7 @@ def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("feedline.core.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         policy = Policy({WorkerTimeout: "skip"})
         loader = make("Loader", Held(gate, 8), 1, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
@@ -324,7 +324,7 @@ def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path,
 
 @one_of_both
 def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("feedline.core.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
         batches = iter(loader)

@@ -16,8 +16,8 @@ from feedline.abc import Columnar, memory
 from feedline.datasets import ArrayDataset
 from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.transport.codec import SlotWriter
-from feedline.transport.reading import Views
+from feedline.memory.codec import SlotWriter
+from feedline.memory.reading import Views
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
 FRAMEWORK = NumpyFramework()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import feedline.errors
-from feedline._optional import when_imported
 from feedline.frameworks.substitution import substitute
+from feedline.system.optional import when_imported
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
-from feedline.transport.codec import SlotWriter
-from feedline.transport.reading import Views
+from feedline.memory.codec import SlotWriter
+from feedline.memory.reading import Views
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
 FRAMEWORK = TorchFramework()

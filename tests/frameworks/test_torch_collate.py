@@ -19,9 +19,9 @@ from feedline import collate
 from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
 from feedline.frameworks.torch_memory import AS_NUMPY
-from feedline.transport.arena import Arena
-from feedline.transport.codec import MessageWriter, SlotWriter
-from feedline.transport.room import LocalRoom
+from feedline.memory.arena import Arena
+from feedline.memory.codec import MessageWriter, SlotWriter
+from feedline.memory.local_buffers import LocalBuffers
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(3)
@@ -75,7 +75,7 @@ def in_a_message() -> Iterator[None]:
 
 @contextmanager
 def in_a_room() -> Iterator[None]:
-    memory.set_current(LocalRoom(Arena(2, shared=False, budget=1 << 20)))
+    memory.set_current(LocalBuffers(Arena(2, shared=False, budget=1 << 20)))
     try:
         yield
     finally:

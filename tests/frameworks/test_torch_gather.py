@@ -14,12 +14,12 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 from feedline.abc import memory
 from feedline.datasets import ArrayDataset
-from feedline.fetch import fetcher_for
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_gather import gather_for
+from feedline.memory.codec import SlotWriter
 from feedline.randomness.scope import Scope
-from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.workers.fetch import fetcher_for
 from tests.sampling import examples
 
 

@@ -18,7 +18,7 @@ import torch.utils.dlpack
 from feedline import DataLoader
 from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of, tensor_over
-from feedline.transport.codec import SlotWriter
+from feedline.memory.codec import SlotWriter
 from feedline.types import EngineName
 from tests import program_server
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 import feedline
-from feedline.ranks import rank_if_known
 from feedline.samplers import DistributedSampler
+from feedline.types.ranks import rank_if_known
 
 SIZE = 24
 

@@ -41,12 +41,12 @@ from feedline.datasets import (
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
-from feedline.packing.inspection import inspect
-from feedline.values import records
+from feedline.tools.packing.inspection import inspect
+from feedline.types import records
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
-from tests.report.recordings import everything_of, recording_of
+from tests.tools.report.recordings import everything_of, recording_of
 
 VICTIM = "victim"
 """Part of the name of every file that is damaged, and so of every error about it."""

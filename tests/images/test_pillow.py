@@ -15,9 +15,9 @@ from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.lmdb.decoding import Picture
 from feedline.errors import CorruptSource
 from feedline.images.pillow import eight_bits, open_picture
-from feedline.packing.inspection import inspect
-from feedline.packing.pictures import Pictures
 from feedline.testing.source import assert_same
+from feedline.tools.packing.inspection import inspect
+from feedline.tools.packing.pictures import Pictures
 from tests.datasets.tar.writing import tar_bytes
 
 Image = pytest.importorskip("PIL.Image")

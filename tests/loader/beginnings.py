@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.order.foreign import ForeignPlan
 from feedline.order.order import Entry
 from feedline.order.plan import Plan
-from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, Key, WorkerSpec
 
 

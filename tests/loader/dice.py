@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
-from feedline.core.counters import Counters
-from feedline.core.epoch import Epoch, Origin, Request
-from feedline.core.fault_budget import FaultBudget
-from feedline.core.prefetch import Limits
-from feedline.core.recovery import RecoveryOptions
-from feedline.driver import driver
-from feedline.driver.inline_batches import InlineBatches
-from feedline.engines.runner import Runner
+from feedline.delivery.driver import driver
+from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
@@ -37,9 +38,8 @@ from feedline.randomness.scope import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
 from feedline.schedulers import InOrder, Unordered
-from feedline.state import Snapshot
-from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity, WorkerSpec
+from feedline.workers.runner import Runner
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
@@ -310,7 +310,7 @@ class Run:
     def _patched(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patches:
             self._clock.install(patches)
-            patches.setattr(driver, "tell", lambda message, category: self.said.append(message))
+            patches.setattr(driver, "warn_user", lambda message, category: self.said.append(message))
             yield
 
     def take(self, count: int | None = None) -> list[list[int]]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.abc import Engine
-from feedline.core.counters import Counters
-from feedline.core.machine import Machine
-from feedline.core.recovery import Recovery, RecoveryOptions
-from feedline.driver.driver import Driver, Prepare
-from feedline.driver.slots import Slots
+from feedline.delivery.driver.driver import Driver, Prepare
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.transport.arena import Arena
+from feedline.memory.arena import Arena
 
 
 def driver_of(

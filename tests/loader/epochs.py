@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.core.epoch import Epoch, Origin, Request
-from feedline.core.prefetch import Limits
-from feedline.core.recovery import RecoveryOptions
+from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.recovery import RecoveryOptions
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.order.streams import SpanPlan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine
-from feedline.driver import driver
+from feedline.delivery.driver import driver
 from feedline.errors import WorkerDied
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 

@@ -14,11 +14,11 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import feedline
 from feedline import DataLoader, Loader
-from feedline.core.controller import Controller
-from feedline.driver import auto as auto_module
-from feedline.driver import tuning as tuning_module
-from feedline.driver.driver import Driver
-from feedline.driver.probe import Probe
+from feedline.delivery.driver import auto as auto_module
+from feedline.delivery.driver import tuning as tuning_module
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.probe import Probe
+from feedline.delivery.machine.controller import Controller
 from feedline.errors import BadOption
 
 pytestmark = pytest.mark.sample(4)

@@ -20,7 +20,7 @@ from feedline.loader.base import LoaderBase
 KINDS = [Loader, DataLoader]
 
 
-class Told:
+class TaskNotes:
     """A dataset, or a sampler, that notes its epochs."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Told:
         self.epochs.append(epoch)
 
 
-class ToldSampler(Told):
+class ToldSampler(TaskNotes):
     __getitem__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Any:
@@ -54,7 +54,7 @@ def test_both_loaders_are(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_is_told_to_the_dataset_and_the_sampler_once_each(kind: Any) -> None:
-    dataset, sampler = Told(), ToldSampler()
+    dataset, sampler = TaskNotes(), ToldSampler()
     kind(dataset, 2, sampler=sampler).set_epoch(4)
     assert (dataset.epochs, sampler.epochs) == ([4], [4])
 
@@ -62,7 +62,7 @@ def test_an_epoch_is_told_to_the_dataset_and_the_sampler_once_each(kind: Any) ->
 def test_torchs_batch_sampler_hands_it_on_to_the_sampler_inside() -> None:
     sampler = ToldSampler()
     inside: Any = torch.utils.data.BatchSampler(sampler, 2, False)
-    DataLoader(Told(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
+    DataLoader(TaskNotes(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
     assert sampler.epochs == [6]
 
 

@@ -17,8 +17,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 import feedline
 from feedline import DataLoader
-from feedline.engines import abilities
 from feedline.errors import WorkerWarning
+from feedline.workers import abilities
 
 pytestmark = pytest.mark.sample(7)
 

@@ -100,12 +100,12 @@ def without_torchs(samples: list[list[float]]) -> Any:
 
 STYLES: dict[str, Callable[[], Any]] = {"map": lambda: NoisyMap(23), "iterable": lambda: NoisyStream(23)}
 
-Told = list[tuple[str, Any, list[Any]]]
+TaskNotes = list[tuple[str, Any, list[Any]]]
 
 
-def two_epochs(loader: Any, stops: tuple[int, ...]) -> Told:
+def two_epochs(loader: Any, stops: tuple[int, ...]) -> TaskNotes:
     """Go through two epochs; returns states of many moments, and what came after each in its epoch."""
-    told: Told = []
+    told: TaskNotes = []
     state: Any = ("before", copy.deepcopy(loader.state_dict()))
     for epoch in range(2):
         taken, iterator, came = [state], iter(loader), []

@@ -19,7 +19,7 @@ import torch.utils.dlpack
 from torch import Tensor
 
 import feedline
-from feedline.engines import abilities
+from feedline.workers import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 

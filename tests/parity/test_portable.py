@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from feedline.driver.resources import Resources
-from feedline.engines import abilities
+from feedline.delivery.driver.resources import Resources
 from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.workers import abilities
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 

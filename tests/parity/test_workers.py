@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from feedline import DataLoader
-from feedline.engines import abilities
+from feedline.workers import abilities
 from tests.holding import Hold
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from feedline.core.epoch import Epoch
-from feedline.core.fault_budget import FaultBudget
-from feedline.core.machine import Machine
-from feedline.core.own_streams import OwnStreamsEpoch
-from feedline.core.recovery import Recovery
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.recovery import Recovery
 from feedline.faults import Policy
 from feedline.order.progress import Progress
 from feedline.simulation import Accidents, Habits, Troubles

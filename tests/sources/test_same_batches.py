@@ -16,8 +16,8 @@ import feedline
 from feedline.datasets import TarDataset
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from tests.packing.stores import canonical
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
+from tests.tools.packing.stores import canonical
 
 pytestmark = pytest.mark.sample(4)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import feedline
-from feedline.engines.handles import holds
 from feedline.system.attributes import attributes_of, held_by
+from feedline.workers.handles import holds
 
 
 class Plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from feedline.verdicts import Failure, Verdict
+from feedline.abc.faults import Failure, Verdict
 
 DEFAULT_MAX_SHARE = 0.5
 """A dataset of which more than half fails is not one that anybody wants to train on: a wrong path, a lost mount."""

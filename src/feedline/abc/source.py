@@ -94,7 +94,7 @@ def repeats_itself(dataset: Any) -> bool:
 class Acknowledged(ABC):
     """An iterable dataset that is told when the training loop has consumed a batch: that is, asks for the next one.
 
-    What is not acknowledged comes again after a crash. Receipts travel from the worker with the batch.
+    What is not acknowledged comes again after a crash. Acknowledgements travel from the worker with the batch.
     """
 
     @abstractmethod

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import is_tensor, require
 from feedline.abc import memory
 from feedline.collate import fields
 from feedline.collate.fields import Path
 from feedline.errors import BadOption, CollateError
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import is_tensor, require
 
 
 class Arrays:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.abc.framework import Framework
 from feedline.collate import fields
 from feedline.collate.arrays import arrays_named, framework_of, stack
@@ -18,6 +17,7 @@ from feedline.errors import CollateError
 from feedline.images.collating import collate_images
 from feedline.images.deferred import DeferredImage
 from feedline.images.placement import Placement, placement
+from feedline.system.optional import require
 
 
 class Default:

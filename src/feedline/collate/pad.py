@@ -14,7 +14,7 @@ from feedline.collate.binding import Collate, CollateFunction
 from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
-from feedline.failures import words
+from feedline.system.failures import words
 
 Side = Literal["left", "right"]
 

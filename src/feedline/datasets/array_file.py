@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from feedline.datasets.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.failures import words
-from feedline.values.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
+from feedline.system.failures import words
+from feedline.types.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""

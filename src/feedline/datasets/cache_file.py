@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from feedline.errors import BadOption, CorruptSource, PerformanceWarning, tell
-from feedline.values import records
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
+from feedline.types import records
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ class CacheFile:
                 raise PermissionError(errno.EPERM, f"the folder belongs to another user; {SHARED}=1 trusts them")
             write_whole(self.path, content, struct.pack("<I", zlib.crc32(content)))
         except OSError as exc:
-            tell(
+            warn_user(
                 f"{self.path} cannot be written ({exc.strerror or exc}), so what it was to keep is found out anew each "
                 f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
                 PerformanceWarning,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadOption, CorruptSource
-from feedline.values.checksums import KIND
+from feedline.types.checksums import KIND
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
 """Which fields a sample has, in the form that it has: see `Form.of`."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.failures import INSTEAD_OF_PATH
+from feedline.system.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind
 
 

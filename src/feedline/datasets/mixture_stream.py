@@ -19,8 +19,8 @@ from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
-from feedline.failures import broke_generator
 from feedline.randomness.keys import epoch_key, mix
+from feedline.system.failures import broke_generator
 from feedline.types import DatasetKind
 
 _BLOCK = 1 << 8
@@ -108,7 +108,7 @@ class MixtureStream(Stream, Mixed):
 class SplitMixtureStream(PartedStream, MixtureStream):
     """A mixture whose iterable datasets split themselves over workers and ranks, and so does it; `mix` makes it.
 
-    Every worker of every rank mixes its own parts of them, and every so-manieth sample of the map-style ones, in the
+    Every worker of every rank mixes its own parts of them, and every n-th sample of the map-style ones, in the
     given proportions, so that each sample comes once. It ends when one of its parts does.
     """
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from feedline.errors import BadOption, DatasetFailed
-from feedline.failures import words
+from feedline.system.failures import words
 
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 

@@ -35,9 +35,9 @@ from feedline.datasets.tar.arrays import decode_npy
 from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.unread import beginning_of, described, look_at
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.failures import words
-from feedline.values.shown import counted, shown_address
-from feedline.values.sizes import check_size, most_bytes
+from feedline.system.failures import words
+from feedline.types.shown import counted, shown_address
+from feedline.types.sizes import check_size, most_bytes
 
 # Any: a class, or a function that is called like one.
 SOURCES: dict[str, Callable[..., Any]] = {

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
-from feedline.ranks import rank_if_known
+from feedline.types.ranks import rank_if_known
 
 
 def tell_torch(kind: type) -> None:

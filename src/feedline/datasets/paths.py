@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.values.shown import shown_address
+from feedline.types.shown import shown_address
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How an address begins, also one that a Path was made of; one letter is a drive."""

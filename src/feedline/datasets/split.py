@@ -15,7 +15,7 @@ from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.types import DatasetKind
-from feedline.values.labels import classes_of
+from feedline.types.labels import classes_of
 
 Numbers = NDArray[np.int64]
 

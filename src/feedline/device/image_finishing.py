@@ -13,9 +13,9 @@ import torch
 
 from feedline.device.resampling import RaggedImages, resample, scales
 from feedline.errors import CorruptSource
-from feedline.failures import words
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImages, Finish
+from feedline.system.failures import words
 
 
 @functools.cache

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from feedline.errors import TransportError
-from feedline.transport.arena import Arena
-from feedline.transport.slot import Device
+from feedline.memory.arena import Arena
+from feedline.memory.slot import Device
 
 _GRANULE = 2 << 20
 """Registration is rounded up to this, so that batches of nearly the same size do not register again and again."""

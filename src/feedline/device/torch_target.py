@@ -22,7 +22,7 @@ from feedline.abc.target import Target
 from feedline.device.image_finishing import can_decode, finish_on
 from feedline.device.pinning import settled
 from feedline.device.structure import mapped
-from feedline.errors import BadOption, PerformanceWarning, tell
+from feedline.errors import BadOption, PerformanceWarning, warn_user
 from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
@@ -229,7 +229,7 @@ def widen_queues() -> None:
 
 def _check_queues() -> None:
     if _QUEUES not in os.environ:
-        tell(
+        warn_user(
             "The GPU decodes images, but CUDA was in use before the loader was made, so that decoding may have to wait "
             f"in one queue with the training. Make the loader before anything is put on the GPU, or set {_QUEUES}=32 "
             "in the environment of the program.",

@@ -1,10 +1,10 @@
 """What becomes of samples that failed, and the log of them."""
 
 from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
 from feedline.faults.actions import Action, Raise, Replace, Retry, Skip
 from feedline.faults.log import FaultLog, Quarantine
 from feedline.faults.policy import Policy
-from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 __all__ = [
     "NEIGHBOUR",

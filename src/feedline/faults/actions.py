@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from feedline.abc.faults import NEIGHBOUR, Failure, Verdict
 from feedline.errors import BadOption
-from feedline.indices import index_key
-from feedline.verdicts import NEIGHBOUR, Failure, Verdict
+from feedline.types.indices import index_key
 
 ALLOWED = (
     "Use 'raise', 'skip', 'retry' or 'replace', or with options one of Raise(), Skip(...), Retry(...), Replace(...) "

@@ -10,10 +10,10 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any, overload
 
+from feedline.abc.faults import ACTIONS, Fault
 from feedline.errors import BadState
-from feedline.indices import index_key
-from feedline.values.shown import counted, csv_cell
-from feedline.verdicts import ACTIONS, Fault
+from feedline.types.indices import index_key
+from feedline.types.shown import counted, csv_cell
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from feedline.abc.error_policy import DEFAULT_MAX_SHARE, ErrorPolicy
+from feedline.abc.faults import Failure, Verdict, error_name
 from feedline.errors import BadOption
 from feedline.faults.actions import ALLOWED, Action, ActionObject, Raise, action_of, find_action
-from feedline.verdicts import Failure, Verdict, error_name
 
 Rule: TypeAlias = type[BaseException] | str
 """Which exceptions a rule is about: a class, or the name of one."""

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline._optional import when_imported
-from feedline.errors import BadOption, OptionWarning, StateWarning, tell
+from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
-from feedline.ranks import own_share
+from feedline.system.optional import when_imported
+from feedline.types.ranks import own_share
 
 _KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."
 
@@ -60,7 +60,7 @@ def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
     for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
         function = getattr(module, name, None)
         if function is None:
-            tell(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionWarning)
+            warn_user(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionWarning)
         else:
             substitute(function, wrap(function, kind))
 
@@ -94,7 +94,7 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         if is_split:
             prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
         if stateful and type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
-            tell(
+            warn_user(
                 "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
                 "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
                 "dispatch_batches=False, and shard=True if the dataset is iterable.",
@@ -165,7 +165,7 @@ def _split_already(loader: Any, given: dict[str, Any]) -> Any:
             "Let Accelerate do it: use shard=False and a sampler that is not distributed."
         )
     if given["dispatch_batches"] and count > 1:
-        tell(
+        warn_user(
             "dispatch_batches=True lets rank 0 read everything, but this loader reads the share of each rank there, "
             "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
             OptionWarning,
@@ -187,7 +187,9 @@ def _exchanged(loader: Any, made: Any, *, stateful: bool) -> Any:
     inner = _inner(made)
     if inner is made:
         if type(made).__module__.startswith("accelerate"):  # a wrapper that is not known
-            tell(f"accelerate's {type(made).__name__} took the place of a feedline loader. {_KEEPS}", OptionWarning)
+            warn_user(
+                f"accelerate's {type(made).__name__} took the place of a feedline loader. {_KEEPS}", OptionWarning
+            )
             return made
         return loader._with_torch_parts(made)
     made.base_dataloader = loader._with_torch_parts(inner)

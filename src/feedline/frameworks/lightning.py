@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline._optional import when_imported
+from feedline.system.optional import when_imported
 
 
 def keep_places(kind: type[Any]) -> None:

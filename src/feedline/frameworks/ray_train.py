@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline._optional import when_imported
 from feedline.frameworks.substitution import substitute
+from feedline.system.optional import when_imported
 
 
 def keep_loaders(kind: type[Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline.errors import FeedlineError
-from feedline.failures import INSTEAD_OF_PATH, add_note
+from feedline.system.failures import INSTEAD_OF_PATH, add_note
 
 # Any, throughout: arguments are what the user gave, of any type.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from feedline.errors import BadState
-from feedline.failures import words
+from feedline.system.failures import words
 
 
 def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import is_tensor, require
 from feedline.errors import BadOption
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImage
@@ -30,6 +29,7 @@ from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
 from feedline.randomness.stages import TRANSFORM, stage
+from feedline.system.optional import is_tensor, require
 
 PLACES = ("auto", "cpu", "gpu")
 """Where images are decoded."""

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
-from feedline.failures import words
 from feedline.images.header import FileBytes, Header, file_bytes, read_header
 from feedline.images.parts import essential_png
 from feedline.images.pillow import eight_bits, open_picture
-from feedline.values.sizes import SampleSize
+from feedline.system.failures import words
+from feedline.system.optional import require
+from feedline.types.sizes import SampleSize
 
 Pixels = NDArray[np.uint8]
 _Decoder = Callable[[bytes, Header, int], Pixels]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline._optional import is_tensor
 from feedline.errors import BadOption
+from feedline.system.optional import is_tensor
 
 _BEGINNINGS = (
     b"\xff\xd8\xff",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
-from feedline.failures import words
 from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
 from feedline.images.pillow import check_pixels, checked_picture
-from feedline.values.sizes import SampleSize, check_size
+from feedline.system.failures import words
+from feedline.types.sizes import SampleSize, check_size
 
 FileBytes: TypeAlias = bytes | bytearray | memoryview
 """The bytes of a file; also an array of them."""

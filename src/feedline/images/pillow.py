@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from feedline._optional import require
 from feedline.errors import BadOption, CorruptSource
-from feedline.failures import words
 from feedline.images.parts import check_parts
-from feedline.values.sizes import SampleSize, check_size
+from feedline.system.failures import words
+from feedline.system.optional import require
+from feedline.types.sizes import SampleSize, check_size
 
 # fmt: off
 _FORMATS = (

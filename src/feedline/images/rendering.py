@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.errors import MissingExtra
 from feedline.images.deferred import Finish
 from feedline.images.geometry import Box
+from feedline.system.optional import require
 
 Pixels = NDArray[np.uint8]
 """With the axes height, width and color."""

@@ -20,14 +20,14 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.driver.settings import Settings
-from feedline.engines.ray.options import RayOptions
-from feedline.errors import BadOption, OptionWarning, tell
-from feedline.failures import INSTEAD_OF_PATH
+from feedline.delivery.driver.settings import Settings
+from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
+from feedline.system.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind
-from feedline.values.sizes import byte_count
+from feedline.types.sizes import byte_count
+from feedline.workers.ray.options import RayOptions
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -64,16 +64,18 @@ def named(init: Init) -> Init:
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
     """Warn of arguments that are accepted, and hardly do what was meant. torch asserts that the last one is 0."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
-        tell(
+        warn_user(
             f"dataset={dataset!r:.200} is a text, and each of its {len(dataset)} characters is a sample. "
             f"{INSTEAD_OF_PATH}",
             OptionWarning,
         )
     if isinstance(shuffle, str):
         does = "shuffles" if shuffle else "does not shuffle"
-        tell(f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", OptionWarning)
+        warn_user(
+            f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", OptionWarning
+        )
     if timeout_s and not workers:
-        tell(
+        warn_user(
             f"timeout={timeout_s} has no effect without workers: batches are made in the training loop itself, which "
             "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
             OptionWarning,

@@ -13,16 +13,16 @@ from typing import Any
 
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import is_stateful
-from feedline.errors import BadOption, StateWarning, tell
+from feedline.delivery.state import Snapshot
+from feedline.errors import BadOption, StateWarning, warn_user
 from feedline.faults.log import FaultLog
-from feedline.live import live
+from feedline.insight.stats import Stats
 from feedline.loader.arguments import check_count
+from feedline.loader.live import live
 from feedline.loader.parts import LoaderParts
 from feedline.loader.virtual_epochs import VirtualEpochs
-from feedline.observe.stats import Stats
 from feedline.order.order import Order
-from feedline.ranks import share_if_known
-from feedline.state import Snapshot
+from feedline.types.ranks import share_if_known
 
 
 class LoaderBase(LoaderParts):
@@ -172,7 +172,7 @@ class LoaderBase(LoaderParts):
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        self._running.settle()
+        self._running.apply_pending()
         order = self._order()
         is_stream = reads_stream(order) and not repeats_itself(self.dataset)
         if is_stream and self._epochs.has_not_begun and not self._worker_count:
@@ -192,7 +192,7 @@ class LoaderBase(LoaderParts):
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
         if isinstance(state_dict, dict) and not state_dict:  # not `== {}`, which arrays answer with an array
-            tell(
+            warn_user(
                 "The state is empty, so the next iteration begins where it would have begun without it. Give what "
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
                 StateWarning,
@@ -277,7 +277,7 @@ class Listener:
     every_s: float
     next_s: float = 0.0
 
-    def tell(self) -> None:
+    def call_if_due(self) -> None:
         """Call it if it is time."""
         now_s = time.monotonic()
         loader = self.loader() if now_s >= self.next_s else None

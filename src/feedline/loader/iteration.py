@@ -13,25 +13,25 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from feedline import live
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
 from feedline.abc.target import Target
-from feedline.driver.batches import WorkerBatches, new_epoch
-from feedline.driver.device_batches import DeviceBatches
-from feedline.driver.driver import Driver, Prepare
-from feedline.driver.exclusive import ExclusiveBatches
-from feedline.driver.inline_batches import InlineBatches
-from feedline.driver.together import Together
+from feedline.delivery.driver.batches import WorkerBatches, new_epoch
+from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.delivery.driver.device_batches import DeviceBatches
+from feedline.delivery.driver.driver import Driver, Prepare
+from feedline.delivery.driver.end_of_epoch import EndOfEpochSync
+from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.state.checkpoint import Checkpoint, resume_of
+from feedline.delivery.state.epochs import Start
+from feedline.delivery.state.ranks import own_snapshot
+from feedline.loader import live
 from feedline.loader.base import Listener, LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
-from feedline.ranks import share_if_known
-from feedline.state.checkpoint import Checkpoint, resume_of
-from feedline.state.epochs import Start
-from feedline.state.ranks import own_snapshot
 from feedline.types import Key, WorkerSpec
+from feedline.types.ranks import share_if_known
 
 watchers: list[Callable[[LoaderBase], None]] = []
 """Called with a loader whenever an epoch of it is about to begin: by `feedline profile`."""
@@ -94,10 +94,10 @@ class Iteration(Iterator[Any]):
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
         self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
-        self._source: ExclusiveBatches | Together = self._on_device or self._batches
+        self._source: OneCallerBatches | EndOfEpochSync = self._on_device or self._batches
         share = tail_of(loader.dataset, loader._given.shard)
         if share is not None:
-            self._source = Together(self._source, share, self._end)
+            self._source = EndOfEpochSync(self._source, share, self._end)
         self._obey_until_first(loader, order)
         self._observe(loader, start.epoch, begun)
 
@@ -176,7 +176,7 @@ class Iteration(Iterator[Any]):
                 loader._epochs.begun(start, order, checkpoint)
             if self._on_device is not None:
                 self._on_device.begin()
-            if isinstance(self._source, Together):
+            if isinstance(self._source, EndOfEpochSync):
                 self._source.begin()
             self._obey_until_first(loader, order)
             self._observe(loader, start.epoch, begun)
@@ -221,7 +221,7 @@ class Iteration(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._listener is not None:
-            self._listener.tell()
+            self._listener.call_if_due()
         return self._source.__next__()  # not next(), after which a signal could come
 
     def _end(self, has_ended: bool) -> None:
@@ -241,10 +241,10 @@ class Iteration(Iterator[Any]):
         """Process ids of the workers; none of threads, and none without workers."""
         return self._batches.worker_pids if isinstance(self._batches, WorkerBatches) else []
 
-    def settle(self) -> None:
-        """See `ExclusiveBatches.settle`."""
+    def apply_pending(self) -> None:
+        """See `OneCallerBatches.apply_pending`."""
         batches = self._batches
-        batches.settle()
+        batches.apply_pending()
         if isinstance(batches, WorkerBatches) and self._has_target:  # of what is ahead, how streams began is known
             batches.driver.epoch.add_openings(batches.checkpoint.entry.progress)
 
@@ -254,7 +254,7 @@ class Iteration(Iterator[Any]):
         return self._source.leaving
 
     def close(self) -> None:
-        """End this iterator and its workers; see `ExclusiveBatches.close`."""
+        """End this iterator and its workers; see `OneCallerBatches.close`."""
         self._source.close()
 
     def _checkpoint(self, loader: LoaderBase, order: Order, start: Start) -> Checkpoint:

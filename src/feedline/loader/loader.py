@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from feedline._optional import require
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
-from feedline.driver.auto import depth_of, tuning_of
-from feedline.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.engines.ray.options import RayOptions
+from feedline.delivery.driver.auto import depth_of, tuning_of
+from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.delivery.state.epochs import Start
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
@@ -39,10 +38,11 @@ from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import steps_of
 from feedline.randomness.keys import epoch_key
-from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.state.epochs import Start
+from feedline.system.optional import require
 from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
+from feedline.types.ranks import share_if_known
+from feedline.workers.ray.options import RayOptions
 
 
 class Loader(LoaderBase):

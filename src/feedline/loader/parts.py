@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from feedline.abc.framework import Framework
-from feedline.core.fault_budget import FaultBudget
-from feedline.driver import auto
-from feedline.driver.broadcast import Broadcast
-from feedline.driver.exclusive import Running
-from feedline.driver.resources import Resources
-from feedline.driver.settings import Settings
-from feedline.driver.tuning import Tuning
-from feedline.engines.thread_safety import must_leave_threads
+from feedline.delivery.driver import auto
+from feedline.delivery.driver.broadcast import Broadcast
+from feedline.delivery.driver.caller_lock import Running
+from feedline.delivery.driver.resources import Resources
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.driver.tuning import Tuning
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.state.epochs import Epochs
 from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
 from feedline.loader.arguments import Options, check_policy
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.order.sharding import split_of
-from feedline.state.epochs import Epochs
 from feedline.types import DatasetKind, StreamSplit, WorkerSpec
+from feedline.workers.thread_safety import must_leave_threads
 
 L = TypeVar("L", bound="LoaderParts")
 

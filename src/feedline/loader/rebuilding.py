@@ -10,14 +10,14 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from feedline import samplers
 from feedline.abc.source import SplitSource
-from feedline.driver.broadcast import Broadcast
-from feedline.driver.resources import Resources
+from feedline.delivery.driver.broadcast import Broadcast
+from feedline.delivery.driver.resources import Resources
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.loader.base import LoaderBase
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import rank_count
-from feedline.ranks import own_share
+from feedline.types.ranks import own_share
 
 L = TypeVar("L", bound="Rebuildable")
 

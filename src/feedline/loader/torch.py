@@ -21,10 +21,9 @@ from feedline.abc.source import SplitSource, StreamSource
 from feedline.abc.target import Target
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.passes import tell_torch
+from feedline.delivery.driver.auto import depth_of, tuning_of
+from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
-from feedline.driver.auto import depth_of, tuning_of
-from feedline.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.engines.ray.options import RayOptions
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks import accelerate, lightning, ray_train
@@ -50,6 +49,7 @@ from feedline.order.sharding import steps_of, warn_of_two_shares
 from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
 from feedline.types import EngineName, MapStyle, StreamSplit, Tail
+from feedline.workers.ray.options import RayOptions
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered as they are without batches. Torch makes tensors of arrays, and lists of tuples."""

@@ -14,14 +14,14 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 from typing_extensions import TypeVar  # which torch needs as well
 
-from feedline.driver.batches import WorkerBatches
+from feedline.delivery.driver.batches import WorkerBatches
+from feedline.delivery.state.checkpoint import Checkpoint
+from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
-from feedline.state.checkpoint import Checkpoint
-from feedline.state.epochs import Start
 from feedline.types import WorkerSpec
 
 _profiler: Any = torch.autograd.profiler
@@ -141,7 +141,7 @@ class TorchBatches(Iteration, Generic[B_co]):
 
     def __next__(self) -> B_co:
         if self._listener is not None:
-            self._listener.tell()
+            self._listener.call_if_due()
         if _profiler._is_profiler_enabled:
             scope.ranges = _profiler.record_function
             with _profiler.record_function(self._profile_name):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from feedline.delivery.state.epochs import Epochs, VirtualPlace
 from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
 from feedline.order.order import Order
-from feedline.ranks import own_share
-from feedline.state.epochs import Epochs, VirtualPlace
+from feedline.types.ranks import own_share
 
 
 class _Loader(Protocol):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from feedline.errors import BadState
-from feedline.indices import taken
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
 from feedline.types import Draw, IndexBlock, Share
+from feedline.types.indices import taken
 
 _LONG_S = 1.0
 """Going through indices for longer than this is worth a word. A guess at where people begin to wonder."""

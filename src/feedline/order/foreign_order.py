@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
-from feedline.indices import taken_each
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.order.order import Entry, Order
 from feedline.order.sharding import layers_of
 from feedline.types import Share
+from feedline.types.indices import taken_each
 
 
 class CutIndices(Iterator[Any]):

@@ -18,9 +18,9 @@ from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.ranks import share_if_known
-from feedline.steps import Steps
+from feedline.samplers.steps import Steps
 from feedline.types import Key, Share, StreamSplit
+from feedline.types.ranks import share_if_known
 
 
 @dataclass(frozen=True)

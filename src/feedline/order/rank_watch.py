@@ -13,10 +13,10 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from feedline.errors import DataWarning, tell
+from feedline.errors import DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.order.sharding import layers_of, rank_count
-from feedline.ranks import share_if_known
+from feedline.types.ranks import share_if_known
 
 _KNOWS_RANKS = re.compile(
     "(^|_)(rank|ranks|world|replicas?|num_shards|shard_id|shard_index|process_index|num_processes|distributed"
@@ -84,7 +84,7 @@ class RankWatch:
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
         self._has_told_repeats = True
-        tell(
+        warn_user(
             f"Each of the {count} ranks delivers the whole dataset: nothing shares out its samples over the ranks. "
             f"{_mended(dataset, sharing)} If every rank is to have all of them, if only one rank iterates, or "
             "if the dataset is the rank's own part already, silence this: "
@@ -106,7 +106,7 @@ class RankWatch:
                 continue
             if layer.shuffle and layer.epoch == 0:
                 self._has_told_epochs = True
-                tell(
+                warn_user(
                     "This epoch has the same order as the one before: the DistributedSampler is still in epoch 0. Call "
                     "loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "
                     "feedline.samplers.DistributedSampler, which counts epochs itself.",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.steps import Steps
+from feedline.samplers.steps import Steps
 from feedline.types import Draw, IndexBlock, Key, Share
 
 _BLOCK = 1 << 14

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.errors import BadOption, DataWarning, tell
+from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.ranks import own_share
-from feedline.steps import Steps
+from feedline.samplers.steps import Steps
 from feedline.types import TAILS, Share, StreamSplit
+from feedline.types.ranks import own_share
 
 
 def split_of(
@@ -105,7 +105,7 @@ def warn_of_two_shares(sampler: Any) -> None:
         return
     outer, inner = (type(share).__name__ for share in (shares[0], shares[-1]))
     count = math.prod(map(rank_count, shares))
-    tell(
+    warn_user(
         f"Samples are shared out over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one of "
         f"{count}, and most samples come on no rank. Give the loader a sampler that is not distributed, and leave that "
         f"to what has made the {outer}; or keep the {inner} and have no other put around it (with Lightning: "

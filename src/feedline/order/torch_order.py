@@ -17,10 +17,10 @@ from feedline.frameworks.accelerate import sampler_behind, skipped_by
 from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
-from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
 from feedline.samplers.distributed import BatchIndices, DistributedBatches
 from feedline.types import IndexBlock, StreamSplit
+from feedline.types.ranks import share_if_known
 
 
 def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:

@@ -8,7 +8,7 @@ that knows nothing of feedline then becomes reproducible as well.
 A scope belongs to one worker; which one is current is a matter of the thread. Generators of the process cannot be
 shared among threads, so thread workers leave them alone.
 
-A scope also notes how long the task at hand is in each stage, for `feedline.observe`.
+A scope also notes how long the task at hand is in each stage, for `feedline.insight`.
 """
 
 from __future__ import annotations

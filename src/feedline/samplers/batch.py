@@ -17,10 +17,10 @@ import numpy as np
 from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.indices import taken_each
 from feedline.samplers.seeded import check_count
-from feedline.steps import Steps
+from feedline.samplers.steps import Steps
 from feedline.types import Key, Share
+from feedline.types.indices import taken_each
 
 _BLOCK = 1 << 14
 """Indices made at a time when batches are iterated over."""

@@ -9,13 +9,13 @@ from zlib import crc32
 
 import numpy as np
 
-from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, indices_at
 from feedline.samplers.seeded import Seeded, check_count
+from feedline.system.optional import is_tensor
 from feedline.types import Key
 
 _BLOCKS, _SAMPLES = range(2)

@@ -17,13 +17,13 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler, shuffled_passes
+from feedline.system.optional import is_tensor
 from feedline.types import Key
-from feedline.values.labels import refuse_dataset
+from feedline.types.labels import refuse_dataset
 
 _RATIO = 1.05
 """How much longer than its shortest the longest sample of a bucket may be. Of 100,000 log-normal lengths (sigma 1,

@@ -11,11 +11,11 @@ import numpy as np
 from feedline import abc
 from feedline.abc.sampler import IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
-from feedline.ranks import own_share
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
 from feedline.samplers.plain import RandomSampler, SequentialSampler
 from feedline.types import Key, Share, Tail
+from feedline.types.ranks import own_share
 
 
 class Shared(Ordered):

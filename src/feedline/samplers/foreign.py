@@ -16,10 +16,10 @@ import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
-from feedline.indices import taken_each
 from feedline.randomness.global_states import globals_kept, seed_globals
 from feedline.randomness.keys import epoch_key
 from feedline.types import Key
+from feedline.types.indices import taken_each
 
 
 class _Foreign(Ordered):

@@ -27,7 +27,7 @@ from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import indices_at
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
 from feedline.types import Key
-from feedline.values.labels import classes_of
+from feedline.types.labels import classes_of
 
 Mode: TypeAlias = Literal["proportional", "each"]
 MODES = get_args(Mode)

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from feedline._optional import when_imported
-from feedline.errors import OptionWarning, tell
+from feedline.errors import OptionWarning, warn_user
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.distributed import BatchIndices, Distributed
 from feedline.samplers.plain import RandomSampler, SequentialSampler, SubsetRandomSampler
 from feedline.samplers.weighted import WeightedRandomSampler
+from feedline.system.optional import when_imported
 
 _BASES: dict[type, str] = {
     BatchSampler: "BatchSampler",
@@ -50,7 +50,7 @@ def _add(torch_data: ModuleType) -> None:
         try:
             kind.__bases__ = (*kind.__bases__, theirs)
         except TypeError as exc:  # an import must not fail for this
-            tell(
+            warn_user(
                 f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
                 f"both ({exc}). Frameworks will not recognise it. In that class name feedline's sampler first.",
                 OptionWarning,

@@ -9,14 +9,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import AliasTable, draw_exponential
 from feedline.samplers.seeded import Seeded, check_count
+from feedline.system.optional import is_tensor
 from feedline.types import Key
-from feedline.values.labels import classes_of, refuse_dataset
+from feedline.types.labels import classes_of, refuse_dataset
 
 
 class WeightedRandomSampler(Seeded):

@@ -10,10 +10,10 @@ from typing import Any
 
 from feedline.errors import EmptyBatch, WorkerError
 from feedline.faults.log import FaultLog
+from feedline.samplers.steps import Steps
 from feedline.simulation.dataset import Made, NotSent, SampleFailed, length_of
 from feedline.simulation.scenario import IN_ORDER, MAP, LawBroken, Scenario
 from feedline.simulation.world import World
-from feedline.steps import Steps
 from feedline.types import IndexBlock
 
 _LONGEST_CHAIN = 16

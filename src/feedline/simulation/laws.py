@@ -15,9 +15,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from feedline.core.counters import Counters
-from feedline.core.machine import Machine
-from feedline.core.prefetch import DEEP, RUN_AHEAD
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.prefetch import DEEP, RUN_AHEAD
 from feedline.simulation.scenario import LawBroken
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker
@@ -67,7 +67,7 @@ class Books:
     def check(self) -> None:
         """Check what must hold whenever the machine was told something, and has nothing left to decide.
 
-        Going through the books of many workers takes its time: there they are checked after every so-manieth event.
+        Going through the books of many workers takes its time: there they are checked after every n-th event.
         """
         self._skipped += 1
         if self._skipped * _MANY < len(self.workers) + len(self.machine._flights) // 4:

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from feedline.delivery.state import Snapshot
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
 from feedline.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
 from feedline.simulation.engine import Trace
@@ -14,7 +15,6 @@ from feedline.simulation.expected import Expected, Planned, Rotation
 from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
 from feedline.simulation.worker import draw_s
 from feedline.simulation.world import World
-from feedline.state import Snapshot
 from feedline.types import Share
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)

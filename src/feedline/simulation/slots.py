@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.core.counters import Counters
-from feedline.core.prefetch import DEEP
-from feedline.driver.slots import Slots
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.prefetch import DEEP
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.scenario import LawBroken
 from feedline.types import Parcel, Result

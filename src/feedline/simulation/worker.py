@@ -8,12 +8,12 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.engines.runner import Runner
+from feedline.abc.faults import Failure, Verdict
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
 from feedline.simulation.scenario import MAP, SHARED, InTurn, LawBroken, Scenario, Seconds
 from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity, WorkerSpec
-from feedline.verdicts import Failure, Verdict
+from feedline.workers.runner import Runner
 
 _LATE = 20.0
 

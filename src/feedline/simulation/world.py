@@ -13,12 +13,14 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
-from feedline.core.fault_budget import FaultBudget
-from feedline.core.machine import Machine
-from feedline.core.recovery import Recovery, RecoveryOptions
-from feedline.driver.batches import new_epoch
-from feedline.driver.driver import Driver
-from feedline.driver.settings import Settings
+from feedline.delivery.driver.batches import new_epoch
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
@@ -29,8 +31,6 @@ from feedline.simulation.scenario import IN_ORDER, MAP, OWN, LawBroken, Scenario
 from feedline.simulation.scheduler import order_of, scheduler_of
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, spec_of
-from feedline.state import Snapshot
-from feedline.state.checkpoint import Checkpoint
 from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
@@ -242,8 +242,8 @@ class World(Driver):
         """Let time pass in which the training loop asks for nothing."""
         self.engine.now_s += seconds
 
-    def _speak(self) -> None:
-        self.machine.unsaid.clear()
+    def _warn_pending(self) -> None:
+        self.machine.pending_warnings.clear()
 
     # -- what happens ------------------------------------------------------------------------------------------------
 

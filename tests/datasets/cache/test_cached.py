@@ -22,7 +22,7 @@ from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, PerformanceWarning, SourceError
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from feedline.values.records import NotARecord
+from feedline.types.records import NotARecord
 from tests.datasets.contract import SourceContract
 
 pytestmark = pytest.mark.sample(4)

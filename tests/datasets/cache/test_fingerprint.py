@@ -300,13 +300,13 @@ def test_what_cannot_be_pickled_is_known_by_its_kind() -> None:
 
 
 def test_an_object_may_say_itself_what_it_is() -> None:
-    class Told(list[int]):
+    class TaskNotes(list[int]):
         told = "a"
 
         def fingerprint(self) -> str:
             return self.told
 
-    one, other = Told([1]), Told([2])
+    one, other = TaskNotes([1]), TaskNotes([2])
     assert fingerprint(one) == fingerprint(other)
     other.told = "b"
     assert fingerprint(one) != fingerprint(other)

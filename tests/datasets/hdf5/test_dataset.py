@@ -20,9 +20,9 @@ import torch
 import feedline
 from feedline.datasets import HDF5Dataset
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.packing.inspection import inspect
 from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
+from feedline.tools.packing.inspection import inspect
 from feedline.types import EngineName
 
 pytestmark = pytest.mark.sample(4)

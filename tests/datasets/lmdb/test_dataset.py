@@ -29,7 +29,7 @@ from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import assert_same
-from feedline.values import records
+from feedline.types import records
 from tests.datasets.contract import SourceContract
 
 lmdb = pytest.importorskip("lmdb")

@@ -17,8 +17,8 @@ import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
 from feedline.errors import BadOption, BadState, CorruptSource
-from feedline.fetch import streams as fetched
 from feedline.types import EngineName
+from feedline.workers.fetch import streams as fetched
 from tests.datasets.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
 from tests.sampling import examples

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import feedline
-from feedline.engines.runner import Runner
 from feedline.faults import Policy, Retry
 from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.workers.runner import Runner
 from tests.faults.bad_samples.samples import Flaky, cut
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
@@ -66,7 +66,7 @@ def test_retries_end(loader_kind: str, engine: str, then: str, tmp_path: Path) -
 def test_waits_double(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     pauses = WorkerPauses(waits)
-    monkeypatch.setattr("feedline.driver.inline_batches.Runner", pauses)
+    monkeypatch.setattr("feedline.delivery.driver.inline_batches.Runner", pauses)
     loader = feedline.Loader(Numbers(2, {0}), 1, on_error=Retry(4, then="skip", wait_s=0.1, longest_s=0.4))
     assert batches_of(loader) == [[1]]
     assert len(waits) == 4

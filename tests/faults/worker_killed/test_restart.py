@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from feedline import Loader
-from feedline.core import prefetch
-from feedline.engines import abilities
-from feedline.engines.processes import ProcessEngine
+from feedline.delivery.machine import prefetch
 from feedline.errors import WorkerWarning
 from feedline.testing import Gate
 from feedline.types import Task
+from feedline.workers import abilities
+from feedline.workers.processes import ProcessEngine
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
 from tests.faults.loaders import (
     Augmented,
@@ -239,7 +239,7 @@ def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
     assert loader.stats()["restarted_workers"] == 1
 
 
-class Told(Numbers):
+class TaskNotes(Numbers):
     """Adds what it was told; dies over sample 20 once."""
 
     def __init__(self, once: Once, count: int = 40) -> None:
@@ -266,7 +266,7 @@ class Told(Numbers):
 def test_a_new_worker_knows_what_the_others_were_told(
     loader_kind: str, persistent: bool, start_method: str, tmp_path: Path
 ) -> None:
-    loader = make(loader_kind, Told(Once(tmp_path)), workers=2, persistent=persistent, start_method=start_method)
+    loader = make(loader_kind, TaskNotes(Once(tmp_path)), workers=2, persistent=persistent, start_method=start_method)
     assert batches_of(loader)[0] == [0, 1, 2, 3]
     loader.broadcast("add", 500)
     loader.set_epoch(3)
@@ -282,7 +282,7 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
     """The new worker's dataset has heard it; it must not hear it twice."""
     with Gate(tmp_path / "gate") as gate:
 
-        class HeldTold(Told):
+        class HeldTold(TaskNotes):
             def __getitem__(self, index: int) -> int:
                 if index == 4 and self.once("held"):
                     gate.pass_through()

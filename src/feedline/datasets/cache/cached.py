@@ -17,9 +17,9 @@ from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, dec
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
-from feedline.errors import BadOption, CorruptSource, PerformanceWarning, tell
+from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.system.process import lock_of_process
-from feedline.values.sizes import byte_count
+from feedline.types.sizes import byte_count
 
 _one_thread = lock_of_process()
 """Threads of a loader have copies of a dataset, and only the first to begin an epoch is to drop anything."""
@@ -142,7 +142,7 @@ class CachedDataset(Source, EpochAware, Derived):
         if sample_store.head_of(place) != head:
             sample_store.refuse_whole(place)
         if sample_store.drop_other(place, head):
-            tell(
+            warn_user(
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
                 "each its own.",
@@ -162,7 +162,7 @@ class CachedDataset(Source, EpochAware, Derived):
             if is_maker and head == self._head:
                 return
             if is_maker and not all(store is None or store.head() == head for store in (self._memory, self._disk)):
-                tell(
+                warn_user(
                     "The dataset inside of a CachedDataset has changed, so that the samples that were kept are "
                     "dropped. If it changes whenever it is read (a counter, an open file), give it a method "
                     "fingerprint() that returns a string of what its samples depend on.",
@@ -279,7 +279,7 @@ class CachedDataset(Source, EpochAware, Derived):
             self._counters.add("random", len(indices))
             if not self._has_told:
                 self._has_told = True
-                tell(
+                warn_user(
                     f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
                     f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "
                     "the random part as CachedDataset(..., transform=), which is applied to what comes out of the "

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from feedline._optional import is_tensor
 from feedline.datasets.source import Source
 from feedline.errors import BadOption
-from feedline.sharing.packed import Packed
+from feedline.memory.sharing.packed import Packed
+from feedline.system.optional import is_tensor
 
 _WHOLE_BYTES = 1 << 20
 """Arrays up to this size are hashed as a whole; of larger ones pieces that are as large together."""

@@ -10,7 +10,7 @@ from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.sample_store import SampleStore, decode
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import CorruptSource, SourceChanged, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
 
 
 class PrecomputedDataset(Source):

@@ -27,7 +27,7 @@ from typing import Any
 
 from feedline.datasets.handle import Handle
 from feedline.errors import BadOption, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
 from feedline.system.process import leave_out_of_dumps
 
 if sys.platform != "win32":

@@ -34,7 +34,7 @@ from feedline.datasets.source import Transform
 from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.values.sizes import byte_count
+from feedline.types.sizes import byte_count
 
 PART_BYTES = 1 << 20
 """What is parsed at a time, unless it is said otherwise: pyarrow's own choice."""

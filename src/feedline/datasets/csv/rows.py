@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, CorruptSource
-from feedline.failures import words
+from feedline.system.failures import words
 
 _LF, _CR, _QUOTE = b'\n\r"'
 

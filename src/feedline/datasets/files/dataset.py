@@ -18,7 +18,7 @@ from feedline.datasets.form import Fields, Form
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, SourceError
-from feedline.sharing.packed import Packed
+from feedline.memory.sharing.packed import Packed
 
 Path = str | os.PathLike[str]
 

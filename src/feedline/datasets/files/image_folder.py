@@ -12,8 +12,8 @@ from feedline.datasets.files.reading import decoder, read_bytes
 from feedline.datasets.form import Fields
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption, CorruptSource
-from feedline.failures import words
 from feedline.images.compose import PLACES, Compose, image_transform
+from feedline.system.failures import words
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
 """The endings that torchvision takes for images, and the last two, which Pillow decodes as well."""

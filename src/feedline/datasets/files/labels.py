@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from feedline.datasets.files.listing import Listing
 from feedline.datasets.form import listed
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
 
 _SEPARATORS = (";", "\t", "|")
 """What tables have between their columns where it is not a comma."""

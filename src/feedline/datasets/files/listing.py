@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.errors import DataWarning, SourceError, tell
-from feedline.sharing.packed import Packed
+from feedline.errors import DataWarning, SourceError, warn_user
+from feedline.memory.sharing.packed import Packed
 
 _THREADS = 16
 """Directories that are read at the same time, once it was found out that reading them is waiting. A guess."""
@@ -114,7 +114,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
             elif not f"{directory.path}/".startswith(f"{known.path}/" if known.path else ""):
                 again.append((directory.path, known.path))
     if again:
-        tell(
+        warn_user(
             f"{len(again)} directories in {root} are reached by links although they are listed already, such as "
             f"{again[0][0]!r}, which is {again[0][1]!r}. Their files come once, by the way without the link.",
             DataWarning,

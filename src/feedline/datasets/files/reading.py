@@ -8,12 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
-from feedline.failures import add_note, words
 from feedline.images.decoding import decode_image
 from feedline.images.pillow import picture_decoder
+from feedline.system.failures import add_note, words
+from feedline.system.optional import require
 
 # Any, throughout: what a file holds.
 Read = Callable[[str], Any]

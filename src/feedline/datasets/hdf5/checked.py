@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from feedline.datasets.hdf5.part import NUMBERS, Field
 from feedline.datasets.hdf5.rows import Indices, Rows
 from feedline.errors import CorruptSource
-from feedline.values.checksums import AGAIN, Checked, damaged
+from feedline.types.checksums import AGAIN, Checked, damaged
 
 SUMS = "feedline_crc32"
 """The attribute."""

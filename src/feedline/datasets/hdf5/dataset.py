@@ -16,8 +16,8 @@ from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, look, 
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
-from feedline.failures import words
-from feedline.values.sizes import byte_count
+from feedline.system.failures import words
+from feedline.types.sizes import byte_count
 
 
 class HDF5Dataset(TableSource):

@@ -34,7 +34,7 @@ from feedline.datasets.hdf5.part import (
 )
 from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
 
 _OPEN_AT_ONCE = 64
 """Files; each takes up to three descriptors. A guess: processes often have 1,024 for everything."""

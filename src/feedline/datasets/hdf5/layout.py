@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.datasets.hdf5.part import NUMBERS, Field
 from feedline.datasets.hdf5.rows import (
     Cells,
@@ -25,8 +24,9 @@ from feedline.datasets.hdf5.rows import (
     cells_of,
 )
 from feedline.errors import CorruptSource, MissingExtra
-from feedline.failures import words
-from feedline.values.sizes import check_size
+from feedline.system.failures import words
+from feedline.system.optional import require
+from feedline.types.sizes import check_size
 
 Inflate = Callable[[Any, int], Any]
 """Unpacks zlib data, given how many bytes come out. Any: buffers."""

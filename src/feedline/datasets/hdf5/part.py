@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, names_in
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import require
 from feedline.system.process import lock_of_process
-from feedline.values.checksums import check_seal
-from feedline.values.sizes import SampleSize
+from feedline.types.checksums import check_seal
+from feedline.types.sizes import SampleSize
 
 NUMBERS, TEXT, BYTES, RAGGED = "numbers", "text", "bytes", "ragged"
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.hdf5.part import BYTES, RAGGED, Field
 from feedline.errors import CorruptSource
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import require
 
 Cells = NDArray[np.void]
 """One row each, one after the other or not."""

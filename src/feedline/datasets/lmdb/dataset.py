@@ -30,10 +30,10 @@ from feedline.datasets.lmdb.keys import (
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
-from feedline.failures import add_note, words
 from feedline.images.pillow import SPECS
-from feedline.values import records
-from feedline.values.checksums import AGAIN, Compared, damaged
+from feedline.system.failures import add_note, words
+from feedline.types import records
+from feedline.types.checksums import AGAIN, Compared, damaged
 
 # Any: keys are bytes or strings.
 KeySource = Iterable[Any] | Callable[[int], Any] | None

@@ -15,9 +15,9 @@ from numpy.typing import DTypeLike
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty, is_column, stacked
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.failures import words
 from feedline.images.pillow import picture_decoder
-from feedline.values import records
+from feedline.system.failures import words
+from feedline.types import records
 
 _OWN_REFERENCES = 2
 """To an object that nobody else knows: a variable, and the argument of the function that counts."""

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from feedline._optional import require
 from feedline.datasets.lmdb.calls import calls
 from feedline.errors import CorruptSource, SourceChanged, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import require
 from feedline.system.process import lock_of_process
 
 FileId = tuple[int, int]

@@ -18,8 +18,8 @@ from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.environment import Environment
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
-from feedline.sharing.packed import Packed
-from feedline.values.checksums import KIND, check_seal
+from feedline.memory.sharing.packed import Packed
+from feedline.types.checksums import KIND, check_seal
 
 META_KEY = b"__feedline__"
 _META_VERSION = 1

@@ -29,8 +29,8 @@ from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
-from feedline.values.checksums import check_seal
-from feedline.values.sizes import byte_count
+from feedline.types.checksums import check_seal
+from feedline.types.sizes import byte_count
 
 # Any, throughout: pyarrow has no types to check against.
 

@@ -13,7 +13,7 @@ from feedline.datasets.form import Form, VectorFields
 from feedline.datasets.parquet.values import is_vector_number, pyarrow, whole
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, SourceError
-from feedline.failures import words
+from feedline.system.failures import words
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 from feedline.datasets.cache_file import check_own, refuse_foreign, write_whole
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
-from feedline.errors import CorruptSource, PerformanceWarning, tell
-from feedline.failures import words
+from feedline.errors import CorruptSource, PerformanceWarning, warn_user
+from feedline.system.failures import words
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -210,7 +210,7 @@ class Unpacked:
             write_whole(path, content, _TAIL + zlib.crc32(content).to_bytes(4, "little"))
         except OSError as exc:
             self._cannot_write = True
-            tell(
+            warn_user(
                 f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
                 "decodes them for itself, again and again. Give cache= a folder that can be written to, with room "
                 "for all of the columns as they are in memory.",

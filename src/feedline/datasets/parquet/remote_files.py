@@ -15,7 +15,7 @@ from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.storage import Storage, protocol_of
-from feedline.values.shown import identity_of, shown_url
+from feedline.types.shown import identity_of, shown_url
 
 _GAP = 1 << 18
 """Bytes between two ranges that are fetched with them, rather than by a request of their own. A guess."""

@@ -33,9 +33,9 @@ from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, tell
-from feedline.failures import words
-from feedline.values.sizes import byte_count
+from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
+from feedline.system.failures import words
+from feedline.types.sizes import byte_count
 
 LATEST_S = 5.0
 """Seconds that decoding again takes before anything is said."""
@@ -77,7 +77,7 @@ class Waste:
         if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
             return
         self._has_told = True
-        tell(
+        warn_user(
             f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
             f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
             f"asked for in random order. {advice}",

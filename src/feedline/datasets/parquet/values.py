@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.errors import SourceError
+from feedline.system.optional import require
 
 Rows = NDArray[np.int64]
 

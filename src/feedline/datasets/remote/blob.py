@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
-from feedline.values.shown import shown_address
+from feedline.types.shown import shown_address
 
 
 class Version(NamedTuple):
@@ -151,7 +151,7 @@ class Patience:
             raise BadOption(f"timeout_s={self.timeout_s!r} is not a positive number of seconds.")
 
     def wait(self, attempt: int) -> None:
-        """Wait after the so-manieth failure."""
+        """Wait after the n-th failure."""
         # Not from a seeded generator: workers that failed together should not come back together.
         time.sleep(min(30.0, self.pause_s * 2 ** (attempt - 1)) * (0.5 + random.SystemRandom().random()))
 

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.remote.blob import Blob
-from feedline.errors import BadOption, PerformanceWarning, tell
-from feedline.values.shown import identity_of
-from feedline.values.sizes import bytes_text
+from feedline.errors import BadOption, PerformanceWarning, warn_user
+from feedline.types.shown import identity_of
+from feedline.types.sizes import bytes_text
 
 PIECE_BYTES = 1 << 22
 MARK = ".feedline-shards"
@@ -112,7 +112,7 @@ class DiskCache:
                 os.pwrite(mark, _COUNT.pack(total), 0)
                 write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
         except OSError as exc:
-            tell(
+            warn_user(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
                 "room, or give shard_cache= a folder that can be written to.",
                 PerformanceWarning,

@@ -13,8 +13,8 @@ from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, 
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
 from feedline.errors import BadOption, SourceChanged, SourceError
-from feedline.failures import words
-from feedline.values.shown import shown_url, without_secrets
+from feedline.system.failures import words
+from feedline.types.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from feedline._optional import require
 from feedline.errors import BadOption, MissingExtra
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import require
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 _PLAIN = ("endpoint_url", "region_name")

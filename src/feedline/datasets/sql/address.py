@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from feedline.errors import BadOption
-from feedline.values.shown import HIDDEN, shown_url
+from feedline.types.shown import HIDDEN, shown_url
 
 _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 from urllib.parse import quote
 
-from feedline._optional import require
 from feedline.datasets.sql.address import Address
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.system.optional import require
 
 # Any, throughout: connections, parameters, values and rows are the driver's.
 

@@ -13,7 +13,7 @@ from feedline.datasets.sql.database import quoted, select
 from feedline.datasets.sql.query import QuerySource, repeated
 from feedline.datasets.sql.stream import SQLStream
 from feedline.errors import BadOption, SourceChanged
-from feedline.sharing.packed import Packed
+from feedline.memory.sharing.packed import Packed
 
 # Any, throughout: values are what the driver makes of them.
 

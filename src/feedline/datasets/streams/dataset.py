@@ -17,7 +17,7 @@ from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
-from feedline.values.shown import shown_address
+from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2
 """How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any, TypeVar
 
-from feedline._optional import require
 from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
-from feedline.failures import words
-from feedline.values.shown import shown_url, without_secrets
+from feedline.system.failures import words
+from feedline.system.optional import require
+from feedline.types.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from feedline.datasets.array_file import opened_zip, read_header
-from feedline.values.sizes import SampleSize, check_size
+from feedline.types.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
 """Bytes that tell how long the header is; two more in format 2 and 3."""

@@ -27,8 +27,8 @@ from feedline.datasets.tar.members import NO_SUM
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import CorruptSource, SourceChanged
-from feedline.values.shown import shown_address
-from feedline.values.sizes import SampleSize, byte_count, most_bytes
+from feedline.types.shown import shown_address
+from feedline.types.sizes import SampleSize, byte_count, most_bytes
 
 _MOST_OPEN = 64
 """Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""

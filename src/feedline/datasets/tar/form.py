@@ -16,13 +16,13 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields, names_in
 from feedline.datasets.tar import arrays
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
-from feedline.failures import add_note
 from feedline.images.pillow import EXTENSIONS, SPECS, picture_decoder
-from feedline.values.sizes import SampleSize
+from feedline.system.failures import add_note
+from feedline.system.optional import require
+from feedline.types.sizes import SampleSize
 
 # Any, throughout: values are whatever was stored.
 Handler = Callable[[str, bytes], Any]

@@ -21,8 +21,8 @@ from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
-from feedline.values.checksums import Compared, damaged
-from feedline.values.shown import identity_of
+from feedline.types.checksums import Compared, damaged
+from feedline.types.shown import identity_of
 
 _FORMAT = 4
 Numbers = NDArray[np.int64]

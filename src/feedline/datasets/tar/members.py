@@ -14,9 +14,9 @@ from typing import Any
 
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
-from feedline.failures import words
-from feedline.values.checksums import check_seal, damaged
-from feedline.values.sizes import check_size
+from feedline.system.failures import words
+from feedline.types.checksums import check_seal, damaged
+from feedline.types.sizes import check_size
 
 BLOCK = 512
 EMPTY = bytes(BLOCK)

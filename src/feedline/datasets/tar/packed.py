@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from feedline._optional import require
 from feedline.datasets.tar.members import Bytes
 from feedline.errors import CorruptSource, FeedlineError
-from feedline.failures import words
+from feedline.system.failures import words
+from feedline.system.optional import require
 
 _PIECE = 1 << 18
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00"}

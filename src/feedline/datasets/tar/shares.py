@@ -27,7 +27,7 @@ class ShardShare:
     """Its place in the common order of the epoch's shards."""
     place: int = 0
     every: int = 1
-    """How many parts read it. Each takes every so-manieth sample, beginning with `place`."""
+    """How many parts read it. Each takes every n-th sample, beginning with `place`."""
     offset: int = 0
     ordinal: int = 0
     """Where it is entered: the byte, and the number of the sample that begins there."""

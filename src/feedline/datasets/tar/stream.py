@@ -29,7 +29,7 @@ from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
-from feedline.values.shown import identity_of
+from feedline.types.shown import identity_of
 
 T = TypeVar("T")
 

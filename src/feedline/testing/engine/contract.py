@@ -151,7 +151,7 @@ class EngineContract(TaskChapter, FailureChapter, WorkerChapter, StreamChapter, 
     """Subclass this, override `make_engine`, and let pytest collect the subclass.
 
     Example:
-        >>> from feedline.engines.threads import ThreadEngine
+        >>> from feedline.workers.threads import ThreadEngine
         >>> class TestThreads(EngineContract):
         ...     def make_engine(self):
         ...         return ThreadEngine(2)

@@ -1,0 +1,247 @@
+"""What is said of a sample that failed.
+
+A `Failure` is the question to a policy, a `Verdict` its answer, and a `Fault` what is kept of both in the log. Faults
+travel from workers and are saved with a loader's state, so they hold nothing but plain values: the index of a sample is
+what `feedline.types.indices.plain_index` makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from feedline.errors import BadOption, BadState
+from feedline.types.indices import pack_index, plain_index, unpack_index
+
+ACTIONS = ("raise", "skip", "retry", "replace")
+"""What can become of a sample that failed."""
+
+MESSAGE_LENGTH = 500
+"""Characters of an exception's text that are kept. A guess: the cause stands in the first lines, and a log of
+thousands has to be saved with every state."""
+
+
+class _Neighbour:
+    """The type of `NEIGHBOUR`."""
+
+    def __reduce__(self) -> str:  # a name: copies and pickles are the object itself
+        return "NEIGHBOUR"
+
+    def __repr__(self) -> str:
+        return "NEIGHBOUR"
+
+
+NEIGHBOUR = _Neighbour()
+"""Stands for the next sample that works, where a verdict names the sample that replaces another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample that failed, as a policy or a user's function is asked about it.
+
+    Example:
+        >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)
+        >>> failure.stage, failure.error
+        ('fetch', OSError('disk'))
+    """
+
+    index: Any  # whatever the sampler yields
+    """Of the sample; its place in the stream for an iterable dataset; the list of indices if a whole batch failed."""
+    error: BaseException
+    stage: str
+    """"fetch", "transform", "collate", or "worker" if the sample killed or blocked its worker."""
+    attempt: int
+    """1 for the first."""
+    worker: int | None
+    """None in the training process itself."""
+    key: int = 0
+    """Of the sample: the jitter of a retry may follow from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to become of a sample that failed.
+
+    Raises:
+        BadOption: the action is unknown, the wait is no time, or the sample that replaces the other is not named.
+
+    Example:
+        >>> Verdict("retry", wait_s=0.5).wait_s
+        0.5
+        >>> Verdict("replace", index=NEIGHBOUR).index
+        NEIGHBOUR
+    """
+
+    action: str
+    """"raise", "skip", "retry" or "replace"."""
+    wait_s: float = 0.0
+    """retry: how long to wait first."""
+    index: Any = None  # whatever the sampler yields
+    """replace: the other sample; `NEIGHBOUR` for the next one that works."""
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            allowed = ", ".join(map(repr, ACTIONS))
+            raise BadOption(f"Verdict(action={self.action!r:.200}) is none of the actions {allowed}.")
+        if not _is_number(self.wait_s) or self.wait_s < 0:
+            raise BadOption(f"Verdict(wait_s={self.wait_s!r:.200}) is not a number of seconds, 0 or more.")
+        if self.action == "replace" and self.index is None:
+            raise BadOption(
+                "Verdict('replace') does not say by which sample: give index=, the index of another sample, or "
+                "index=feedline.faults.NEIGHBOUR for the next one that works."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One line of the log: a sample that failed, and what became of it.
+
+    Nothing but plain values, whatever it was made with: see `plain_index`.
+
+    Example:
+        >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)
+        >>> fault = Fault.of(failure, "skip", time=1.7e9)
+        >>> print(fault)
+        sample 7: OSError: disk (fetch, worker 0, attempt 1): skip
+        >>> Fault.from_dict(fault.as_dict()) == fault
+        True
+    """
+
+    index: Any  # a plain value, as `plain_index` makes it
+    error: str
+    """Class of the exception, with its module unless that is `builtins`: "OSError", "PIL.UnidentifiedImageError"."""
+    message: str
+    """Text of the exception, at most 500 characters of it."""
+    stage: str
+    worker: int | None
+    attempt: int
+    """How often the sample had been tried when this was decided."""
+    action: str
+    """"raise", "skip", "replace", or "retry": it worked in the end."""
+    time: float
+    """Seconds since 1970."""
+    epoch: int = 0
+    replacement: Any = None  # a plain value, as `plain_index` makes it
+    """The sample that came instead, if one did and it is known."""
+
+    def __post_init__(self) -> None:
+        for name in ("index", "replacement"):
+            object.__setattr__(self, name, plain_index(getattr(self, name)))
+        object.__setattr__(self, "message", self.message[:MESSAGE_LENGTH])
+
+    # Any: the index of the sample that came instead.
+    @classmethod
+    def of(
+        cls,
+        failure: Failure,
+        action: str,
+        *,
+        time: float,
+        epoch: int = 0,
+        replacement: Any = None,
+    ) -> Fault:
+        """Make the line of the log about a failure; `time` is in seconds since 1970."""
+        return cls(
+            index=failure.index,
+            error=error_name(type(failure.error)),
+            message=_text_of(failure.error),
+            stage=failure.stage,
+            worker=failure.worker,
+            attempt=failure.attempt,
+            action=action,
+            time=time,
+            epoch=epoch,
+            replacement=replacement,
+        )
+
+    @property
+    def lost(self) -> bool:
+        """True if the sample is not in its batch. These count against the budget of a policy."""
+        return self.action in ("skip", "replace")
+
+    # Any: numbers, strings, lists and dicts of these.
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fault in values that JSON keeps; what has its default is left out."""
+        state = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.default is MISSING or value != field.default:
+                state[field.name] = pack_index(value) if field.name in ("index", "replacement") else value
+        return state
+
+    @classmethod
+    def from_dict(cls, state: Any) -> Fault:
+        """Read what `as_dict` made; what is not known is passed over.
+
+        Raises:
+            BadState: it is something else, or damaged.
+        """
+        if not isinstance(state, Mapping):
+            raise BadState(f"The state is damaged: a fault is a dict, not {type(state).__name__}.")
+        values = {}
+        for field in fields(cls):
+            if field.name in state:
+                values[field.name] = _read(field.name, state[field.name])
+            elif field.default is MISSING:
+                raise BadState(f"The state is damaged: {state!r:.200} is a fault without {field.name!r}.")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        what = "batch" if self.stage == "collate" else "sample"
+        where = self.stage if self.worker is None else f"{self.stage}, worker {self.worker}"
+        message = f": {self.message}" if self.message else ""
+        by = "" if self.replacement is None else f" by {self.replacement!r:.80}"
+        return f"{what} {self.index!r:.80}: {self.error}{message} ({where}, attempt {self.attempt}): {self.action}{by}"
+
+
+def error_name(kind: type[BaseException]) -> str:
+    """Name a class of exceptions, with its module unless that is `builtins`.
+
+    Example:
+        >>> import json
+        >>> error_name(OSError), error_name(json.JSONDecodeError)
+        ('OSError', 'json.decoder.JSONDecodeError')
+    """
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as exc:  # a user's exception that cannot be shown is still a fault to report
+        return f"(its text cannot be shown: {error_name(type(exc))})"
+
+
+# Any: a field of a fault, or damage.
+def _read(name: str, value: Any) -> Any:
+    """Check one field of a fault that was saved, and return it as it was."""
+    if name in ("index", "replacement"):
+        return unpack_index(value)
+    if name in ("error", "message", "stage"):
+        sound = isinstance(value, str)
+    elif name == "action":
+        sound = value in ACTIONS
+    elif name == "time":
+        sound = _is_time(value)
+    elif name == "worker" and value is None:
+        sound = True
+    else:
+        least = 1 if name == "attempt" else 0
+        sound = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not sound:
+        raise BadState(f"The state is damaged: {name!r} of a fault is {value!r:.200}.")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return _is_number(value) and datetime.fromtimestamp(value, timezone.utc).year >= 1970
+    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+        return False

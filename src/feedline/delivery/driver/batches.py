@@ -1,0 +1,359 @@
+"""Batches that workers make, and how an epoch with workers begins."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from feedline.abc.source import SplitSource
+from feedline.abc.stateful import is_stateful, outlives_epoch
+from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.delivery.driver.driver import Driver, Facts
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
+from feedline.errors import BadState, WorkerError
+from feedline.order.progress import Progress, StreamProgress
+from feedline.system.failures import is_interrupt, twin_of
+from feedline.types import DatasetKind, ResultKind, Resume, WorkerSpec
+from feedline.workers import interrupts
+
+BeginEpoch = Callable[[Driver], None]
+
+
+def new_epoch(
+    machine: Machine,
+    settings: Settings,
+    spec: WorkerSpec,
+    checkpoint: Checkpoint,
+    snapshot: Snapshot | None,
+    *,
+    shared_seed: int | None = None,
+    fault_budget: FaultBudget | None = None,
+    has_target: bool = False,
+) -> Epoch:
+    """Return a pass over a dataset, or the rest of one, for the machine to begin.
+
+    With a target, batches are taken before the training loop gets them; who hands them over tells the checkpoint.
+    """
+    if not outlives_epoch(spec.dataset):
+        machine.memory.last_notes.clear()
+    entry = checkpoint.entry
+    depth = max(1, settings.depth)
+    limits = Limits(
+        depth * len(machine.active),
+        depth,
+        deepens=settings.deepens,
+        timeout_s=settings.timeout_s,
+        kills_stuck=bool(settings.restarts),
+    )
+    streams = () if snapshot is None else snapshot.streams
+    worker_count = len(machine.workers)
+    # Workers that have made batches, or begin where others ended, draw other random numbers than new ones.
+    awaits = machine.passes > 0 or any(stream.get("last") is not None for stream in streams)
+    entry.progress.turn = 0 if snapshot is None else snapshot.turn
+    assert checkpoint.plan is not None
+    kind: type[Epoch] = Epoch
+    if spec.kind is DatasetKind.ITERABLE and spec.split is None:
+        kind = OwnStreamsEpoch
+        _check_streams(spec, len(streams), worker_count)
+        entry.progress.streams = [_begun(stream) for stream in streams]
+        request = Request(spec.batched, checkpoint.batch_size, shared_seed, snapshot_every=settings.snapshot_every)
+        resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
+        origin = Origin(resumes=resumes, awaits_openings=awaits)
+    else:
+        known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
+        entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
+        is_kept = is_stateful(spec.dataset)
+        request = Request(
+            spec.batched,
+            0 if spec.split is None else spec.split.batch_size,
+            snapshot_every=int(spec.split is not None or is_kept),
+        )
+        origin = Origin(
+            () if snapshot is None else snapshot.early,
+            _resumes(spec, streams, worker_count, checkpoint),
+            entry.progress.turn,
+            awaits_openings=awaits and spec.split is None and is_kept,
+        )
+    scheduler = settings.make_scheduler()
+    progress = entry.progress.copy() if has_target else entry.progress
+    epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
+    epoch.checkpoint = checkpoint
+    return epoch
+
+
+def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
+    if not count or count == worker_count:
+        return
+    or_else = (
+        "."
+        if isinstance(spec.dataset, SplitSource)
+        else ", or let the loader share out the samples (shard=True): then the number may change."
+    )
+    raise BadState(
+        f"The state was saved with {count} streams of samples, one per worker, and there are "
+        f"{worker_count} workers now. Use as many{or_else}"
+    )
+
+
+def _begun(stream: dict[str, Any]) -> StreamProgress:
+    batches = stream.get("batches", 0)
+    noted_at, read = stream.get("noted_at", batches), stream.get("read")
+    return StreamProgress(batches, stream.get("ended", False), notes_of(stream), noted_at, read)
+
+
+def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, checkpoint: Checkpoint) -> dict[int, Resume]:
+    if not streams:
+        return {}
+    if spec.split is not None:  # every worker reads the same stream, so any state of it will do
+        return {worker: resume_of(streams[0], checkpoint.batch_size) for worker in range(worker_count)}
+    if len(streams) != worker_count:
+        raise BadState(
+            f"The dataset keeps a state of its own in every worker; the state was saved with {len(streams)} of them, "
+            f"and there are {worker_count} now. Use as many workers as then."
+        )
+    resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
+    return {worker: resume for worker, resume in resumes.items() if resume.dataset is not None}
+
+
+def _freeze(checkpoints: list[Checkpoint]) -> None:
+    for checkpoint in checkpoints:
+        interrupts.see_through(checkpoint.freeze)
+
+
+def ended_by(exc: BaseException | None) -> WorkerError:
+    """Return what to say of an iteration that a signal has interrupted at a moment from which there is no going on."""
+    what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
+    return WorkerError(
+        f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure "
+        "any more. Begin another one, or go on where it was, with nothing lost: "
+        "loader.load_state_dict(loader.state_dict())."
+    )
+
+
+class WorkerBatches(OneCallerBatches):
+    """Batches that workers make.
+
+    The workers end with the epoch, or with this object if they are persistent; in both cases also when the object is
+    dropped, or the program ends.
+    """
+
+    def __init__(self, driver: Driver, begin_epoch: BeginEpoch, *, persistent: bool) -> None:
+        super().__init__(driver.caller_lock)
+        self.driver = driver
+        self._persistent = persistent
+        self._ended = False
+        self._death: BaseException | None = None
+        self._unopened_by: BaseException | None = None
+        """What kept workers from telling how they began, where that is not known otherwise: no state can be told."""
+        self._is_torn = False
+        """True while books are changed. One that is so when nobody is inside was interrupted, and is of no more use."""
+        self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
+        self._checkpoints: list[Checkpoint] = []
+        weakref.finalize(self, _freeze, self._checkpoints).atexit = False
+        self._began_s = time.monotonic()
+        try:
+            begin_epoch(driver)
+            self._checkpoints[:] = [driver.epoch.checkpoint]
+            driver.engine.start()
+        except BaseException:
+            driver.close()
+            raise
+        self._start_s = time.monotonic() - self._began_s
+
+    @property
+    def closed(self) -> bool:
+        """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
+        torn = self._is_torn and self._caller_lock.owner is None
+        return torn or self.leaving or self.driver.closed or self.driver.pid != os.getpid()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers; none of threads."""
+        return [] if self.driver.closed else self.driver.engine.pids
+
+    # Any: processes or threads.
+    @property
+    def worker_objects(self) -> list[Any]:
+        """See `Engine.worker_objects`."""
+        return self.driver.engine.worker_objects
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What tells how far the training loop is."""
+        checkpoint: Checkpoint = self.driver.epoch.checkpoint
+        return checkpoint
+
+    @property
+    def progress(self) -> Progress:
+        """How far the epoch is."""
+        return self.driver.epoch.progress
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self.driver.counters
+
+    @property
+    def keeps_facts(self) -> bool:
+        """See `Driver.keeps_facts`."""
+        return self.driver.keeps_facts
+
+    @keeps_facts.setter
+    def keeps_facts(self, keeps_facts: bool) -> None:
+        self.driver.keeps_facts = keeps_facts
+
+    @property
+    def facts(self) -> Facts | None:
+        """What is known of the last batch, if somebody else writes its row."""
+        return self.driver.facts
+
+    def is_ready(self) -> bool:
+        """True if the next batch has come already."""
+        usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
+        return usable and self.at_first is None and self.driver.epoch.take() is not None
+
+    def ready_count(self) -> int:
+        return sum(result.kind is ResultKind.DONE for result in self.driver.epoch.ready.values())
+
+    def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
+        """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
+        if inside:
+            self._restart(begin_epoch)
+        else:
+            self._begin_anew(lambda: self._restart(begin_epoch))
+
+    def _restart(self, begin_epoch: BeginEpoch) -> None:
+        driver = self.driver
+        self._is_torn = True
+        try:
+            driver.leave_epoch()
+            driver.machine.passes += 1
+            self._ended = True  # until the new epoch has begun
+            self._unopened_by = self.ending = None
+            begin_epoch(driver)
+        except BaseException as exc:
+            if is_interrupt(exc):
+                self._end_by(exc)
+            self._is_torn = False
+            raise
+        self._checkpoints[:] = [driver.epoch.checkpoint]
+        self._ended = self._is_torn = False
+
+    def apply_pending(self) -> None:
+        super().apply_pending()
+        if self.driver.epoch.is_opened():
+            return
+        is_mine = self._caller_lock.is_mine()
+        if not (self.closed or self._ended or is_mine):
+            self._begin_anew(self._await_openings)
+        elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
+            raise self._unopened_by or WorkerError(
+                "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
+                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the "
+                "handler set a flag, and call state_dict() in the training loop."
+            )
+
+    def _await_openings(self) -> None:
+        self._is_torn = True
+        try:
+            try:
+                self.driver.await_openings()
+            except StopIteration:
+                raise WorkerError(
+                    "The state cannot be told: another thread has closed the loader while state_dict() waited for its "
+                    "workers, and not all of them had told yet how their streams began in this epoch. Call "
+                    "state_dict() before close()."
+                ) from None
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self._end_by(exc)
+                raise
+            if self._is_over():  # there is no going on after this, and whoever asks for the next batch is told
+                self._death = twin_of(exc)
+            self._is_torn = False
+            if not self.driver.epoch.assume_openings():
+                self._unopened_by = twin_of(exc)
+                raise
+        self._is_torn = False
+
+    def _next(self) -> Any:
+        if self._is_torn:
+            self._end_by(None)
+        if self._death is not None:
+            raise self._death
+        if self._ended or self.driver.closed:
+            raise StopIteration
+        if self.driver.pid != os.getpid():
+            raise WorkerError(
+                f"This iteration belongs to process {self.driver.pid}, from which this one was forked, and so do its "
+                "workers. Begin another one: iter(loader)."
+            )
+        self.driver.epoch.taken = None  # which was of the batch before
+        self._is_torn = True
+        try:
+            batch = self.driver.next()  # not the function next(), after which a signal could come
+            self._is_torn = False
+            if self.leaving:
+                self._close()
+            return batch
+        except StopIteration:
+            self._ended = True  # the rest is done outside: Ctrl-C is to be raised without this one as its context
+        except BaseException as exc:
+            if is_interrupt(exc):
+                self._end_by(exc)
+            elif self._is_over() and isinstance(exc, Exception):  # there is no going on after this
+                self._death = twin_of(exc)
+            self._is_torn = False
+            raise
+        self._is_torn = False
+        if not self.leaving:
+            self.ending = self.progress
+        done_s = time.monotonic()
+        if self.leaving or not self._persistent:
+            self._close()
+        else:
+            self.driver.rest()
+        if self.ending is not None:
+            self.driver.end()
+            if not self._persistent:
+                now_s = time.monotonic()
+                self.driver.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
+        raise StopIteration
+
+    def _is_over(self) -> bool:
+        return self.driver.closed
+
+    def _end_by(self, exc: BaseException | None) -> None:
+        """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
+        self.driver.take_back()
+        self._death = ended_by(exc)
+        self._let_go()
+        self._is_torn = False
+
+    def close(self) -> None:
+        if self.driver.pid == os.getpid():
+            self.driver.leaving = True
+            super().close()
+        self._ended = True
+
+    def _close(self) -> None:
+        self._ended = True
+        if not self.driver.closed:
+            if not self._is_torn:
+                self.driver.leave_epoch()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.driver.close()
+        self._finalizer.detach()  # it has nothing left to do, and Python drops exceptions of signal handlers there

@@ -1,0 +1,446 @@
+"""The driver: does what the machine decides, with an engine, and waits for what happens.
+
+A driver outlives an epoch when workers are persistent. Everything that blocks, starts, kills or allocates is here and
+in the engine; what is to be done, the machine says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.abc.source import Acknowledged
+from feedline.delivery.driver.acknowledgements import Acknowledgements
+from feedline.delivery.driver.caller_lock import CallerLock
+from feedline.delivery.driver.memory_watch import MemoryWatch
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.machine.decisions import FORGET, GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.recovery import Seen
+from feedline.errors import WorkerWarning, warn_user
+from feedline.insight.batch_rows import Row
+from feedline.randomness import scope
+from feedline.randomness.stages import TRANSFORM
+from feedline.system.failures import is_interrupt
+from feedline.types import Call, Parcel, Result, ResultKind, Task
+from feedline.workers import interrupts
+
+_LOOK_UP_S = 0.05
+"""How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
+
+_TOGETHER = 8
+"""The most tasks in a message: a quarter of a window, if it is as deep as can be. More could not be taken
+back one by one."""
+
+_LONG_S = 0.01
+"""A wait that is so long has a row of its own; see `feedline.insight.observer`."""
+
+Facts = tuple[Row, Row]
+"""What is known of a batch before it is delivered: see `Observer.write`."""
+
+Prepare = Callable[[Any], Any]
+"""Last touch to a batch in the training process, such as pinning what is not pinned."""
+
+
+class Driver:
+    """Workers, and the machine that decides for them. Used by one thread at a time.
+
+    Args:
+        engine: the workers.
+        machine: decides.
+        slots: what batches lie in.
+        watch: of the workers' memory.
+        prepare: the last touch to a batch.
+        rest: gives back memory when no epoch is under way.
+        dataset: hears which of its samples were consumed, if it wants to.
+        clock: tells the time; `time.monotonic` if None.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        machine: Machine,
+        slots: Slots,
+        *,
+        watch: MemoryWatch | None = None,
+        prepare: Prepare | None = None,
+        rest: Callable[[], None] | None = None,
+        dataset: Any = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.engine = engine
+        # Whatever becomes of the driver before somebody iterates with it: nobody is left behind.
+        self._last = weakref.finalize(self, interrupts.see_through, engine.close)
+        self.machine = machine
+        self.counters = slots.counters
+        self._observer = slots.counters.observer
+        self._slots = slots
+        self._watch = watch or MemoryWatch(engine)
+        self._prepare = prepare
+        self._rest = rest
+        self._receipts = Acknowledgements(dataset)
+        self.wants_receipts = isinstance(dataset, Acknowledged)
+        """True if the dataset hears which of its samples were consumed."""
+        self._receipt: Any = None
+        """Of the batch that was delivered last."""
+        self.pid = os.getpid()
+        self.caller_lock = CallerLock()
+        """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
+        self.closed = False
+        self._clock = clock or time.monotonic
+        self._asked_s = 0.0
+        self.keeps_facts = False
+        """True if somebody else hands batches to the training loop, and writes their rows: then `facts` holds what is
+        known of the last one."""
+        self.facts: Facts | None = None
+        self.leaving = False
+        """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch that is gone through, or was."""
+        assert self.machine.epoch is not None
+        return self.machine.epoch
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Begin an epoch."""
+        self.machine.now_s = self._clock()
+        self.machine.begin(epoch)
+        self._perform()
+
+    def leave_epoch(self) -> None:
+        """Leave the epoch; what is in flight is dropped."""
+        if not self.closed:
+            self.machine.leave_epoch()
+            self._perform()
+
+    def broadcast(self, call: Call) -> None:
+        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        self.machine.now_s = self._clock()
+        self.machine.call(call)
+        self._perform()
+        self.machine.check_call()
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def next(self) -> Any:
+        """Return the next batch, and note, at the very end, that it is delivered.
+
+        Raises:
+            StopIteration: there is none, or nobody is to wait any more.
+        """
+        machine = self.machine
+        if self._receipts.are_held:
+            self._receipts.acknowledge()
+        machine.now_s = self._asked_s = self._clock()
+        machine.ask()
+        if machine.holds_back:
+            self._collect(0.0, None)
+            self._give_held()
+        while True:
+            if machine.pending_warnings:
+                self._warn_pending()
+            ordinal = machine.take()
+            if ordinal >= 0:
+                return self._hand_out(ordinal)
+            if not machine.decisions:
+                pause_s, worker = machine.wait()
+                if not machine.decisions:
+                    self._collect(pause_s, worker)
+                    machine.judge_lateness()
+            if machine.decisions:
+                self._perform()
+            if machine.holds_back:
+                self._give_held()
+
+    def _give_held(self) -> None:
+        """Give out what was held back, if the scheduler wants it so now that workers have answered."""
+        self._perform()
+        self.machine.fill()
+        self._perform()
+
+    def _hand_out(self, ordinal: int) -> Any:
+        machine, epoch = self.machine, self.epoch
+        result = epoch.pop(ordinal)
+        worker, notes, read = result.worker, result.notes, result.read
+        observer = self._observer
+        is_seen = observer.got or machine.now_s - self._asked_s > _LONG_S
+        facts = self._facts_of(ordinal, result) if is_seen else None
+        try:
+            try:
+                told = None if notes is None else epoch.look_at(notes)
+                if told is not None:
+                    machine.pending_warnings.append(told)
+                    self._warn_pending()
+                batch = self._unpack(result)
+            except BaseException:
+                self._slots.discard(result)  # if a warning, made an error, kept it from being delivered
+                raise
+            finally:
+                del result  # its exception refers to this frame: no cycle for the garbage collector
+                machine.handed_out(worker)
+                if machine.decisions:
+                    self._perform()
+        except BaseException as exc:
+            if not is_interrupt(exc):  # otherwise it comes again
+                epoch.note(ordinal, worker, notes, read)
+                epoch.progress.missing += 1
+            raise
+        if notes is not None:
+            self._receipt = notes.receipts
+            self._receipts.hold(notes.receipts)
+        if facts is not None:
+            self._write(facts)
+        else:
+            observer.last_s = now_s = self._clock()
+            asked_s = self._asked_s
+            observer.waited_s += now_s - asked_s
+            if machine.now_s is not asked_s:
+                observer.late_s += machine.now_s - asked_s
+            if self.counters.batches >= observer.due:
+                observer.got = int(now_s * 1e9)
+        epoch.note(ordinal, worker, notes, read)
+        return batch
+
+    def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
+        """Return what is known of a batch before it is delivered; None if it is none."""
+        flight, parcel = result.flight, result.payload
+        if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
+            return None
+        told, worker = result.told, result.worker
+        transform = 0
+        if told is not None:
+            transform = told.stages.pop(TRANSFORM, 0)
+            self._observer.hear(told, worker)
+        given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
+        (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
+        if not began:  # an engine that does not say
+            began, fetch = came - busy, busy
+        size = parcel.used if type(parcel) is Parcel else 0
+        made = (began, fetch, transform, collate, busy - fetch - collate, computed, queued, began + busy)
+        facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
+        ready = self.epoch.ready
+        behind = len(ready)
+        if behind and self.machine.now_s != asked_s:  # some of them may have come only since it was asked for
+            asked = int(asked_s * 1e9)
+            # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
+            behind = sum(0 < other.task_times[0] + other.busy_ns <= asked for other in ready.values())
+        return facts, (behind, 0, int(flight.is_held_up), int(result.first))
+
+    def _write(self, facts: Facts) -> None:
+        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        if self.keeps_facts:
+            self.facts = facts
+        else:
+            before, more = facts
+            asked = int(self._asked_s * 1e9)
+            self._observer.write(before, asked, time.monotonic_ns(), more, self.counters.batches)
+
+    def _unpack(self, result: Result) -> Any:
+        """Turn an answer into the batch, or raise what went wrong."""
+        if result.kind is ResultKind.FAILED:
+            self.counters.failures += 1
+            try:
+                raise result.payload
+            finally:
+                del result  # the traceback refers to this frame: no cycle for the garbage collector
+        self.counters.batches += 1
+        batch = result.payload
+        if type(batch) is Parcel:
+            batch = self._slots.unpack(batch)
+        return batch if self._prepare is None else self._prepare(batch)
+
+    def end(self) -> None:
+        """Note that the epoch is over, unless whoever hands batches on does so."""
+        if not self.keeps_facts:
+            self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
+
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        self.epoch.take_back()
+        if self.epoch.taken is not None:
+            self._receipts.release(self._receipt)
+
+    def await_openings(self) -> None:
+        """Wait for the first answer of every worker that has a task, which tells in which state it began."""
+        machine = self.machine
+        machine.now_s = self._clock()
+        machine.wait_anew()
+        while machine.await_openings():
+            if not machine.decisions:
+                self._collect(None, None)
+            self._perform()
+            self._warn_pending()
+
+    # -- what happens, and what is done about it ---------------------------------------------------------------------
+
+    def _collect(self, pause_s: float | None, worker: int | None) -> None:
+        """Wait, and tell the machine what happened. Perhaps nothing, before the time is over.
+
+        Raises:
+            StopIteration: nobody is to wait any more.
+        """
+        machine, watch = self.machine, self._watch
+        pause_s = _LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S)
+        if scope.ranges is None:
+            results = self.engine.collect(pause_s, worker)
+        else:
+            with scope.ranges("feedline: wait for workers"):
+                results = self.engine.collect(pause_s, worker)
+        now_s = machine.now_s = self._clock()
+        if not results:
+            if self.leaving:
+                raise StopIteration
+            return
+        for result in results:
+            if result.kind is ResultKind.DIED:
+                death, result.payload = result.payload, None  # whose traceback will refer to this frame: no cycle
+                machine.died(result.worker, death, self._revoke(result.worker, None))
+                del death
+                continue
+            if result.worker not in watch.records:
+                result.first = True
+                trouble = watch.begin(result.worker)
+                if trouble is not None:
+                    machine.pending_warnings.append((trouble, WorkerWarning))
+            machine.answered(result)
+        if len(results) > 1:
+            self._slots.unpack_ahead(results)
+        if now_s >= watch.next_s:
+            for found in watch.look(now_s):
+                if isinstance(found, int):
+                    machine.grown(found)
+                else:
+                    machine.pending_warnings.append((str(found), WorkerWarning))
+        if machine.fatal is not None:
+            self._give_up()
+
+    def _perform(self) -> None:
+        """Do what was decided, and tell the machine what came of it."""
+        machine = self.machine
+        decisions = machine.decisions
+        while decisions:
+            decision = decisions.popleft()
+            what, worker = decision[0], decision[1]
+            if what is GIVE:
+                if decisions and machine.are_short:
+                    decisions.appendleft(decision)
+                    self._give_together()
+                else:
+                    self._give(worker, decision[2])
+            elif what is TAKE_BACK:
+                machine.taken_back(worker, self._revoke(worker, decision[2]))
+            elif what is FORGET:
+                self.engine.forget(worker)
+            elif what is START:
+                self._start_another(worker)
+            elif what is RETIRE:
+                self._watch.forget(worker)
+                self.engine.retire(worker)
+            else:
+                assert what is LOOK_AT
+                self._look_at(worker, kills=decision[2])
+        if machine.fatal is not None:
+            self._give_up()
+
+    def _give(self, worker: int, task: Task) -> None:
+        try:
+            self.engine.submit(worker, task)
+        except Exception as exc:  # indices that cannot be sent
+            if is_interrupt(exc):
+                raise
+            self.machine.not_given(task.id, exc)
+
+    def _give_together(self) -> None:
+        """Give each worker what was decided next for it, up to the first decision of another kind."""
+        decisions = self.machine.decisions
+        given: dict[int, list[Task]] = {}
+        while decisions and decisions[0][0] is GIVE:
+            _, worker, task = decisions.popleft()
+            given.setdefault(worker, []).append(task)
+        for worker, tasks in given.items():
+            for first in range(0, len(tasks), _TOGETHER):
+                some = tasks[first : first + _TOGETHER]
+                try:
+                    self.engine.submit_together(worker, some)
+                except Exception as exc:
+                    if is_interrupt(exc):
+                        raise
+                    decisions.extendleft((GIVE, worker, task) for task in reversed(some))
+                    for _ in some:  # which tells what cannot be sent
+                        self._give(*decisions.popleft()[1:])
+
+    def _revoke(self, worker: int, count: int | None) -> list[int]:
+        """Take back so many tasks that a worker has not begun; None for all."""
+        taken: list[int] = []
+        while count is None or len(taken) < count:
+            task_id = self.engine.revoke(worker)
+            if task_id is None:
+                break
+            taken.append(task_id)
+        return taken
+
+    def _start_another(self, worker: int) -> None:
+        """Start another worker in the place of one that has nothing to do any more."""
+        self._watch.forget(worker)
+        try:
+            self.engine.replace(worker)
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self.close()
+                raise
+            self.machine.not_started(worker, exc)  # whatever it is
+            return
+        self.machine.now_s = self._clock()
+        self.machine.started(worker)
+
+    def _look_at(self, worker: int, *, kills: bool) -> None:
+        """See what a worker does that does not answer; end it if that is wanted."""
+        self._warn_pending()  # what led here, before an error
+        self.machine.now_s = self._clock()
+        if self.machine.was_placed(worker, self.engine.placed_s(worker)):
+            return
+        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # first: afterwards it does nothing
+        killed = kills and self.engine.kill(worker)
+        self.machine.now_s = self._clock()
+        self.machine.seen(worker, Seen(pid, stack, killed))
+
+    def _give_up(self) -> None:
+        """End the workers, and raise what one of them died of."""
+        death, self.machine.fatal = self.machine.fatal, None
+        self.close()
+        assert death is not None
+        try:
+            raise death
+        finally:
+            del death  # the traceback refers to this frame: no cycle for the garbage collector
+
+    def _warn_pending(self) -> None:
+        """Tell the user what there is to tell. A filter may make an exception of it."""
+        pending_warnings = self.machine.pending_warnings
+        while pending_warnings:
+            warn_user(*pending_warnings.pop(0))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """No epoch is under way: what the program drops from now on goes back to the system at once."""
+        if self._rest is not None:
+            self._rest()
+
+    def close(self) -> None:
+        """End the workers and take back every slot they had. May be called twice."""
+        if self.closed:
+            return
+        with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
+            self.closed = True
+            self.engine.close()
+            self._last.detach()
+            self.machine.close()
+            self._slots.close()  # the iterator was dropped, or a worker died
+            self.rest()

@@ -1,0 +1,127 @@
+"""Ranks that end an epoch together, although nobody knows how many batches the others have.
+
+Every rank reads shards of its own, of whatever size. A rank that had a batch more than another would wait for ever in
+the collective of its training step. So ranks agree before they hand out batches: each says how many it has ready, and
+all hand out the smallest of these numbers before they ask each other again. That costs one all-reduce of four numbers,
+for as many steps as the slowest rank is ahead; without workers it is one for each step.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.errors import BadOption
+from feedline.types import Share
+
+_NOTHING = object()
+
+
+class EndOfEpochSync(Iterator[Any]):
+    """Hands out the batches of an iteration for as long as all ranks have some.
+
+    Used from the training loop's thread only: that is where the collectives of its own steps are called.
+
+    Args:
+        source: the batches of this rank.
+        share: this rank, and the tail: "drop" ends when the first rank has no more, "pad" when the last one has; until
+            then the others hand out their first batch again.
+        end: called with False when this rank has no batch left, and with True when ranks have agreed on the end: until
+            then the epoch is under way, also to a state.
+    """
+
+    def __init__(self, source: OneCallerBatches, share: Share, end: Callable[[bool], None]) -> None:
+        self._source = source
+        self._end = end
+        self._share = share
+        self._pads = share.tail == "pad"
+        self._group = _group(share)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another epoch."""
+        self._agreed = 0
+        """Batches that may be handed out before ranks ask each other again."""
+        self._has_none = False
+        """True if this rank has no batch of its own any more."""
+        self._is_over = False
+        # Any: a batch is whatever the collate function makes.
+        self._taken: Any = _NOTHING
+        """A batch that was taken and not handed out: an interrupt came while ranks asked each other."""
+        self._first: Any = _NOTHING
+        """A copy of the first batch of this rank, or of another one's if it has none."""
+
+    @property
+    def leaving(self) -> bool:
+        """True once somebody has closed the iterator."""
+        return self._source.leaving
+
+    def close(self) -> None:
+        """End the iteration of this rank; see `OneCallerBatches.close`."""
+        self._source.close()
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        if self._agreed:
+            batch = self._source.__next__()
+            self._agreed -= 1
+            return batch
+        if not self._has_none and self._taken is _NOTHING:
+            try:
+                self._taken = self._source.__next__()
+            except StopIteration:
+                if self._source.leaving:
+                    raise
+                self._has_none = True
+                self._end(False)
+        if self._pads and self._first is _NOTHING and not self._has_none:
+            self._first = copy.deepcopy(self._taken)
+        least, most = self._ask(0 if self._has_none else 1 + self._source.ready_count())
+        if most == 0 or (least == 0 and not self._pads):
+            self._taken, self._is_over = _NOTHING, True
+            self._end(True)
+            raise StopIteration
+        self._agreed = max(0, least - 1)
+        if self._has_none:
+            return copy.deepcopy(self._first)
+        batch, self._taken = self._taken, _NOTHING
+        return batch
+
+    def _ask(self, count: int) -> tuple[int, int]:
+        """Return the smallest and the largest number of batches that ranks have; blocks until all have said theirs."""
+        torch = sys.modules["torch"]
+        rank, world_size = self._share.rank, self._share.world_size
+        lacks = self._pads and self._first is _NOTHING
+        said = torch.tensor([count, -count, -int(lacks), world_size if lacks else rank])
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MIN, group=self._group)
+        least, less_most, somebody_lacks, giver = said.tolist()
+        if least == 0 and less_most and somebody_lacks:
+            batches = [self._first if rank == giver else None]
+            torch.distributed.broadcast_object_list(batches, giver, group=self._group)
+            self._first = batches[0] if lacks else self._first
+        return least, -less_most
+
+
+# Any: a process group of torch.
+def _group(share: Share) -> Any:
+    """Return a group of all ranks for numbers in ordinary memory; None for the default one."""
+    group = getattr(sys.modules.get("torch"), "distributed", None)
+    if group is None or not group.is_available() or not group.is_initialized():
+        raise BadOption(
+            f"shard={share.tail!r} lets {share.world_size} ranks end together, of a dataset that splits itself. They "
+            "agree on that through torch.distributed, which is not initialised. Call "
+            "torch.distributed.init_process_group() before the first iteration, or drop shard= and stop all ranks "
+            "after the same number of steps."
+        )
+    return _group_beside(group.group.WORLD)
+
+
+@functools.lru_cache(maxsize=1)
+def _group_beside(world: Any) -> Any:
+    distributed = sys.modules["torch"].distributed
+    return None if "gloo" in str(distributed.get_backend(world)) else distributed.new_group(backend="gloo")

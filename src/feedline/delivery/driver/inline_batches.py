@@ -1,0 +1,314 @@
+"""Batches that are made when they are asked for, in the thread that asks."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from functools import partial
+from time import monotonic  # bare: it is called for every batch, however short
+from typing import Any
+
+from feedline.abc.source import Acknowledged
+from feedline.delivery.driver.acknowledgements import Acknowledgements
+from feedline.delivery.driver.batches import ended_by
+from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.delivery.driver.driver import Facts, Prepare
+from feedline.delivery.machine.batch_indices import count_of
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.fault_budget import FaultBudget, Treated
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint, resume_of
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.faults.policy import policy_of
+from feedline.memory.arena import Arena
+from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.randomness import scope as randomness
+from feedline.randomness.stages import TRANSFORM
+from feedline.system.failures import is_interrupt
+from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task, WorkerSpec
+from feedline.workers import interrupts
+from feedline.workers.runner import Runner
+
+
+class InlineBatches(OneCallerBatches):
+    """Makes each batch when it is asked for, in the thread that asks.
+
+    An interrupt loses nothing: the batch that was being made is made when the next one is asked for. Only one in the
+    middle of the user's sampler ends the iteration, because nobody knows whether the sampler has gone on.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        checkpoint: Checkpoint,
+        snapshot: Snapshot | None,
+        arena: Arena | None,
+        counters: Counters,
+        prepare: Prepare | None,
+        fault_budget: FaultBudget | None = None,
+        *,
+        has_target: bool = False,
+    ) -> None:
+        super().__init__()
+        self._has_target = has_target
+        self._fault_budget = fault_budget or FaultBudget(policy_of(None))
+        self._arena = arena
+        self._room = None if arena is None else LocalBuffers(arena)
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
+        self.counters = counters
+        self._observer = counters.observer
+        self.keeps_facts = False
+        """See `Driver.keeps_facts`."""
+        self.facts: Facts | None = None
+        self._prepare = prepare
+        self.begin(spec, checkpoint, snapshot)
+
+    def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
+        """Begin an epoch, or the rest of one; again, if nothing was asked for yet."""
+        runner = Runner(spec, None)
+        self._epoch = checkpoint.entry.key.epoch
+        streams = () if snapshot is None else snapshot.streams
+        if len(streams) > 1:
+            raise BadState(
+                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
+                "own, and there are none now. Use as many workers as then."
+            )
+        assert checkpoint.plan is not None
+        runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
+        self._batched = spec.batched
+        already = frozenset(() if snapshot is None else snapshot.early)
+        self._guards = self._fault_budget.guards
+        self._is_spent = False
+        """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
+        self._stream_count = checkpoint.batch_size
+        progress = checkpoint.entry.progress
+        self._already = already
+        progress.early.update(self._already)
+        if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
+            progress.delivered = streams[0].get("batches", 0)
+        exact = spec.split is not None and spec.split.share.tail == "exact"
+        # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
+        if exact or runner.is_stateful:
+            checkpoint.live = runner.states
+        assert checkpoint.plan is not None
+        self._runner = runner
+        self._quick = runner.quick
+        """What makes small batches at less than the price of a task, if there is such a thing."""
+        self._plan = checkpoint.plan
+        weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
+        self.checkpoint = checkpoint
+        self.progress = progress.copy() if self._has_target else progress
+        """How far it is; the checkpoint says how far the training loop is."""
+        self._ordinal = progress.delivered
+        self._asks_plan = False
+        """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
+        self._begun: tuple[int, Any] | None = None
+        """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
+        self._made: Any = _NOTHING
+        """The batch itself, from when it is made until it is delivered."""
+        self._receipts = Acknowledgements(spec.dataset)
+        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
+
+    def _next(self) -> Any:
+        if self.leaving:
+            raise StopIteration
+        if self._is_spent:
+            self._fault_budget.check()
+        if self._wants_receipts:
+            self._receipts.acknowledge()
+        observer = self._observer
+        is_seen, asked_s = observer.got, monotonic()
+        quick = self._quick
+        began = finished = 0
+        cpu = (-1, 0)
+        while True:
+            ordinal, indices = self._begun or self._take()
+            if is_seen:
+                began = time.monotonic_ns()
+                self._runner.is_timed = True
+                self._runner.cpu.begin()
+            batch = self._made
+            if batch is _NOTHING:
+                try:
+                    batch = None
+                    if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
+                        arena = self._arena  # what it keeps for large batches is given back by whoever closes a room
+                        batch = quick(indices.array) if arena is None or not arena.is_warm else None
+                    if batch is None:
+                        batch = self._make(ordinal, indices)
+                    self._made = batch
+                except BaseException as exc:
+                    self._fail(exc, ordinal, indices)
+                    raise
+            if is_seen:
+                finished = time.monotonic_ns()
+                cpu = self._runner.cpu.spent(finished - began)
+            if batch is _VOID:
+                self.progress.missing += 1
+                self._note(ordinal)
+                continue
+            if self._prepare is not None:
+                batch = self._touch_up(ordinal, self._prepare)
+            self.counters.batches += 1
+            if is_seen:
+                self._write(ordinal, indices, int(asked_s * 1e9), (began, finished), cpu)
+            else:
+                observer.last_s = now_s = monotonic()
+                observer.waited_s += now_s - asked_s
+                if self.counters.batches >= observer.due:
+                    observer.got = int(now_s * 1e9)
+            self._note(ordinal)
+            return batch
+
+    def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
+        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        began, finished = made
+        fetch, collate, told = self._runner.times(began, finished, indices)
+        self._runner.is_timed = False
+        transform = 0
+        if told is not None:
+            transform = told.stages.pop(TRANSFORM, 0)
+            self._observer.hear(told, -1)
+        count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
+        facts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
+        if self.keeps_facts:
+            self.facts = facts, (0, 0, 0, 0)
+        else:
+            self._observer.write(facts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
+
+    def is_ready(self) -> bool:
+        """False: a batch is made when it is asked for."""
+        return False
+
+    def _end(self) -> None:
+        if not self.keeps_facts:
+            self._observer.end(self.counters.batches, time.monotonic_ns())
+        if self._arena is not None:
+            self._arena.rest()
+
+    def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
+        """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
+        if isinstance(exc, StopIteration):
+            self._end()
+            self._begun = None
+            self._fault_budget.check(ended=self._runner.streams)
+            self.ending = self.progress if self._runner.streams else None
+            return
+        torn = self._runner.streams and self._runner.stream.interrupted_by is not None
+        if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+            self._is_spent = isinstance(exc, TooManyBadSamples)
+            return
+        self._log(exc, indices)
+        self.progress.missing += 1
+        self._note(ordinal, failed=True)
+
+    def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
+        try:
+            return prepare(self._made)
+        except BaseException as exc:
+            if not is_interrupt(exc):  # which would come again and again
+                self.progress.missing += 1
+                self._note(ordinal)
+            raise
+
+    def _take(self) -> tuple[int, Any]:
+        """Begin the next batch that was not delivered; returns its number, and what it consists of."""
+        if self._asks_plan:
+            raise ended_by(None)
+        self._asks_plan = True
+        try:
+            indices = next(self._plan)
+            while self._already and self._ordinal in self._already:
+                self._ordinal += 1
+                indices = next(self._plan)
+        except StopIteration:
+            self._asks_plan = False
+            self._fault_budget.check(ended=True)
+            self._end()
+            self.ending = self.progress
+            raise
+        except BaseException as exc:
+            self._asks_plan = is_interrupt(exc)
+            raise
+        begun = self._begun = self._ordinal, indices  # here: a signal may come when this returns, in Python 3.10
+        self._ordinal += 1
+        self._asks_plan = False
+        return begun
+
+    def _note(self, ordinal: int, *, failed: bool = False) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress = self.progress
+        place = None
+        if self._runner.streams:
+            place = self._runner.stream.place
+            if self._wants_receipts and not failed:
+                self._receipts.hold(self._runner.take_receipts())
+        if ordinal == progress.delivered and not progress.early:
+            progress.delivered = ordinal + 1  # what `note` would do, at less than its price
+        else:
+            progress.note(ordinal)
+        progress.read = place
+        self._begun, self._made = None, _NOTHING
+
+    def _log(self, exc: BaseException, indices: Any) -> None:
+        """Keep account of an exception that is about to be raised, unless that was done."""
+        if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # of which no result tells
+            fault = self._runner.describe(exc, indices)
+            self._fault_budget.write([] if fault is None else [fault], 0, self._epoch)
+
+    def _make(self, ordinal: int, indices: Any) -> Any:
+        """Make a batch; `_VOID` if no sample of it is left."""
+        if not self._guards:
+            room = self._room
+            try:  # what `in_local_buffers` does, at less than its price
+                return self._runner.make(indices, partial(self._plan.draw, ordinal), room)
+            finally:
+                if room is not None:
+                    room.close()
+        draw = self._plan.draw(ordinal)
+        streams = self._runner.streams
+        treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
+        while (batch := self._make_guarded(treated, draw)) is _VOID and self._fault_budget.keeps_steps:
+            treated = self._fault_budget.instead_of(treated, batched=self._batched)
+        return batch
+
+    def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
+        task = Task(0, treated.indices, draw=draw, skip=treated.skip)
+        result = in_local_buffers(self._room, self._runner.serve, task, -1)
+        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
+            raise result.payload
+        if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
+        return self._with_faults_noted(result, treated)
+
+    def _with_faults_noted(self, result: Result, treated: Treated) -> Any:
+        """Log what failed in a batch; returns the batch, `_VOID`, or raises what there is in its place."""
+        if result.kind is ResultKind.ENDED:
+            count = 0
+        elif not self._runner.streams:
+            count = count_of(treated.indices, batched=self._batched)
+        else:
+            count = self._stream_count
+            if type(treated.indices) is not Span:  # which keeps the places of samples that failed; others read on
+                count += len(result.notes.faults if result.notes else ())
+        self._fault_budget.enter(result, count, self._epoch, treated)
+        if result.kind is ResultKind.ENDED:
+            raise StopIteration
+        self._fault_budget.check()
+        if result.kind is ResultKind.FAILED:
+            raise result.payload
+        return _VOID if result.kind is ResultKind.EMPTY else result.payload
+
+    def close(self) -> None:
+        """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""
+        self.leaving = True
+
+    def _close(self) -> None:
+        """Nothing is running."""
+
+
+_NOTHING = object()
+
+_VOID = object()
+"""Stands in for a batch of which no sample is left."""

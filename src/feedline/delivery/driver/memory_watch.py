@@ -1,0 +1,135 @@
+"""How much memory workers come to have: who grows is named, who has too much is replaced.
+
+Read from the system by the training process, about once a second; workers do nothing for it. What counts is memory of
+the worker's own: the arena and files that it maps are not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from feedline.abc.engine import Engine
+from feedline.insight.stats import WorkerMemory
+from feedline.system.process import own_bytes, rolled_up, seen_bytes
+
+_EVERY_S = 1.0
+_MOST_SHARE = 0.01
+"""Share of the time that looking may take: with large workers it happens less often."""
+_SETTLED_AFTER = 5
+"""Looks after which a worker counts as settled: what it has taken by then is its dataset's, not a leak. A guess."""
+_NOTABLE_BYTES = 512 << 20
+"""Growth since then that is worth a word, once per doubling. A guess: large enough that caches of small files pass."""
+
+
+@dataclass
+class _Record:
+    looks: int = 0
+    settled_bytes: int = 0
+    told_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A worker that has grown."""
+
+    worker: int
+    pid: int
+    settled_bytes: int
+    now_bytes: int
+
+    def __str__(self) -> str:
+        grown = self.now_bytes - self.settled_bytes
+        return (
+            f"Worker {self.worker} (pid {self.pid}) has grown by {grown >> 20} MiB since it had settled, from "
+            f"{self.settled_bytes >> 20} to {self.now_bytes >> 20} MiB of memory of its own. If that is a cache, it "
+            "has no bound so far; if not, the dataset or a library that it uses leaks. max_memory_per_worker= replaces "
+            "workers that have grown too large, between two batches."
+        )
+
+
+class MemoryWatch:
+    """Looks at the memory of an engine's workers.
+
+    Args:
+        engine: whose workers.
+        most_bytes: what each may have; None for any amount.
+    """
+
+    def __init__(self, engine: Engine, most_bytes: int | None = None) -> None:
+        self._engine = engine
+        self._most = most_bytes
+        self.records: dict[int, _Record] = {}
+        """What is known of each worker that is watched."""
+        self.next_s = 0.0
+        """When to look again, on the clock of `time.monotonic`."""
+
+    def begin(self, worker: int) -> str | None:
+        """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
+        record = self.records[worker] = _Record()
+        pid, used = self._engine.pid(worker), self._excess(worker)
+        if pid is None or used is None or self._most is None:
+            return None
+        record.looks = -1
+        record.settled_bytes = record.told_bytes = seen_bytes(pid) or used
+        return (
+            f"Worker {worker} (pid {pid}) has {used >> 20} MiB of memory of its own after its first batch, and "
+            f"max_memory_per_worker allows {self._most >> 20}: another one would have as much, so it is kept. Raise "
+            "max_memory_per_worker."
+        )
+
+    def forget(self, worker: int) -> None:
+        """Watch a worker no more: another takes its place."""
+        self.records.pop(worker, None)
+
+    def look(self, now_s: float) -> Iterator[Growth | int]:
+        """Look at every worker: yields those that have grown a lot, and the numbers of those that have too much."""
+        began_s = time.perf_counter()
+        found = list(self._found())
+        self.next_s = now_s + max(_EVERY_S, (time.perf_counter() - began_s) / _MOST_SHARE)
+        yield from found
+
+    def _found(self) -> Iterator[Growth | int]:
+        for worker, record in self.records.items():
+            pid = self._engine.pid(worker)
+            seen = None if pid is None else seen_bytes(pid)
+            if pid is None or seen is None:
+                continue
+            if record.looks >= 0 and self._excess(worker) is not None:
+                yield worker
+            elif 0 <= record.looks < _SETTLED_AFTER:
+                record.looks += 1
+                record.settled_bytes = record.told_bytes = seen
+            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
+                record.told_bytes = seen
+                now = own_bytes(pid) or seen
+                yield Growth(worker, pid, max(0, now - (seen - record.settled_bytes)), now)
+
+    def pids(self) -> list[int]:
+        """Return the process ids of workers that have answered and are alive."""
+        found = (self._pid_if_there(worker) for worker in list(self.records))
+        return [pid for pid in found if pid is not None]
+
+    def _pid_if_there(self, worker: int) -> int | None:
+        try:
+            return self._engine.pid(worker)
+        except (IndexError, ValueError):  # another thread has closed the engine, or is about to
+            return None
+
+    def memory(self) -> Iterator[WorkerMemory]:
+        """Yield what each worker has, where the system tells; takes a millisecond per gigabyte."""
+        for worker, record in list(self.records.items()):
+            pid = self._pid_if_there(worker)
+            shared, seen = (None, None) if pid is None else (rolled_up(pid, ("Pss",)), seen_bytes(pid))
+            if shared is not None and seen is not None:
+                growth = seen - record.settled_bytes if record.looks >= _SETTLED_AFTER else 0
+                yield WorkerMemory(worker, shared, growth)
+
+    def _excess(self, worker: int) -> int | None:
+        """Return what a worker has if that is too much, else None."""
+        pid = self._engine.pid(worker)
+        if pid is None or self._most is None or (seen_bytes(pid) or 0) <= self._most:
+            return None
+        used = own_bytes(pid)
+        return used if used is not None and used > self._most else None

@@ -1,0 +1,232 @@
+"""What a loader keeps from epoch to epoch: its memory and its counters; and how it gets workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.abc.framework import Framework
+from feedline.abc.stateful import is_stateful
+from feedline.delivery.driver.driver import Driver, Prepare
+from feedline.delivery.driver.memory_watch import MemoryWatch
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.driver.tuning import TunedDriver, Tuning
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.insight.observer import Observer
+from feedline.insight.period import period_of
+from feedline.insight.stats import Stats
+from feedline.memory.arena import Arena
+from feedline.system.limits import memory_limit, usable_cores
+from feedline.types import DatasetKind, WorkerSpec
+from feedline.types.ranks import local_rank_count
+from feedline.workers import abilities, interrupts
+
+if abilities.has_shared_arenas():  # elsewhere it is never chosen
+    from feedline.workers.processes import ProcessEngine  # not when the first batch is waited for
+
+_SLOTS_PER_WINDOW = 16
+_SPARE_SLOTS = 16
+_MOST_SLOTS = 1024
+"""Slots are cheap (address space and a few list entries); more of them let a late batch be overtaken further and let
+the training loop keep more batches before they are copied."""
+
+_FEW_SLOTS = 8
+"""Slots that may be in use before the size of a batch is known, if nobody has set a budget."""
+
+
+class Resources:
+    """Memory and workers for one loader."""
+
+    def __init__(self, settings: Settings, framework: Framework) -> None:
+        self.settings = settings
+        self.framework = framework
+        self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
+        self._arena: Arena | None = None
+        self._given_up: list[Arena] = []
+        """Memory that is closed when no other thread starts workers with it any more."""
+        self.watch: Callable[[], MemoryWatch | None] = lambda: None
+        """Of the workers that were started last, as long as they are there."""
+        self._tuning: Tuning | None = None
+
+    def __reduce__(self) -> Any:
+        return Resources, (
+            self.settings,
+            self.framework,
+        )  # a loader that is sent elsewhere has its own memory there
+
+    def arena(self) -> Arena | None:
+        """Return the loader's memory; new in a forked process.
+
+        None if the system has no such memory: batches then lie in memory of their own.
+        """
+        shared = self.settings.engine_name == "process"
+        if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
+            return None
+        arena = self._arena
+        if arena is None or arena.pid != os.getpid():
+            settings = self.settings
+            count = min(_MOST_SLOTS, settings.most_window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
+            workers = max(1, settings.worker_count)
+            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+                arena = Arena(
+                    count,
+                    shared=shared,
+                    budget=settings.budget_bytes(),
+                    window=settings.window,
+                    before_known=workers if settings.memory_budget is not None else max(workers, _FEW_SLOTS),
+                )
+                if settings.pin:
+                    from feedline.device.pinning import SlotPinner
+
+                    SlotPinner(arena)
+                arena.serve(self)
+                self._arena = arena
+        return arena
+
+    def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
+        """Start workers; as many as `tuning` says, and then as it goes on, if there is one."""
+        self._tuning = tuning
+        engine, arena = self._engine()
+        memory = self._arena  # a copy: `close` of another thread forgets it
+        settings = self.settings
+        depth = max(1, settings.depth)
+        slots = Slots(arena, self.framework, self.counters, depth=depth, has_room=engine.has_room)
+        care = RecoveryOptions(
+            spec.on_error,
+            spec.dataset,
+            spec.batched,
+            searches=not is_stateful(spec.dataset),
+            restarts=settings.restart_budget,
+            sets_restarts=settings.restarts is not None,
+            wall_s=time.time,
+            chance=random.Random().random,
+        )
+        machine = Machine(
+            engine.worker_count,
+            slots,
+            Recovery(care),
+            self.counters,
+            moves=settings.moves,
+            now_s=time.monotonic(),
+            most=settings.most_workers,
+        )
+        # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        watch = MemoryWatch(engine, settings.worker_bytes)
+        self.watch = weakref.ref(watch)
+        is_tuned = tuning is not None and tuning.is_under_way
+        driver = (TunedDriver if is_tuned else Driver)(
+            engine,
+            machine,
+            slots,
+            watch=watch,
+            prepare=prepare,
+            rest=None if memory is None else memory.rest,
+            dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
+        )
+        if isinstance(driver, TunedDriver) and tuning is not None:
+            driver.tuning = tuning
+        try:
+            engine.open(spec)
+        except BaseException:  # Ctrl-C, too
+            driver.close()
+            raise
+        return driver
+
+    def _engine(self) -> tuple[Engine, Arena | None]:
+        settings = self.settings
+        if settings.engine_name == "ray":
+            from feedline.workers.ray.engine import RayEngine
+
+            return RayEngine(self.worker_count, settings.ray, settings.memory_budget), None
+        arena = self.arena()
+        if settings.engine_name == "thread":
+            from feedline.workers.threads import ThreadEngine
+
+            return ThreadEngine(self.worker_count, arena), None
+        if arena is None:
+            from feedline.workers.portable import PortableEngine
+
+            return PortableEngine(self.worker_count, settings.context), None
+        return ProcessEngine(self.worker_count, arena, settings.context), arena
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers there are, or would be."""
+        return self.settings.worker_count if self._tuning is None else self._tuning.count
+
+    def stats(self, faults: Mapping[str, int]) -> Stats:
+        """Return what was measured so far.
+
+        Args:
+            faults: samples that failed, by what became of them.
+        """
+        counters, workers = self.counters, self.worker_count
+        epoch, last, total = counters.observer.totals(counters.batches)
+        everything = period_of(total, workers)
+        watch = self.watch()
+        return Stats(
+            epoch=period_of(epoch, workers),
+            last_epoch=None if last is None else period_of(last, workers),
+            total=everything,
+            counters={**self._counted(), "wait_s": everything.wait_s, "faults": faults},
+            settings=self._told(),
+            slowest_samples=counters.observer.slowest(),
+            memory=() if watch is None else tuple(watch.memory()),
+            settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
+        )
+
+    def _counted(self) -> dict[str, Any]:
+        counters, arena = self.counters, self._arena
+        return {
+            "engine": self.settings.engine_name,
+            "workers": self.worker_count,
+            **counters.as_dict(),
+            "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
+            "arena_bytes": 0 if arena is None else arena.resident_bytes,
+            "leased_slots": 0 if arena is None else arena.leased_count,
+        }
+
+    def _told(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "engine": settings.engine_name,
+            "workers": self.worker_count,
+            "prefetch": settings.depth if self._tuning is None else self._tuning.depth,
+            "in_order": settings.make_scheduler().in_order,
+            "moves": settings.moves,
+            "persistent": settings.persistent,
+            "pin": settings.pin,
+            "memory_budget": settings.memory_budget,
+            "cores": usable_cores(),
+            "memory_limit": memory_limit() if hasattr(os, "sysconf") else None,
+            "local_ranks": local_rank_count(),
+        }
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that were started last and are alive."""
+        watch = self.watch()
+        return [] if watch is None else watch.pids()
+
+    def close(self, is_used: Callable[[], bool] = lambda: False) -> None:
+        """Give the memory back; batches that are still held stay valid.
+
+        Args:
+            is_used: True if another thread starts workers with it right now: that one keeps and later closes it.
+        """
+        arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
+        if arena is not None:
+            self._given_up.append(arena)
+        if is_used():
+            return
+        given_up, self._given_up = self._given_up, []
+        for arena in given_up:
+            arena.close()

@@ -1,0 +1,143 @@
+"""What a loader was asked to do, checked once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import get_args
+
+from feedline.abc.scheduler import Scheduler
+from feedline.errors import BadOption
+from feedline.schedulers import InOrder, Unordered
+from feedline.system.limits import memory_limit
+from feedline.types import EngineName
+from feedline.types.ranks import local_rank_count
+from feedline.workers.ray.options import RayOptions
+
+DEFAULT_DEPTH = 2
+"""Torch's. Whoever gives this number cannot be told from whoever gives none: frameworks build a loader anew from its
+attributes."""
+
+DEFAULT_RESTARTS = 32
+"""Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
+would keep a job alive that makes no progress. A guess."""
+
+ENGINES = get_args(EngineName)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How batches are to be made."""
+
+    worker_count: int = 0
+    engine: str | RayOptions = "auto"
+    depth: int = DEFAULT_DEPTH
+    """Batches per worker that are under way or waiting for the training loop."""
+    in_order: bool = True
+    timeout_s: float = 0.0
+    persistent: bool = False
+    context: BaseContext | None = None
+    scheduler: Scheduler | None = None
+    memory_budget: int | None = None
+    """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
+    snapshot_every: int = 1
+    """A worker's own stream tells its state with every n-th of its batches; 0 for never."""
+    pin: bool = False
+    restarts: int | None = None
+    """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, and for a time-out to be an error."""
+    most_workers: int | None = None
+    """How many workers there may come to be, if their number changes; None if it does not."""
+    most_depth: int = 0
+    """The same of the depth; 0 if it does not change."""
+    worker_bytes: int | None = None
+    """Memory of its own that a worker may come to have before it is replaced."""
+    seeded: bool = False
+    """True if batches follow from a seed, whoever makes them."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
+            raise BadOption(
+                f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}, nor RayOptions(...)."
+            )
+        if self.engine == "inline" and self.worker_count > 0:
+            raise BadOption(
+                f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were asked "
+                "for. Drop one of the two."
+            )
+        if self.engine_name in ("thread", "process", "ray") and self.worker_count == 0:
+            raise BadOption(f"engine={self.engine!r} needs at least one worker, but the number of workers is 0.")
+        if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
+            raise BadOption(
+                f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
+            )
+        if self.worker_bytes is not None and self.engine_name != "process":
+            raise BadOption(
+                f"max_memory_per_worker={self.worker_bytes} is about worker processes, but the engine is "
+                f"{self.engine_name!r}. Drop it."
+            )
+        if self.memory_budget is not None and self.memory_budget < 0:
+            raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that is meant."""
+        if isinstance(self.engine, RayOptions):
+            return "ray"
+        if self.engine != "auto":
+            return self.engine
+        if self.worker_count == 0:
+            return "inline"
+        process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
+        return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
+
+    @property
+    def moves(self) -> bool:
+        """True if an idle worker may take over batches of a late one.
+
+        With a seed a batch does not depend on who makes it. Threads share one dataset, so which thread makes a batch
+        changes nothing that was fixed before. Elsewhere worker i makes batch i mod n, as in torch's loader.
+        """
+        return self.seeded or self.engine_name == "thread"
+
+    @property
+    def ray(self) -> RayOptions | None:
+        """What Ray is told of the workers, if anything was said."""
+        return self.engine if isinstance(self.engine, RayOptions) else None
+
+    @property
+    def restart_budget(self) -> int:
+        """How many workers may be replaced in an epoch."""
+        return DEFAULT_RESTARTS if self.restarts is None else self.restarts
+
+    @property
+    def window(self) -> int:
+        """Batches in flight: under way or waiting for the training loop."""
+        return max(1, self.depth * max(1, self.worker_count))
+
+    @property
+    def most_window(self) -> int:
+        """How many that may come to be."""
+        return max(self.window, max(self.depth, self.most_depth) * self.room)
+
+    @property
+    def room(self) -> int:
+        """How many workers there are, or may come to be."""
+        return max(self.worker_count, self.most_workers or 0)
+
+    @property
+    def deepens(self) -> bool:
+        """True if there may be more in flight while batches are small and made in no time: nothing else was asked."""
+        return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
+
+    def make_scheduler(self) -> Scheduler:
+        """Return the user's scheduler, or the one that `in_order` stands for."""
+        if self.scheduler is not None:
+            return self.scheduler
+        return InOrder() if self.in_order else Unordered()
+
+    def budget_bytes(self) -> int:
+        """Return the most memory that slots may take."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return memory_limit() // 4 // local_rank_count()

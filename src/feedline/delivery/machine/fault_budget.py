@@ -1,0 +1,207 @@
+"""Keeps account of samples that failed: the log, who is not asked for again, and whether the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import Fault
+from feedline.delivery.machine.batch_indices import as_list, reusable, with_item
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.faults.log import FaultLog
+from feedline.faults.policy import exceeded
+from feedline.types import Result
+from feedline.workers.fetch.guard import neighbour_of
+
+_LONGEST_CHAIN = 16
+"""Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
+
+_MOST_NEIGHBOURS = 16
+"""Samples that are tried for a batch that has none left and must not be left out."""
+
+_MOST_NAMED = 10
+"""Faults that an error message lists; the exception holds all."""
+
+
+Mark = tuple[int, int, int]
+"""Samples seen, samples lost, and faults in the log."""
+
+
+@dataclass(slots=True)
+class Treated:
+    """A batch that is asked for, of which some samples may be known to fail."""
+
+    indices: Any
+    """What to ask for."""
+    skip: tuple[int, ...] = ()
+    """Places to leave out."""
+    known: int = 0
+    """How many of its samples are left out or replaced."""
+    is_entered: bool = False
+    """True once what came of it is in the log."""
+    faults: tuple[Fault, ...] = ()
+    """What failed in it."""
+    neighbours: int = 0
+    """How many samples were asked for in its place so far."""
+
+
+class FaultBudget:
+    """The samples of one loader that failed.
+
+    Args:
+        policy: what becomes of such samples.
+    """
+
+    def __init__(self, policy: ErrorPolicy) -> None:
+        self.policy = policy
+        self.log = FaultLog()
+        self._seen = 0
+        self._lost = 0
+        self._approved = (0, 0)
+        """The same with the last batch that was within the budget: one that is not is not delivered."""
+        self.counts_known = True
+        """False if those that are known to fail are not counted when they come again: an order without end."""
+        self.dataset: Any = None
+        """Whose samples they are, if they have indices: not those of an iterable dataset."""
+        self.keeps_steps = False
+        """True if ranks have to deliver as many batches as the others do."""
+
+    def copy(self) -> FaultBudget:
+        """Return the account of a copied loader: with the same policy, and nothing in it."""
+        return FaultBudget(self.policy)
+
+    @property
+    def guards(self) -> bool:
+        """True if samples that fail may be dealt with, not just raised."""
+        return not self.policy.never_catches
+
+    def begin_epoch(self, *, resumes: bool) -> None:
+        """Begin to count what the budget allows in an epoch, or go on where a state was saved."""
+        if not resumes:
+            self._seen, self._lost = self._approved = 0, 0
+
+    def mark(self) -> Mark:
+        """Return how far the account is now, for `state`."""
+        return (*self._approved, self.log.total)
+
+    def state(self, mark: Mark | None = None) -> dict[str, Any]:
+        """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell.
+
+        Args:
+            mark: when; None for now.
+        """
+        seen, lost, total = mark or self.mark()
+        state = self.log.state(total)
+        return {**state, "seen": seen, "lost": lost} if self.guards and (state or seen) else state
+
+    def restore(self, state: Any) -> None:
+        """Become the account whose state this is.
+
+        Raises:
+            BadState: it is something else; nothing has changed then.
+        """
+        log = FaultLog()
+        log.restore(state)
+        seen, lost = state.get("seen", 0), state.get("lost", 0)
+        if not all(type(count) is int and count >= 0 for count in (seen, lost)):
+            raise BadState(f"The state is damaged: {lost!r:.100} of {seen!r:.100} samples are said to be lost.")
+        self.log.restore(state)
+        self._seen, self._lost = self._approved = seen, lost
+
+    def treat(self, indices: Any, *, batched: bool) -> Treated:
+        """Deal with samples that are known to fail before they are asked for."""
+        log = self.log
+        indices = reusable(indices) if batched else indices
+        treated = Treated(indices)
+        if not log.quarantined or not self.guards:
+            return treated
+        items = as_list(indices, batched=batched)
+        if not log.has_any_of(items):
+            return treated
+        for place, index in enumerate(items):
+            fault = log.quarantined_as(index)
+            if fault is not None:
+                treated.known += 1
+            for _ in range(_LONGEST_CHAIN):  # a sample that replaces another may fail later
+                if fault is None or fault.action != "replace":
+                    break
+                treated.indices = with_item(treated.indices, place, fault.replacement, batched=batched)
+                fault = log.quarantined_as(fault.replacement)
+            if fault is not None and fault.action == "skip":
+                treated.skip += (place,)
+        return treated
+
+    def instead_of(self, empty: Treated, *, batched: bool) -> Treated:
+        """Return what to ask for in place of a batch of which no sample is left: the next sample after its last one.
+
+        Raises:
+            EmptyBatch: there is none, or too many were tried.
+        """
+        error = EmptyBatch(
+            "No sample of a batch is left, and ranks would get out of step if it were left out. Mend what failed, or "
+            f"leave these samples out of the sampler or dataset.\n{_named(empty.faults)}"
+        )
+        tried = empty.neighbours
+        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # which no other sample would help
+        other = None if is_whole or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
+        while other is not None and tried < _MOST_NEIGHBOURS:
+            tried += 1
+            other = neighbour_of(other, self.dataset, error)
+            if other is not None and self.log.quarantined_as(other) is None:
+                return Treated([other] if batched else other, faults=empty.faults, neighbours=tried)
+        raise error
+
+    def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
+        """Take what an answer says of samples that failed into the log, once.
+
+        Args:
+            result: the answer.
+            count: how many samples it is about.
+            epoch: the number of the epoch.
+            treated: what was asked for, if samples that fail are not just raised.
+        """
+        notes = result.notes
+        faults: Iterable[Fault] = () if notes is None else notes.faults
+        if treated is not None:
+            treated.is_entered = True
+            treated.faults += tuple(faults)
+            self._lost += treated.known if self.counts_known else 0
+        if notes is not None and notes.faults:
+            notes.faults = []
+        self.write(faults, count, epoch)
+
+    def write(self, faults: Iterable[Fault], count: int, epoch: int) -> None:
+        """Take faults into the log, and count the samples that they are among."""
+        self._seen += count
+        for fault in faults:
+            # A sample that came twice may have been asked for twice before it was known to fail.
+            known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
+            has_index = self.dataset is not None
+            if not (known and has_index):
+                self.log.append(replace(fault, epoch=epoch), quarantine=has_index)
+            # A batch that could not be made is lost with all its samples.
+            of_batch = fault.stage == "collate" and isinstance(fault.index, list)
+            self._lost += fault.lost * (len(fault.index) if of_batch else 1)
+
+    def check(self, *, ended: bool = False) -> None:
+        """Refuse to go on when the policy's budget is spent.
+
+        Raises:
+            TooManyBadSamples: too many samples were lost, or too large a share of them.
+        """
+        reason = exceeded(self.policy, self._lost, self._seen, ended=ended) if self._lost else None
+        if reason is None:
+            self._approved = self._seen, self._lost
+        else:
+            raise _too_many(reason, [fault for fault in self.log if fault.lost])
+
+
+def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:
+    return TooManyBadSamples(f"{reason}\n{_named(faults)}", faults)
+
+
+def _named(faults: Sequence[Fault]) -> str:
+    named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
+    return named + (f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else "")

@@ -1,0 +1,368 @@
+"""The machine that gives out tasks, takes in answers, replaces workers and says which batch comes next.
+
+It never waits, reads no clock, and touches no process, socket or shared memory. It is told what happens, by method
+calls: the training loop asks (`ask`, `take`, `wait`); a worker answered, died, grew, was started or could not be;
+tasks were taken back; the time is `now_s`; a method is to be called in all workers; the epoch is left. What is to be
+done about it stands in `decisions`, in order (see `decisions.py`). A driver does all of them, and tells what came of
+each, before it tells anything else. The same machine runs live, with an engine, and in a simulated world.
+
+It is written in three parts, each on top of the one before: `Tasks` knows who has which task and whose each slot is,
+`Workers` replaces workers and sees to what they leave, `Machine` goes through an epoch with the training loop. Every
+batch of the epoch is in flight, ready, done, or not asked for yet; it is noted as delivered by `Epoch.note`, which the
+driver calls last.
+"""
+
+from __future__ import annotations
+
+import math
+
+from feedline.abc.scheduler import WorkerView
+from feedline.delivery.machine.decisions import FORGET, LOOK_AT, TAKE_BACK
+from feedline.delivery.machine.epoch import NOTHING, Epoch
+from feedline.delivery.machine.flight import Flight
+from feedline.delivery.machine.prefetch import RUN_AHEAD, window_size
+from feedline.delivery.machine.recovery import Seen
+from feedline.delivery.machine.workers import Workers
+from feedline.errors import BadOption, EmptyBatch, WorkerTimeout
+from feedline.system.failures import is_interrupt, without_frames
+from feedline.types import Result, ResultKind
+
+_NOT_READY = -1
+
+
+class Machine(Workers):
+    """Decides; never waits, never touches a worker. Used by one thread at a time. Made as `Workers` is."""
+
+    _window = 0
+    """Batches that may be in flight."""
+    _deadline_s: float | None = None
+    """Until when the batch that the training loop waits for has to be there; other batches do not extend it."""
+    _settled_s = -math.inf
+    """Until when nobody is asked again whose work is to move."""
+    _late: Flight | None = None
+    """The task of a worker that is looked at, because it does not answer."""
+
+    def begin(self, epoch: Epoch) -> None:
+        """Begin an epoch; the one before has been left."""
+        self.epoch = epoch
+        self._begun_s = self.now_s
+        self._recovery.begin_epoch()
+        epoch.open(len(self.active), self.memory)
+        self.fill()
+
+    def ask(self) -> None:
+        """The training loop asks for the next batch.
+
+        Raises:
+            Exception: what a method call raised in a worker, or the scheduler after the last batch.
+        """
+        self.wait_anew()
+        if self._failed_call is not None:
+            failed, self._failed_call = self._failed_call, None
+            raise failed
+        epoch = self.epoch
+        if epoch is not None and epoch.unraised is not None:
+            failed, epoch.unraised = epoch.unraised, None
+            raise failed
+
+    def wait_anew(self) -> None:
+        """Give whatever is waited for next its whole time."""
+        self._deadline_s = None
+
+    def take(self) -> int:
+        """Return the number of the batch that is delivered now; negative if it is not there yet.
+
+        Raises:
+            StopIteration: the epoch is over.
+            BadOption: the scheduler decides what cannot be.
+            TooManyBadSamples: the budget of the error policy is spent.
+        """
+        epoch = self.epoch
+        assert epoch is not None
+        while True:
+            ordinal = epoch.take()
+            if ordinal is not None:
+                result = epoch.ready[ordinal]
+                kind = result.kind
+                epoch.note_faults(ordinal, result)
+                if kind is ResultKind.DONE or kind is ResultKind.FAILED:
+                    return ordinal
+                del result
+                if kind is ResultKind.ENDED:
+                    for unwanted in epoch.end_stream(ordinal):
+                        self._slots.discard(unwanted)
+                else:
+                    self._pass_over(epoch, ordinal)
+                continue
+            if epoch.is_over:
+                break
+            if epoch.in_flight:
+                return _NOT_READY
+            is_through, before = epoch.sent == epoch.done, epoch.sent
+            if is_through or not self._flights:
+                self.fill()
+            if epoch.sent > (epoch.done if is_through else before):
+                continue
+            if self._flights and not (is_through and epoch.exhausted):
+                return _NOT_READY  # until tasks are done that nobody wants any more, and whose slots are needed
+            if is_through and epoch.held is NOTHING:
+                break
+            raise self._refused(epoch, holds_back=is_through)
+        self.leave_epoch()
+        epoch.fault_budget.check(ended=True)
+        raise StopIteration
+
+    def _refused(self, epoch: Epoch, *, holds_back: bool) -> BadOption:
+        """Return what to say of a scheduler for which everybody would wait forever."""
+        if holds_back:
+            return BadOption(
+                f"{epoch.scheduler!r} holds back batch {epoch.sent} although every worker is idle: "
+                "`assign` must choose a worker when none has anything to do."
+            )
+        return BadOption(
+            f"{epoch.scheduler!r} delivers none of the finished batches {sorted(epoch.ready)[:8]} although "
+            "nothing else is under way: `take` must choose one of them."
+        )
+
+    def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
+        """Pass over a batch of which no sample is left, unless ranks would get out of step."""
+        result = epoch.ready[ordinal]
+        worker, notes = result.worker, result.notes
+        if epoch.fault_budget.keeps_steps:
+            worker = worker if worker not in self._absent else 0
+            del epoch.ready[ordinal]
+            try:
+                treated = epoch.instead_of(ordinal)
+            except EmptyBatch as exc:
+                epoch.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
+            else:
+                self._begin(epoch, ordinal, epoch.task(ordinal, treated.indices, worker, treated), worker)
+            return
+        told = None if notes is None else epoch.look_at(notes)
+        if told is not None:
+            self.pending_warnings.append(told)
+        epoch.pop(ordinal)
+        epoch.note(ordinal, worker, notes, result.read)
+        epoch.progress.missing += 1
+        epoch.ask_again(worker)
+        self.fill()
+
+    def handed_out(self, worker: int) -> None:
+        """A batch of a worker was taken out: ask for more. What a scheduler raises comes with the next batch."""
+        epoch = self.epoch
+        assert epoch is not None
+        epoch.ask_again(worker)
+        try:
+            self.fill()
+        except Exception as exc:
+            if is_interrupt(exc):
+                raise
+            epoch.unraised = without_frames(exc)
+
+    @property
+    def are_short(self) -> bool:
+        """True if tasks take so little time that several are given out at once."""
+        return self.epoch is not None and self._window > self.epoch.limits.window
+
+    def fill(self) -> None:
+        """Give out tasks until the window is full. A deep one is left alone until a quarter of it is used up."""
+        epoch = self.epoch
+        assert epoch is not None
+        limits, in_flight = epoch.limits, epoch.sent - epoch.done
+        if not epoch.deepens:
+            self._window = limits.window
+        elif self._window > limits.window and in_flight > self._window * 3 // 4:
+            return
+        elif self._window > limits.window or not epoch.sent & 15:
+            self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
+        while epoch.sent - epoch.done < self._window:
+            if not self._slots.are_left():
+                self._lacks_slots = True
+                if self._flights:
+                    return
+            if not self._send_one(epoch):
+                break
+        self._lacks_slots = False
+
+    @property
+    def holds_back(self) -> bool:
+        """True if the scheduler holds back a batch that the window has room for, until a worker has answered."""
+        return self.epoch is not None and self.epoch.held is not NOTHING
+
+    def _send_one(self, epoch: Epoch) -> bool:
+        """Give out the next task; False if there is none or no worker may have it."""
+        indices = epoch.next()
+        if indices is NOTHING:
+            return False
+        worker = epoch.assign(indices, self.active)
+        if worker is None:
+            return False
+        ordinal = epoch.sent
+        self._begin(epoch, ordinal, epoch.task(ordinal, indices, worker), worker)
+        epoch.sent = ordinal + 1
+        return True
+
+    def leave_epoch(self) -> None:
+        """Forget the epoch: what has not begun is taken back; what has is dropped when it arrives."""
+        if self.epoch is None:
+            return
+        for unwanted in self.epoch.leave():
+            self._slots.discard(unwanted)
+        for flight in self._flights.values():
+            flight.whole.wanted = flight.wanted = flight.is_call
+        for waiting in self._parked.values():
+            for flight in [flight for flight in waiting if not flight.is_call]:
+                waiting.remove(flight)
+                self._take_from(self.workers[flight.worker])
+                del self._flights[flight.task.id]
+                self._drop(flight)
+        busy = {flight.worker for flight in self._flights.values() if not flight.is_call}
+        for worker in busy:
+            self.decisions.append((TAKE_BACK, worker, None))
+            self.decisions.append((FORGET, worker))
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait(self) -> tuple[float | None, int | None]:
+        """Say how long to wait, and for whom; None for as long as it takes, and for anybody.
+
+        If the batch that is due is late, work is found for other workers meanwhile: do what is in `decisions`, and ask
+        again.
+        """
+        epoch = self.epoch
+        assert epoch is not None
+        now_s, limits, scheduler = self.now_s, epoch.limits, epoch.scheduler
+        worker: int | None = None
+        pause_s: float | None = None
+        due = epoch.in_flight.get(epoch.expected) if scheduler.in_order and epoch.awaits_one else None
+        if due is not None:
+            pause_s = self.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
+            if pause_s > 0:
+                worker = due.worker
+            else:
+                pause_s = self._help_idle_workers(epoch)
+        if limits.timeout_s:
+            if self._deadline_s is None:
+                self._deadline_s = now_s + limits.timeout_s
+            left_s = max(0.0, self._deadline_s - now_s)
+            pause_s = left_s if pause_s is None else min(pause_s, left_s)
+        return pause_s, worker
+
+    def _help_idle_workers(self, epoch: Epoch) -> float | None:
+        """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
+        scheduler = epoch.scheduler
+        typical_s = self._pace.typical_s()
+        if self._idle and self._moves and epoch.can_move and self.now_s >= self._settled_s:
+            views = self._views_for_relief(epoch)
+            has_idle = any(not view.outstanding for view in views)
+            move = scheduler.relieve(views, self.now_s, typical_s) if has_idle else None
+            if move is None:  # it goes through all workers, and nobody is late all of a sudden
+                self._settled_s = self.now_s + typical_s / 4
+            else:
+                self._check_move(epoch, *move)
+                if move[0] not in self._has_begun_all and self._may_move_from(move[0]):
+                    self._moving = move
+                    self.decisions.append((TAKE_BACK, move[0], 1))
+                    return scheduler.grace_s(typical_s)
+        while self._idle:
+            is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
+            if is_full or not (self._slots.are_left() or not self._flights):
+                return None
+            if not self._send_one(epoch):
+                break
+            self._counters.run_ahead += 1
+        return scheduler.grace_s(typical_s)
+
+    def _views_for_relief(self, epoch: Epoch) -> list[WorkerView]:
+        """Return the workers between which work may move.
+
+        A worker that lost all its tasks unanswered gets no tasks of others until it has answered: so a task visits each
+        stopped worker at most once, and its last holder is replaced by the time-out. If there is no such time-out, the
+        worker that was passed over for longest is tried again.
+        """
+        unresponsive, begun = self._unresponsive, self._has_begun_all
+        if not unresponsive and not begun:
+            return self.active
+        idle = [view.id for view in self.active if not view.outstanding]
+        is_replaced = epoch.limits.kills_stuck and epoch.limits.timeout_s > 0
+        if not is_replaced and unresponsive.keys() >= set(idle):
+            del unresponsive[next(worker for worker in unresponsive if worker in idle)]
+        return [view for view in self.active if view.id not in (begun if view.outstanding else unresponsive)]
+
+    def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
+        """Refuse to move work from a worker that has none, or to one that has some: that would never end."""
+        workers = self.active
+        exist = 0 <= source < len(workers) and 0 <= target < len(workers)
+        if not exist or not workers[source].outstanding or workers[target].outstanding:
+            raise BadOption(
+                f"{epoch.scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "
+                f"workers 0 to {len(workers) - 1}. The first must have work, and the second must have nothing to do."
+            )
+
+    def judge_lateness(self) -> None:
+        """See whether the batch that the training loop waits for is there in time; otherwise look at its worker.
+
+        Raises:
+            WorkerTimeout: it is late, and nobody has anything to do.
+        """
+        epoch = self.epoch
+        if self._deadline_s is None or self.now_s < self._deadline_s or epoch is None or epoch.take() is not None:
+            return
+        if self.decisions:
+            return  # something is done about it, such as another worker in the place of one that died
+        due = epoch.in_flight.get(epoch.expected) or next(iter(epoch.in_flight.values()), None)
+        self._look_at(epoch, due)
+
+    def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
+        limits = epoch.limits
+        late = self._oldest_of(None if due is None else due.worker)  # which may be of an epoch that was left
+        if late is None:
+            raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
+        since_s = self.workers[late.worker].since_s
+        is_elsewhere = late.stays or not late.whole.wanted  # at tasks before the one that is waited for
+        if (limits.kills_stuck or is_elsewhere) and self.now_s - since_s < limits.timeout_s:
+            self._deadline_s = since_s + limits.timeout_s  # it is new, or has answered since and is merely slow
+            return
+        self._late = late
+        self._deadline_s = self.now_s + limits.timeout_s
+        self.decisions.append((LOOK_AT, late.worker, limits.kills_stuck and self._recovery.may_restart))
+
+    def seen(self, worker: int, seen: Seen) -> None:
+        """A worker that does not answer was looked at; its death follows, if it was ended.
+
+        Raises:
+            WorkerTimeout: it was not ended.
+        """
+        late, self._late = self._late, None
+        assert late is not None
+        assert self.epoch is not None
+        elapsed_s = self.now_s - self.workers[worker].since_s
+        told = self._recovery.told_of_stuck(late, self.epoch.limits, elapsed_s, seen)
+        if not seen.is_killed:
+            raise told
+        self._stuck[worker] = told
+
+    def was_placed(self, worker: int, placed_s: float) -> bool:
+        """A worker that does not answer has a place since then, or none yet; True if that is why it is not late."""
+        view, placed_s = self.workers[worker], min(placed_s, self.now_s)
+        if placed_s <= view.since_s:
+            return False
+        assert self.epoch is not None
+        view.since_s, self._late = placed_s, None
+        self._deadline_s = placed_s + self.epoch.limits.timeout_s
+        return True
+
+    def await_openings(self) -> bool:
+        """True while a task is in flight whose answer tells in which state its worker began the epoch."""
+        epoch = self.epoch
+        assert epoch is not None
+        awaited = epoch.unopened()
+        timeout_s = epoch.limits.timeout_s
+        if awaited is None:
+            epoch.assume_openings()
+            self._deadline_s = None  # nobody waits for a batch
+        elif timeout_s and self._deadline_s is None:
+            self._deadline_s = self.now_s + timeout_s
+        elif self._deadline_s is not None and self.now_s >= self._deadline_s:
+            self._look_at(epoch, awaited)
+        return awaited is not None

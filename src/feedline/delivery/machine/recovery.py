@@ -1,0 +1,379 @@
+"""What is done when a worker dies: another takes its place and its work, and a sample that kills is found.
+
+A task over which two workers have died is made in halves until one sample is left that kills by itself. What becomes of
+that one, the user's policy says, as of any sample that fails.
+
+Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory.
+Such a death betrays itself: the worker was at no task, or the batch is made later, with all its samples. So these
+accidents are counted, and the more there are, the more workers in a row have to die before a batch is searched, and
+then over the sample alone before it is to blame: so many that accidents would do the first once in a hundred times, and
+the second once in ten thousand.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
+from feedline.delivery.machine.batch_indices import as_list, rows_of, with_item
+from feedline.delivery.machine.bisection import Bisection
+from feedline.delivery.machine.flight import Flight, Trouble
+from feedline.delivery.machine.prefetch import Limits
+from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
+from feedline.system.failures import add_note, is_interrupt, told_indices
+from feedline.types import Draw, Notes, Result, ResultKind, Task
+from feedline.types.indices import index_key
+from feedline.workers.fetch.guard import neighbour_of
+from feedline.workers.fetch.origins import told_origin
+
+_MOST_STREAM_DEATHS = 4
+"""Workers that may die over the same batch of a stream."""
+
+_MOST_STARTS = 2
+"""How often in a row a worker that ends by its own fault before it is ready is started again, such as by an exception
+in `worker_init_fn`."""
+
+_MOST_STARTS_KILLED = 9
+"""The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`), unless it was killed
+and the user set `restarts`, which then is the only limit."""
+
+_DOUBT = 1e-4
+"""How likely it may be that a sample is blamed for accidents."""
+
+_SUSPICION = 0.2
+"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with
+more, a sample that kills at the beginning of an epoch takes many workers with it."""
+
+_DOUBT_OF_BATCH = 1e-2
+"""How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
+
+_DOING = "What it is doing (most recent call first):\n"
+
+
+@dataclass(frozen=True)
+class RecoveryOptions:
+    """What is done for workers that die or are stuck."""
+
+    policy: ErrorPolicy | None = None
+    """What becomes of a sample that kills its worker."""
+    dataset: Any = None
+    batched: bool = True
+    """False if tasks are single samples."""
+    searches: bool = True
+    """False if samples cannot be tried one by one, because the dataset would remember it."""
+    restarts: int = 0
+    """Workers that may be replaced in an epoch."""
+    sets_restarts: bool = True
+    """False if `restarts` is the default and not the user's choice."""
+    wall_s: Callable[[], float] = lambda: 0.0
+    """The time of day, for the log of faults."""
+    chance: Callable[[], float] = lambda: 0.5
+    """A random number below 1, for policies that spread their pauses."""
+
+
+class Doubts(NamedTuple):
+    """What is known of accidents at the moment when a task is judged."""
+
+    others: int
+    """Other tasks in flight over which workers have died: these may turn out to be accidents as well."""
+    answers: int
+    """Tasks that were answered so far."""
+
+
+Redone = Task | Result | None
+"""What comes of a task over which a worker died: a probe, an answer, or None: it is given to a worker again."""
+
+
+class Recovery:
+    """Decides what becomes of tasks over which workers died, and whether another worker may be started."""
+
+    def __init__(self, care: RecoveryOptions) -> None:
+        self._care = care
+        self._left = care.restarts
+        self._starts_failed: dict[int, int] = {}
+        self._accidents = 0
+        """Workers that were killed while idle, or died over batches that were made later with all their samples."""
+        self._shown: set[str] = set()
+        """Stacks of stuck workers that warnings have shown."""
+
+    def begin_epoch(self) -> None:
+        """Have the whole budget again."""
+        self._left = self._care.restarts
+        self._starts_failed.clear()
+
+    @property
+    def may_restart(self) -> bool:
+        """True while another worker may be replaced."""
+        return self._left > 0
+
+    def made(self, trouble: Trouble) -> None:
+        """Note that a task was done over which workers had died, with nobody to blame: these were accidents."""
+        self._accidents += trouble.unexplained
+        trouble.unexplained = 0
+
+    def _enough(self, doubts: Doubts, doubt: float = _DOUBT) -> int:
+        """How many workers have to die over the same samples of a task before that is no accident."""
+        doubtful = self._accidents + doubts.others + _SUSPICION
+        share = doubtful / (doubtful + doubts.answers + 1)
+        return max(2, math.ceil(math.log(doubt) / math.log(share)))
+
+    # -- workers that died -------------------------------------------------------------------------------------------
+
+    def is_ready(self, death: BaseException) -> bool:
+        """True if a worker died at work; otherwise `death` is the exception that kept it from getting ready."""
+        return isinstance(death, WorkerError)
+
+    def end_by(self, worker: int, death: BaseException, begun: Flight | None, doubts: Doubts) -> BaseException | None:
+        """Count a death; returns what the epoch ends with, None if another worker takes the place.
+
+        Args:
+            worker: who died.
+            death: of what.
+            begun: the task that it was at.
+            doubts: what is known of accidents.
+        """
+        failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
+        starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
+        was_killed = getattr(death, "was_killed", False)
+        self._accidents += bool(was_killed) if failed else begun is None and was_killed is not False
+        stays = begun is not None and (begun.stays or not self._care.searches)
+        deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
+        stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
+        if stays_stuck:
+            death.args = (
+                f"{death} It is worker number {deaths + 1} that died at this place, and the samples of a "
+                "stream, or of a dataset that keeps a state, cannot be tried one by one.",
+            )
+        never_starts = starts > self._most_starts(was_killed)
+        if never_starts or (starts > _MOST_STARTS and self._left <= 0):
+            self._tell_of_starts(death, worker, starts)
+        is_final = isinstance(death, (WorkerStartError, NotPicklable))  # another would end alike
+        if self._left <= 0 or stays_stuck or never_starts or is_final:
+            return self.told_of_budget(death)
+        self._left -= 1
+        return None
+
+    def _most_starts(self, was_killed: bool | None) -> float:
+        """How often in a row a worker that ended this way before it was ready is started again."""
+        if was_killed and self._care.sets_restarts:
+            return math.inf
+        return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
+
+    def answered(self, worker: int) -> None:
+        """Note that a worker has answered for the first time since it was started."""
+        self._starts_failed.pop(worker, None)
+
+    def told_of_budget(self, last: BaseException) -> BaseException:
+        """Say of the last death that the budget is spent, if it is; returns it."""
+        if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
+            last.args = (
+                f"{last} It is one too many: {self._care.restarts} workers were replaced in this epoch, and "
+                f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
+                "`faults`, and are not tried again.",
+            )
+        return last
+
+    def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
+        """Add to the last words of a worker that it is one of several that did not get ready."""
+        told = (
+            f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
+            "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
+        )
+        if isinstance(death, WorkerError):
+            death.args = (f"{death} {told}",)
+        else:
+            add_note(death, told)
+
+    def told_of_restart(self, death: BaseException, worker: int, begun: Flight | None) -> str:
+        """Return what to say of a worker that was replaced."""
+        text = (
+            str(death)
+            if isinstance(death, WorkerError)
+            else (f"Worker {worker} could not get ready: {type(death).__name__}: {death}.")
+        )
+        what = ""
+        if begun is not None and begun.whole.wanted and not begun.is_call:
+            task = begun.whole
+            samples = "" if task.stays else f" (samples {told_indices(self._samples_of(task))})"
+            doing = "making" if begun.suspect is None else "looking for the sample that kills in"
+            what = f" It was {doing} batch {task.ordinal}{samples}."
+        restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
+        if isinstance(death, WorkerTimeout):  # it ends with a stack, which the first warning shows
+            start, _, frames = text.partition(_DOING)
+            if frames in self._shown:
+                text = f"{start}It is stuck where one was before:\n{frames.splitlines()[0]}"
+            elif frames:
+                self._shown.add(frames)
+            text += "\n"
+        return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
+
+    # -- tasks over which workers died -------------------------------------------------------------------------------
+
+    def redo(self, begun: Flight, death: BaseException, doubts: Doubts) -> Redone:
+        """Say how a task over which a worker died is done; if it killed before, find out which sample does it."""
+        if begun.suspect is not None:
+            trouble = begun.suspect.trouble
+            assert trouble is not None
+            assert trouble.search is not None
+            trouble.unexplained += 1
+            trouble.search.died()
+            return self._search_on(begun.suspect, death, doubts)
+        trouble = begun.trouble = begun.trouble or Trouble()
+        trouble.deaths += 1
+        trouble.unexplained += 1
+        # A single sample cannot be searched, so it has to convince at once.
+        enough = self._enough(doubts, _DOUBT_OF_BATCH * (1 if self._care.batched else _DOUBT))
+        if trouble.deaths < enough or begun.stays or not self._care.searches:
+            return None
+        if not self._care.batched:
+            return self._found(begun, 0, death, doubts)
+        trouble.search = Bisection(0, len(self._samples_of(begun)))
+        return self._search_on(begun, death, doubts)
+
+    def survived(self, suspect: Flight, doubts: Doubts) -> Redone:
+        """Note that a part of a task that kills was made without harm."""
+        assert suspect.trouble is not None
+        assert suspect.trouble.search is not None
+        suspect.trouble.search.survived()
+        return self._search_on(suspect, None, doubts)
+
+    def _search_on(self, suspect: Flight, death: BaseException | None, doubts: Doubts) -> Redone:
+        trouble = suspect.trouble
+        assert trouble is not None
+        search = trouble.search
+        assert search is not None
+        trouble.last_death = death or trouble.last_death
+        search.enough = self._enough(doubts)
+        if search.failed:  # each of its samples can be made: it was an accident, or they are too much together
+            trouble.search, trouble.deaths = None, 0
+            return None
+        if search.found is not None:
+            trouble.search = None
+            assert trouble.last_death is not None
+            return self._found(suspect, search.found, trouble.last_death, doubts)
+        first, stop = search.probe
+        task, draw = suspect.task, suspect.task.draw
+        return Task(
+            0,
+            rows_of(task.indices, first, stop),
+            draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
+            resume=task.resume,
+            skip=tuple(place - first for place in task.skip if first <= place < stop),
+        )
+
+    def _samples_of(self, flight: Flight) -> list[Any]:
+        return as_list(flight.task.indices, batched=self._care.batched and not flight.stays)
+
+    def _decide(self, failure: Failure) -> Verdict:
+        policy = self._care.policy
+        if policy is None or policy.never_catches:
+            return Verdict("raise")
+        return policy.decide(failure, self._care.chance())
+
+    def _found(self, suspect: Flight, place: int, death: BaseException, doubts: Doubts) -> Redone:
+        """Do with a sample that kills what the policy says."""
+        trouble, task = suspect.trouble, suspect.task
+        assert trouble is not None
+        index = self._samples_of(suspect)[place]
+        does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
+        origin = told_origin(self._care.dataset, index)
+        origin += "," if origin else ""
+        error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
+        trouble.unexplained = 0
+        known = index_key(index)
+        trouble.attempts[known] = trouble.attempts.get(known, 0) + 1
+        failure = Failure(index, error, "worker", trouble.attempts[known], suspect.worker)
+        try:
+            verdict = self._decide(failure)
+        except Exception as exc:  # of the user's policy: it is raised in place of the batch
+            if is_interrupt(exc):
+                raise
+            add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
+            return Result(ResultKind.FAILED, suspect.worker, task.id, exc)
+        action, now_s = verdict.action, self._care.wall_s()
+        other = None
+        if action == "replace":
+            other = neighbour_of(index, self._care.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
+        if action == "raise" or (action == "replace" and other is None):
+            notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
+            return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
+        # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
+        trouble.deaths = self._enough(doubts, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
+        if action == "skip":
+            task.skip = (*task.skip, place)
+            trouble.faults.append(Fault.of(failure, "skip", time=now_s))
+        elif action == "replace":
+            task.indices = with_item(task.indices, place, other, batched=self._care.batched)
+            trouble.faults.append(Fault.of(failure, "replace", time=now_s, replacement=other))
+        return None
+
+    # -- workers that are stuck --------------------------------------------------------------------------------------
+
+    def told_of_stuck(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
+        """Return what to say about a worker that does not answer: its task, and what it is doing."""
+        timeout_s = limits.timeout_s
+        who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
+        samples = "" if late.stays else f" (samples {told_indices(self._samples_of(late))})"
+        samples += "" if late.whole.wanted else " of an iteration that was left"
+        doing = "What it is doing could not be had."
+        if seen.stack is not None:
+            doing = f"{_DOING}{users_frames(seen.stack)}"
+        why_not = "" if seen.is_killed else self._why_not_killed(limits, seen)
+        return WorkerTimeout(
+            f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, since "
+            f"{max(timeout_s, elapsed_s):.1f} seconds. Raise `timeout`, or look for a sample that blocks (a network "
+            f"read without its own time-out is the usual cause).{why_not} {doing}"
+        )
+
+    def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
+        if limits.kills_stuck and not self.may_restart:
+            return (
+                f" It is not replaced: {self._care.restarts} workers were in this epoch, and restarts= allows no more."
+            )
+        if limits.kills_stuck:
+            return " It is not replaced: this engine cannot end a worker that is busy, as engine='process' can."
+        how = "restarts=" if seen.pid is not None else "engine='process' and restarts="
+        return f" With {how}, such as restarts=10, it would be replaced, and its batch made again."
+
+
+class Seen(NamedTuple):
+    """What was seen of a worker that does not answer."""
+
+    pid: int | None = None
+    stack: str | None = None
+    is_killed: bool = False
+
+
+_MACHINERY = tuple(os.path.join(PACKAGE, folder, "") for folder in ("delivery", "workers", "loader"))
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_FRAME = re.compile(r'\s*File "(.*)", line')
+
+
+def users_frames(stacks: str) -> str:
+    """Return what of a worker's stacks is the user's affair.
+
+    That is what the worker's thread has called since it left feedline's machinery; the sources and collate functions of
+    feedline are not part of that. Of other threads it is the same, unless they only wait somewhere in Python's library.
+
+    Args:
+        stacks: as `faulthandler` writes them, the innermost frame first.
+    """
+    own: list[str] = []
+    others: list[str] = []
+    for stack in re.split(r"\n(?=Thread |Current thread )", stacks.rstrip()):
+        lines = stack.rstrip().splitlines()
+        paths = [found[1] if (found := _FRAME.match(line)) else "" for line in lines]
+        end = next((number for number, path in enumerate(paths) if path.startswith(_MACHINERY)), len(lines))
+        if stack.startswith("Thread "):
+            if not all(path.startswith(_LIBRARY) and "site-packages" not in path for path in paths[1:end]):
+                others += lines[:end]
+        else:
+            end += not any(paths[:end])  # one that is at work in the machinery itself
+            own += lines[stack.startswith("Current thread ") : end]
+    return "\n".join(own + others)

@@ -1,0 +1,209 @@
+"""Where one iteration of a loader is: what is needed to save its state, also after its workers are gone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.delivery.state import Snapshot
+from feedline.order.order import Entry
+from feedline.order.plan import Plan
+from feedline.order.progress import has_state
+from feedline.types import Notes, Resume
+
+
+@dataclass
+class Checkpoint:
+    """One iteration of a loader."""
+
+    entry: Entry
+    plan: Plan | None
+    unit: str
+    """What is counted: see `Plan.state`."""
+    facts: Callable[[], dict[str, Any]]
+    """Returns what a state must hold to fit this loader, besides what the plan says."""
+    draw_seed: int
+    worker_count: int
+    batch_size: int
+    """Samples of a batch, for streams that are resumed by reading them again."""
+    stride: tuple[int | None, int, int] = (None, 0, 1)
+    """What the numbers of batches depend on: see `Order.stride`."""
+    dataset_epoch: int | None = None
+    """What the dataset's `set_epoch` was told."""
+    keeps_dataset: bool = True
+    """False if the workers end with the epoch, and their copies of the dataset with them."""
+    keeps_last: bool = True
+    """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
+    live: Callable[[], Notes] | None = None
+    """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
+    _plan_state: dict[str, Any] = field(default_factory=dict)
+    """What the plan said last, once it is gone."""
+
+    def freeze(self) -> None:
+        """Keep what is known, and let go of the sampler's and the dataset's iterators: nobody goes on with them."""
+        if self.plan is None:
+            return
+        try:
+            done = self.entry.progress.delivered
+            self._plan_state = self.plan.after() if self.entry.progress.ended else self.plan.last_state(done)
+            notes = None if self.live is None else copy.deepcopy(self.live())
+        except Exception:
+            return  # of the user's own state_dict: it is raised when somebody asks for the state
+        self.live = None if notes is None else lambda: notes
+        self.plan = None
+
+    def _state_of_plan(self) -> dict[str, Any]:
+        if self.plan is None:
+            return self._plan_state
+        progress = self.entry.progress
+        return self.plan.after() if progress.ended else self.plan.state(progress.delivered)
+
+    def snapshot(self) -> Snapshot:
+        """Return where the iteration is. Asks nobody but the user's own stateful objects."""
+        key, progress = self.entry.key, self.entry.progress
+        if progress.ended:
+            return self._ended()
+        order = {**self._state_of_plan(), **self.facts()}
+        streams = self._streams(order)
+        if progress.early:  # batches are told by their numbers
+            order["stride"] = list(self.stride)
+        return Snapshot(
+            epoch=key.epoch,
+            seed=key.seed,
+            draw_seed=self.draw_seed,
+            order=order,
+            early=tuple(sorted(ordinal - progress.delivered for ordinal in progress.early)),
+            streams=tuple(streams),
+            turn=self._turn(order["unit"]),
+            dataset_epoch=self.dataset_epoch,
+        )
+
+    def _turn(self, unit: str) -> int:
+        """Return which worker comes next."""
+        progress = self.entry.progress
+        if unit == "stream batches" or not self.worker_count:
+            return progress.turn
+        return (progress.turn + progress.delivered) % self.worker_count
+
+    def _ended(self) -> Snapshot:
+        """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
+        streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
+        if all(state is None for stream in streams for state in stream.values()):
+            streams = []
+        order = {**self.facts(), **self._state_of_plan()}
+        key = self.entry.key
+        return Snapshot(
+            key.epoch,
+            ended=True,
+            seed=key.seed,
+            draw_seed=self.draw_seed,
+            order=order,
+            streams=tuple(streams),
+            dataset_epoch=self.dataset_epoch,
+        )
+
+    def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
+        """Describe what outlives an epoch: the dataset, and what its iterator held, such as random generators."""
+        if notes is None:
+            return {"dataset": None, "last": None}
+        if notes.is_one:
+            return {"dataset": copy.deepcopy(notes.iterator), "last": None}
+        return {
+            "dataset": copy.deepcopy(notes.dataset),
+            "last": copy.deepcopy(notes.iterator) if self.keeps_last else None,
+        }
+
+    def _last_notes(self) -> list[Notes | None]:
+        """Return the last that is known of the dataset, in every worker."""
+        if self.live is not None:
+            return [self.live()]
+        progress = self.entry.progress
+        if progress.streams:
+            return [stream.notes for stream in progress.streams]
+        notes = [progress.notes.get(worker) for worker in range(self.worker_count)]
+        if self.unit == "stream samples":  # all workers have read the same
+            return [max((note for note in notes if note is not None), key=_place, default=None)]
+        return notes
+
+    def _streams(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        progress = self.entry.progress
+        unit = order["unit"]
+        if unit == "stream batches":
+            if self.live is not None or not progress.streams:
+                return [self._own_stream()]
+            return [
+                _described(
+                    stream.notes,
+                    batches=stream.batches,
+                    noted_at=stream.noted_at,
+                    ended=stream.ended,
+                    read=stream.read,
+                )
+                for stream in progress.streams
+            ]
+        if unit == "stream samples":
+            notes = [self.live()] if self.live is not None else list(progress.notes.values())
+            order["consumed"] = consumed = _consumed_with_the_last(notes, order["consumed"])
+            usable = [note for note in notes if has_state(note) and note.place <= consumed]
+            return [_described(max(usable, key=_place))] if usable else []
+        if self.live is not None:
+            note = self.live()
+            return [_described(note)] if has_state(note) else []
+        if not progress.notes:
+            return []
+        return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
+
+    def _own_stream(self) -> dict[str, Any]:
+        """Describe the one stream of an iteration without workers."""
+        batches, read = self.entry.progress.delivered, self.entry.progress.read
+        notes = None if self.live is None else self.live()
+        return _described(notes, batches=batches, noted_at=batches, ended=False, read=read)
+
+
+def _place(notes: Notes) -> int:
+    return notes.place
+
+
+def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
+    """Return how many samples of a stream are consumed: near its end a worker knows better than the plan."""
+    known = [note.consumed for note in notes if note.consumed is not None]
+    return min(consumed, max(known)) if known else consumed
+
+
+def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
+    stream: dict[str, Any] = dict(facts)
+    if notes is None or not has_state(notes):
+        return stream
+    stream["place"] = notes.place
+    for name in ("dataset", "iterator"):
+        stream[name] = copy.deepcopy(getattr(notes, name))
+    if notes.is_before:
+        stream["last"], stream["iterator"] = stream["iterator"], None
+    return stream
+
+
+def notes_of(stream: dict[str, Any]) -> Notes | None:
+    """Return what a snapshot says of a stream, as if a worker had just said it."""
+    dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
+    if dataset is None and iterator is None:
+        return None
+    return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
+
+
+def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
+    """Return where a stream, or a worker's dataset, goes on."""
+    dataset, iterator = stream.get("dataset"), stream.get("iterator")
+    batches, read = stream.get("batches", 0), stream.get("read")
+    skip = batches * batch_size if read is None else read
+    least = max(0, skip - batch_size + 1)
+    if "last" in stream:  # an epoch has ended, and another begins, or has begun
+        last = copy.deepcopy(stream["last"])
+        return Resume(copy.deepcopy(dataset), skip=skip, least=least, last=last, is_before=True)
+    if dataset is None and iterator is None:
+        return Resume(skip=skip, least=least)
+    place = stream.get("place", 0)
+    since = (batches - stream.get("noted_at", batches)) * batch_size if read is None else max(0, read - place)
+    least = max(0, place + since - batch_size + 1)
+    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), place, since, least)

@@ -1,0 +1,198 @@
+"""The states of several ranks: put together into one, and the state of one rank out of them.
+
+Loaders whose ranks go through one common order say the same on every rank, and one of these states serves all. If every
+rank reads a part of its own, such as shards, all of them are needed to know what is left: it is shared out anew if
+ranks or workers are not as many as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from feedline.abc.source import Reshardable
+from feedline.delivery.state.checkpoint import resume_of
+from feedline.delivery.state.snapshot import VERSION, Snapshot
+from feedline.errors import BadState
+from feedline.types import Share
+
+
+# Any: states as they come from files.
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the states of all ranks together into one, which `load_state_dict` takes on every rank, in any number.
+
+    Args:
+        states: what `state_dict()` has returned on each rank, in the order of ranks, as `all_gather_object` gives them.
+
+    Raises:
+        BadState: one is missing or comes twice, they are not in order, not of one step or of one number of ranks, or
+            one is not the state of a loader.
+
+    Example:
+        >>> import feedline
+        >>> loader = feedline.Loader(list(range(6)), 2, shuffle=True, seed=1)
+        >>> state = loader.state_dict()
+        >>> feedline.merge_states([state, state]) == state  # of one common order: one says it all
+        True
+    """
+    if isinstance(states, Mapping) or not states:
+        raise BadState("Give merge_states a list with what state_dict() has returned on each rank, in their order.")
+    snapshots = [Snapshot.from_dict(state) for state in states]
+    if snapshots[0].ranks and all(snapshot == snapshots[0] for snapshot in snapshots):
+        return dict(states[0])  # which all ranks have loaded, and none has begun with
+    for rank, snapshot in enumerate(snapshots):
+        if snapshot.ranks:
+            raise BadState(
+                f"The state of rank {rank} is one of several ranks, which it has loaded and not begun with, but others "
+                "have. Call state_dict() on all ranks after the same step."
+            )
+    _check_belong_together(snapshots)
+    if all(snapshot.is_shared for snapshot in snapshots):
+        alike = [{**state, "order": _without(state["order"], "rank")} for state in states]
+        if all(_without(state, "faults") == _without(alike[0], "faults") for state in alike):
+            return alike[0]
+    return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
+
+
+def _without(mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key != name}
+
+
+def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
+    """Refuse snapshots that are not those of all ranks at one moment, as far as they tell.
+
+    Those of streams tell their rank; older ones did so only inside an epoch.
+    """
+    told = [_rank_of(snapshot) for snapshot in snapshots]
+    if any(was not in (None, (place, len(told))) for place, was in enumerate(told)):
+        named = ", ".join("one that does not tell" if was is None else f"{was[0]} of {was[1]}" for was in told)
+        raise BadState(
+            f"These {len(told)} states are those of ranks {named}. Give those of all ranks in the order of ranks, each "
+            "once, as they were saved after the same step: what a missing one has left would be lost."
+        )
+    steps = {each.virtual for each in snapshots}
+    epochs = {each.epoch + each.ended for each in snapshots}
+    if len(steps) > 1 or (len(epochs) > 1 and snapshots[0].order["unit"] != "stream batches"):
+        named = ", ".join(f"rank {rank} {_moment(each)}" for rank, each in enumerate(snapshots))
+        raise BadState(f"The states were not saved after the same step: {named}. Give those that belong together.")
+
+
+def _moment(snapshot: Snapshot) -> str:
+    """Return in words where a snapshot is."""
+    if snapshot.virtual is not None:
+        return f"after batch {snapshot.virtual[1]} of virtual epoch {snapshot.virtual[0]}"
+    return f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}"
+
+
+def _rank_of(snapshot: Snapshot) -> tuple[int, int] | None:
+    """Return which of how many ranks a snapshot is of, if it tells."""
+    rank = snapshot.order.get("rank")
+    return None if rank is None else (rank[0], rank[1])
+
+
+def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: Any) -> Snapshot:
+    """Return where this rank goes on, with so many workers (0 for none), after the ranks that a snapshot is of.
+
+    Raises:
+        BadState: it cannot be told from what the snapshot holds.
+    """
+    own, was = (share.rank, share.world_size), None if snapshot.is_shared else _rank_of(snapshot)
+    ranks, parts = snapshot.ranks or (snapshot,), max(1, worker_count)
+    is_reshardable = isinstance(dataset, Reshardable) and snapshot.order["unit"] == "stream batches"
+    # If some ranks have ended the epoch, what the others have left is for all.
+    are_alike = len({each.ended for each in ranks}) == 1 and all(len(each.streams) in (0, parts) for each in ranks)
+    fits = are_alike or not is_reshardable
+    if not snapshot.ranks:
+        if was is None or (was == own and fits) or not is_reshardable:
+            return snapshot  # it serves all ranks, or this one
+        if was[1] > 1:
+            raise BadState(
+                f"This is the state of rank {was[0]} of {was[1]}, which has shards of its own, and this is rank "
+                f"{own[0]} of {own[1]} with {worker_count} workers: what the other ranks have left is not in it. Load "
+                "the states of all ranks: loader.load_state_dict(feedline.merge_states(states)). Or use as many ranks "
+                "and workers as then."
+            )
+    elif fits and (len(ranks) == share.world_size or _is_common(ranks)):
+        return ranks[share.rank % len(ranks)]
+    elif not is_reshardable:
+        raise BadState(
+            f"The state was saved by {len(ranks)} ranks, each with a state of its own, and there are "
+            f"{share.world_size} now. What they have left cannot be shared out anew: only streams of tar shards and of "
+            "rows of a query can. Use as many ranks and workers as then."
+        )
+    return _resharded(ranks, share, parts, dataset)
+
+
+def _is_common(ranks: Sequence[Snapshot]) -> bool:
+    """True if ranks go through one order, and are at the same place of it."""
+    first, *others = ((each.epoch, each.ended, each.order) for each in ranks)
+    unit = ranks[0].order["unit"]
+    has_own = unit == "stream batches" or (unit != "stream samples" and any(each.streams for each in ranks))
+    return not has_own and all(other == first for other in others)
+
+
+def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Reshardable) -> Snapshot:
+    """Share out anew what ranks have left of an epoch."""
+    epoch = max(each.epoch for each in ranks)
+    under_way = [each for each in ranks if each.epoch == epoch and not each.ended]
+    begun = any(each.streams for each in under_way)
+    if not (_are_level(ranks, epoch) if begun else len({(each.epoch, each.ended) for each in ranks}) == 1):
+        raise BadState(
+            "The ranks are in different epochs: "
+            + ", ".join(f"rank {rank} in {each.epoch}" for rank, each in enumerate(ranks))
+            + ". What is left of several epochs cannot be shared out anew. Use as many ranks and workers as then, and "
+            "let ranks end their epochs together, with shard='drop' or shard='pad'."
+        )
+    chosen = (under_way or ranks)[share.rank % len(under_way or ranks)]
+    order = {**chosen.order, "rank": [share.rank, share.world_size]}
+    if not begun:
+        return replace(chosen, order=order, streams=())
+    left, count = _left(ranks, epoch)
+    states = dataset.reshard(left, count, parts * share.world_size, epoch)
+    # Random numbers follow from places: those after here were used by nobody.
+    place = max(stream.get(name) or 0 for each in under_way for stream in each.streams for name in ("place", "read"))
+    streams = tuple(
+        {
+            "batches": 0,
+            "noted_at": 0,
+            "ended": False,
+            "read": place,
+            "place": place,
+            "dataset": None,
+            "iterator": states[worker * share.world_size + share.rank],
+        }
+        for worker in range(parts)
+    )
+    return replace(chosen, order=order, streams=streams, turn=0)
+
+
+def _are_level(ranks: Sequence[Snapshot], epoch: int) -> bool:
+    """True if all ranks are in one epoch, or at the end of the one before."""
+    return all(each.epoch == epoch or (each.ended and each.epoch == epoch - 1) for each in ranks)
+
+
+def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, Any], int]:
+    """Return the states of all parts that have not ended, by their numbers, and how many parts there were."""
+    workers = max(len(each.streams) for each in ranks)
+    left: dict[int, Any] = {}
+    for rank, each in enumerate(ranks):
+        if each.ended and each.epoch == epoch:
+            continue
+        streams = (each.streams if each.epoch == epoch else ()) or ({},) * workers
+        if len(streams) != workers:
+            raise BadState(
+                f"Rank {rank} had {len(streams)} workers and another one {workers}: parts that are shared out so "
+                "overlap. Give all ranks as many workers."
+            )
+        for worker, stream in enumerate(streams):
+            if stream.get("ended"):
+                continue
+            if resume_of(stream, 1).skip:
+                raise BadState(
+                    "The state does not say where each worker is, only how many batches it has made since. Other "
+                    "workers cannot go on from there. Use as many workers and ranks as then; to change them, save "
+                    "states with snapshot_every_n_steps=1."
+                )
+            left[worker * len(ranks) + rank] = stream.get("iterator")
+    return left, workers * len(ranks)

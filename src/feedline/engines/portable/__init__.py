@@ -1,5 +1,0 @@
-"""Workers that are processes, by nothing but what Python's multiprocessing has on every system."""
-
-from feedline.engines.portable.engine import PortableEngine
-
-__all__ = ["PortableEngine"]

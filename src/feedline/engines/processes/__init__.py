@@ -1,5 +1,0 @@
-"""Workers that are processes."""
-
-from feedline.engines.processes.engine import ProcessEngine
-
-__all__ = ["ProcessEngine"]

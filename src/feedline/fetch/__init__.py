@@ -1,5 +1,0 @@
-"""From indices to a batch."""
-
-from feedline.fetch.fetcher import Fetcher, fetcher_for
-
-__all__ = ["Fetcher", "fetcher_for"]

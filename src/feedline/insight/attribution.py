@@ -1,0 +1,76 @@
+"""What the training loop waited for: the time in `next()`, cut up by what was being done about its batch meanwhile.
+
+A batch goes through a chain of moments: its task is given to a worker, begun, fetched, collated, finished, comes to the
+training process, gets to the device, is returned by `next()`. The part of the wait between two of them has one cause.
+Moments that lie before the wait, or out of turn because clocks of two processes were read, make parts of length 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+CAUSES = (
+    "start",
+    "slot",
+    "queue",
+    "fetch",
+    "transform",
+    "collate",
+    "write",
+    "transfer",
+    "order",
+    "device",
+    "deliver",
+)
+"""In the order in which a batch meets them."""
+
+Columns = Mapping[str, NDArray[np.int64]]
+"""What is known of some batches; see `feedline.insight.batch_rows.COLUMNS`."""
+
+
+def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[np.int64]]:
+    """Return for each cause how long the training loop waited for each batch because of it, in nanoseconds.
+
+    Args:
+        columns: of the batches.
+        in_order: False if batches are delivered as they come, so that none can be in the way of another.
+
+    Example:
+        >>> from feedline.insight.batch_rows import columns_of, row
+        >>> asked = row(worker=0, given=0, began=10, fetch=50, finished=60, came=70, asked=40, got=75)
+        >>> {cause: int(waited[0]) for cause, waited in causes_of(columns_of([asked])).items() if waited[0]}
+        {'fetch': 20, 'transfer': 10, 'deliver': 5}
+    """
+    asked = columns["asked"]
+    got = np.maximum(columns["got"], asked)
+    fetched = columns["began"] + columns["fetch"]
+    came = columns["came"]
+    chain = [columns["given"], columns["began"], fetched, fetched + columns["collate"], columns["finished"], came]
+    moments = np.clip(np.maximum.accumulate(np.stack(chain), axis=0), asked, got)
+    came = moments[-1]
+    starting, inline = columns["first"] > 0, columns["worker"] < 0
+    # Had there been a slot, it would have been begun earlier; had batches no order, another would have been delivered.
+    held = (columns["held"] > 0) & ~inline
+    passed = (columns["overtaken"] != 0) & ~held & ~starting & ~inline & in_order
+    passed_at = np.where(passed, np.clip(columns["overtaken"], asked, came), came)
+    order = came - passed_at
+    moments = np.minimum(moments, passed_at)
+    given, queue, fetch, collate, write, transfer = np.diff(moments, axis=0, prepend=asked[None])
+    ready = np.clip(columns["came"] + columns["device"], came, got)
+    device, deliver = ready - came, got - ready
+    nothing = np.zeros_like(asked)
+
+    queue = queue + given
+    start, queue = np.where(starting, queue, nothing), np.where(starting, nothing, queue)
+    # Without workers nobody is waited for before a batch is begun: the sampler and the loader itself are at work.
+    deliver, queue = deliver + np.where(inline, queue, nothing), np.where(inline, nothing, queue)
+
+    share = np.clip(columns["transform"] / np.maximum(columns["fetch"], 1), 0.0, 1.0)
+    transform = np.minimum((fetch * share).astype(np.int64), fetch)
+    parts = [queue, fetch - transform, transform, collate, write, transfer]
+    slot = np.where(held, sum(parts), nothing)
+    parts = [np.where(held, nothing, part) for part in parts]
+    return dict(zip(CAUSES, [start, slot, *parts, order, device, deliver], strict=True))

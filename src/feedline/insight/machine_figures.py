@@ -1,0 +1,185 @@
+"""Figures of the machine while somebody records: processors, memory, disk, GPU.
+
+From psutil where it is installed, else from `/proc`; of NVIDIA's GPUs through pynvml where that is installed. None of
+it is required: what cannot be had is None.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from feedline.system.failures import words
+from feedline.system.limits import physical_bytes
+from feedline.system.process import seen_bytes
+
+COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
+"""When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers' own, so
+without the arena and files that they map; share of the GPU; bytes of it in use; bytes read from disks so far."""
+
+_EVERY_S = 0.5
+_MOST = 4096
+"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half
+as often from then on, so that what is kept has the same distance everywhere."""
+
+
+class MachineFigures:
+    """Looks at the machine twice a second, later less often, in a thread of its own, from `open` to `close`.
+
+    Args:
+        pids: returns the process ids of the workers.
+        every_s: how often to look.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]], every_s: float = _EVERY_S) -> None:
+        self._pids = pids
+        self._every_s = every_s
+        self.columns: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
+        self.trouble: list[str] = []
+        """What kept it from looking, if anything did."""
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._gpu = _Gpu()
+        self._psutil = _optional("psutil")
+        self._last: tuple[float, float] | None = None
+        self._begun = self._pid = 0
+
+    def open(self) -> None:
+        """Begin to look."""
+        self._pid = os.getpid()
+        self._begun = time.monotonic_ns()
+        self._try_to_look()
+        self._thread = threading.Thread(target=self._work, name="feedline-recording", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look once more, and no more after that. May be called twice.
+
+        A process that was forked meanwhile leaves everything alone: a GPU's library crashes there.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None or os.getpid() != self._pid:
+            return
+        self._ending.set()
+        thread.join()
+        self._try_to_look()
+        self._gpu.close()
+
+    def since(self, origin: int) -> dict[str, list[float | None]]:
+        """Return the figures from `origin` on, and the last before it, with moments that count from there."""
+        shift = origin - self._begun
+        moments = [0.0 if at is None else at for at in self.columns["at"]]
+        first = max(sum(at < shift for at in moments) - 1, 0)
+        columns = {name: column[first:] for name, column in self.columns.items()}
+        return columns | {"at": [max(at - shift, 0) for at in moments[first:]]}
+
+    def _work(self) -> None:
+        while not (self.trouble or self._ending.wait(self._every_s)):
+            self._try_to_look()
+
+    def _try_to_look(self) -> None:
+        try:
+            if not self.trouble:
+                self.look()
+        except Exception as exc:  # a machine that has no such figures does not end a training
+            self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
+
+    def look(self) -> None:
+        """Note the figures of this moment."""
+        memory, disk = self._memory_and_disk()
+        share, gpu_bytes = self._gpu.look()
+        workers = [seen_bytes(pid) for pid in self._pids()]
+        figures = (
+            time.monotonic_ns() - self._begun,
+            self._cpu(),
+            memory,
+            sum(size for size in workers if size is not None) if workers else None,
+            share,
+            gpu_bytes,
+            disk,
+        )
+        for name, figure in zip(COLUMNS, figures, strict=True):
+            self.columns[name].append(figure)
+        if len(self.columns["at"]) >= _MOST:
+            self.columns = {name: column[::2] for name, column in self.columns.items()}
+            self._every_s *= 2
+
+    def _cpu(self) -> float | None:
+        """Return the share of all processors that was used since the last look."""
+        if self._psutil is not None:
+            times = self._psutil.cpu_times()
+            idle, total = times.idle + getattr(times, "iowait", 0.0), float(sum(times[:8]))
+        else:
+            lines = _lines("/proc/stat")
+            if not lines:
+                return None
+            numbers = [float(word) for word in lines[0].split()[1:9]]
+            idle, total = numbers[3] + numbers[4], sum(numbers)
+        last, self._last = self._last, (idle, total)
+        if last is None or total <= last[1]:
+            return None
+        return float(min(1.0, max(0.0, 1 - (idle - last[0]) / (total - last[1]))))
+
+    def _memory_and_disk(self) -> tuple[float | None, float | None]:
+        """Return memory in use, and bytes read from disks since the machine started."""
+        if self._psutil is not None:
+            memory, disk = self._psutil.virtual_memory(), self._psutil.disk_io_counters()
+            return float(memory.total - memory.available), None if disk is None else float(disk.read_bytes)
+        total, free = physical_bytes()
+        used = None if total is None or free is None else float(total - free)
+        fields = [line.split() for line in _lines("/proc/diskstats")]
+        # Whole disks only: partitions, and what is made of disks, would count twice.
+        sectors = [int(line[5]) for line in fields if len(line) > 5 and os.path.isdir(f"/sys/block/{line[2]}/device")]
+        return used, float(sum(sectors) * 512) if sectors else None
+
+
+class _Gpu:
+    """NVIDIA's GPUs, if there are any, as pynvml tells."""
+
+    def __init__(self) -> None:
+        self._nvml = _optional("pynvml")
+        self._handles: list[Any] = []
+        if self._nvml is not None:
+            try:
+                self._nvml.nvmlInit()
+                self._handles = [
+                    self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(self._nvml.nvmlDeviceGetCount())
+                ]
+            except self._nvml.NVMLError:  # there is no driver
+                self._nvml = None
+
+    def look(self) -> tuple[float | None, float | None]:
+        """Return the share of the GPUs that is in use, and their memory that is."""
+        if self._nvml is None or not self._handles:
+            return None, None
+        try:
+            shares = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in self._handles]
+            used = [self._nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._handles]
+        except self._nvml.NVMLError:  # it does not tell, as parts of a GPU do not
+            return None, None
+        return sum(shares) / len(shares), float(sum(used))
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+
+# Any: a module.
+def _optional(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,117 @@
+"""Figures of an epoch, or of all: what users read, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from feedline.insight.batch_rows import STAGES, Totals
+from feedline.insight.histogram import Spread
+
+
+@dataclass(frozen=True)
+class Period:
+    """What was measured in an epoch, or in all of them."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    """From `iter(loader)` to the batch that was delivered last."""
+    stall: float = 0.0
+    """The share of that time in which the training loop waited for data, from 0 to 1."""
+    start_s: float = 0.0
+    """From `iter(loader)` to the first batch."""
+    waits: dict[str, float] = field(default_factory=dict)
+    """What the training loop waited for, in seconds; see `feedline.insight.attribution`."""
+    stages: dict[str, Spread] = field(default_factory=dict)
+    """How long a batch takes in each stage. `fetch` is without `transform`; `wait` is the training loop's."""
+    body: Spread = field(default_factory=Spread)
+    """How long the training loop is at a batch before it asks for the next."""
+    worker_utilisation: list[float] = field(default_factory=list)
+    """The share of the time in which each worker made batches."""
+    prefetch_occupancy: float = 0.0
+    """How many batches were ready when one was asked for, on average."""
+    data_bytes: int = 0
+    """Bytes of the batches, where they lay in memory of the loader's."""
+    cpu_s: float | None = None
+    """CPU time that making a batch takes, on average; None if it was not measured."""
+    queued_s: float = 0.0
+    """How long whoever makes a batch is ready to run and has no core meanwhile, on average."""
+    alone_s: float | None = None
+    """How long making a batch takes with a core of its own, on average; None if it was not measured."""
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches that the training loop got in a second."""
+        return self.batches / self.seconds if self.seconds else 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples that the training loop got in a second."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def wait_s(self) -> float:
+        """How long the training loop waited, in all."""
+        return sum(self.waits.values())
+
+    @property
+    def busy_s(self) -> float:
+        """How long a worker, or the training loop itself, is at a batch on average."""
+        if not self.batches:
+            return 0.0
+        made = sum(self.worker_utilisation) * self.seconds
+        inline = sum(self.waits.get(stage, 0.0) for stage in ("fetch", "transform", "collate", "write"))
+        return (made or inline) / self.batches
+
+    @property
+    def make_s(self) -> float:
+        """How long making a batch takes: with a core of its own, if that was measured."""
+        return self.busy_s if self.alone_s is None else self.alone_s
+
+    @property
+    def computing(self) -> float | None:
+        """The share of `make_s` that is computing, from 0 to 1; the rest is waiting. None if it was not measured."""
+        return None if self.cpu_s is None or not self.make_s else min(1.0, self.cpu_s / self.make_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        rates = {"batches_per_s": self.batches_per_s, "samples_per_s": self.samples_per_s, "wait_s": self.wait_s}
+        rates |= {} if self.computing is None else {"computing": self.computing}
+        return {**asdict(self), **rates}
+
+
+def period_of(totals: Totals, worker_count: int) -> Period:
+    """Return what rows have added up to.
+
+    Args:
+        totals: of the rows.
+        worker_count: of the loader, now; 0 if the training loop makes batches itself.
+    """
+    elapsed, batches = totals.nanoseconds, totals.batches
+    waited = totals.opened + totals.waited
+    stages = {name: histogram.spread() for name, histogram in totals.stages.items()}
+    body = totals.body.spread()
+    if totals.is_sampled:  # rows say how figures are distributed; what they come to in all is known
+        stages["wait"] = replace(stages["wait"], mean=totals.waited / 1e9 / batches)
+        body = replace(body, mean=max(0, elapsed - waited) / 1e9 / batches)
+    named = sorted(set(totals.stages) - set(STAGES))
+    ever = max(worker_count, 1 + max(totals.busy, default=-1))  # with "auto", some may have been retired
+    return Period(
+        batches=batches,
+        samples=totals.samples,
+        seconds=elapsed / 1e9,
+        stall=min(1.0, waited / elapsed) if elapsed > 0 else 0.0,
+        start_s=totals.started / 1e9,
+        waits={cause: waited / 1e9 for cause, waited in totals.waits.items() if waited},
+        stages={name: stages[name] for name in (*STAGES, *named) if name in stages},
+        body=body,
+        worker_utilisation=[
+            min(1.0, totals.busy.get(worker, 0) / elapsed) if elapsed > 0 else 0.0 for worker in range(ever)
+        ],
+        prefetch_occupancy=totals.ready / batches if worker_count and batches else 0.0,
+        data_bytes=totals.bytes,
+        cpu_s=totals.computed / 1e9 / totals.timed if totals.timed else None,
+        queued_s=totals.queued / 1e9 / totals.timed if totals.timed else 0.0,
+        alone_s=(totals.made - totals.queued) / 1e9 / totals.timed if totals.timed else None,
+    )

@@ -1,0 +1,406 @@
+"""Recordings: all timed facts of a run, as a file.
+
+A file is JSON, compressed if its name ends in `.gz`. Moments and durations are in microseconds, counted from when the
+recording began; three digits after the point keep the nanoseconds. Inside, they are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadRecording
+from feedline.insight.batch_rows import COLUMNS, DEFAULTS, DURATIONS, MOMENTS, Totals, columns_of
+from feedline.insight.period import Period, period_of
+from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
+from feedline.insight.trace import trace_of
+from feedline.system.failures import words
+
+FORMAT = "feedline recording"
+VERSION = 1
+_TIMES = frozenset((*MOMENTS, *DURATIONS))
+_SPAN_TIMES = frozenset(("begun", "opened", "asked", "ended"))
+
+
+@dataclass(frozen=True)
+class EpochSpan:
+    """Where an epoch lies in a recording."""
+
+    epoch: int
+    begun: int
+    """When `iter(loader)` was called."""
+    opened: int
+    """How long that took."""
+    row: int
+    """The number of its first row."""
+    asked: int = 0
+    """When the end was asked for, and"""
+    ended: int = 0
+    """when it was told; 0 if it was not."""
+
+
+@dataclass
+class Recording:
+    """All timed facts of a run.
+
+    Example:
+        >>> import feedline, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
+        >>> loader = feedline.Loader(list(range(8)), 2)
+        >>> with feedline.record(loader, path):
+        ...     batches = list(loader)
+        >>> recording = Recording.load(path)
+        >>> len(recording.rows["got"]), recording.stats().total.samples
+        (4, 8)
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+    """When the recording began: seconds since 1970."""
+    epochs: list[EpochSpan] = field(default_factory=list)
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=lambda: columns_of([]))
+    """One per batch; see `feedline.insight.batch_rows.COLUMNS`."""
+    stages: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Stages that users have named: for each, the rows of its tasks and how long these were in it."""
+    slow_samples: list[SlowSample] = field(default_factory=list)
+    system: dict[str, list[float | None]] = field(default_factory=dict)
+    """Figures of the machine in columns; `at` says when, in nanoseconds."""
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    counters: dict[str, Any] = field(default_factory=dict)
+    """The counters of `loader.stats()` at the end."""
+    memory: list[WorkerMemory] = field(default_factory=list)
+    settled: int | None = None
+    """With "auto": when the number of workers was found, in nanoseconds; None if it was not, or was given."""
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """Return what `loader.stats()` told of the recorded time."""
+        workers = int(self.counters.get("workers", 0))
+        epochs, total = self._totals(), Totals()
+        epochs = [totals for totals in epochs[:-1] if totals.batches] + epochs[-1:]
+        for totals in epochs:
+            total.merge(totals)
+        periods = [period_of(totals, workers) for totals in epochs]
+        return Stats(
+            epoch=periods[-1] if periods else Period(),
+            last_epoch=periods[-2] if len(periods) > 1 else None,
+            total=period_of(total, workers),
+            counters=self.counters,
+            settings=self.settings,
+            slowest_samples=tuple(self.slow_samples),
+            memory=tuple(self.memory),
+            settled=None if self.settled is None else self._settled(self.settled, workers),
+        )
+
+    def _settled(self, since: int, workers: int) -> Period:
+        """Return what was measured since the number of workers was found."""
+        total = Totals()
+        for totals in self._totals(since):
+            total.merge(totals)
+        return period_of(total, workers)
+
+    def _totals(self, since: int = 0) -> list[Totals]:
+        """Add the rows up, by epoch; those of batches that were delivered later than `since`."""
+        found, got = [], self.rows["got"]
+        in_order = bool(self.settings.get("in_order", True))
+        for number, span in enumerate(self.epochs, 1):
+            end = self.epochs[number].row if number < len(self.epochs) else len(got)
+            begin = span.row + (int((got[span.row : end] <= since).sum()) if since else 0)
+            if since and begin == end:
+                continue
+            totals = Totals(max(span.begun, since))
+            if span.begun >= since:
+                totals.open(span.opened)
+            totals.fold({name: column[begin:end] for name, column in self.rows.items()}, in_order=in_order)
+            for name, pairs in self.stages.items():
+                for row, duration in pairs:
+                    if begin <= row < end:
+                        totals.add_stage(name, duration)
+            if span.ended:
+                totals.end(span.asked, span.ended)
+            found.append(totals)
+        return found
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """Return a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open, once it is written as JSON."""
+        return trace_of(self.rows, in_order=bool(self.settings.get("in_order", True)))
+
+    # -- its file ----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording to a file; compressed if its name ends in `.gz`. One that is there is replaced at once.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = Path(path)
+        text = json.dumps({"format": FORMAT, "version": VERSION, **self._plain()}, separators=(",", ":"), default=repr)
+        data = text.encode()
+        beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            beside.write_bytes(gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _plain(self) -> dict[str, Any]:
+        rows = {
+            name: _microseconds(column) if name in _TIMES else column.tolist() for name, column in self.rows.items()
+        }
+        epochs = [
+            {name: value / 1e3 if name in _SPAN_TIMES else value for name, value in asdict(span).items()}
+            for span in self.epochs
+        ]
+        stages = {name: [[number, spent / 1e3] for number, spent in pairs] for name, pairs in self.stages.items()}
+        system = dict(self.system)
+        if "at" in system:
+            system["at"] = [None if at is None else at / 1e3 for at in system["at"]]
+        return {
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
+            "epochs": epochs,
+            "rows": rows,
+            "stages": stages,
+            "system": system,
+            "slow_samples": [{**vars(slow), "index": plain(slow.index)} for slow in self.slow_samples],
+            "memory": [asdict(one) for one in self.memory],
+            "settled": None if self.settled is None else self.settled / 1e3,
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recording:
+        """Read a recording.
+
+        Raises:
+            BadRecording: the file cannot be read, is cut off, of another version, or no recording.
+        """
+        content = _read(Path(path))
+        try:
+            return cls._of(content)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+            raise BadRecording(
+                f"{path} is a recording, but a part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
+                "It may have been edited. Record the run again: with feedline.record(loader, path)."
+            ) from exc
+
+    @classmethod
+    def _of(cls, content: dict[str, Any]) -> Recording:
+        """Return the recording that a file holds. Whoever uses one need not check its values again.
+
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing, or is not what it
+        should be.
+        """
+        columns = dict(content["rows"])
+        for name in ("computed", "queued"):  # which older recordings do not have
+            columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
+        rows = {name: _column(name, columns[name]) for name in COLUMNS}
+        settled = content.get("settled")
+        if len({column.shape for column in rows.values()}) != 1:
+            raise ValueError("its columns have different lengths")
+        system = {str(name): [_figure(value) for value in column] for name, column in content["system"].items()}
+        if len({len(column) for column in system.values()}) > 1:
+            raise ValueError("the figures of the machine have different lengths")
+        if "at" in system:
+            system["at"] = [None if at is None else _time(at) for at in system["at"]]
+        _check_settings(content)
+        return cls(
+            **{name: content[name] for name in _AS_THEY_ARE},
+            epochs=_epochs(content["epochs"], rows["got"]),
+            rows=rows,
+            stages={
+                str(name): [[_whole(number), _time(spent)] for number, spent in pairs]
+                for name, pairs in content["stages"].items()
+            },
+            system=system,
+            slow_samples=[
+                SlowSample(_shallow(slow["index"]), _number(slow["seconds"]), _whole(slow["worker"], -1))
+                for slow in content["slow_samples"]
+            ],
+            memory=[
+                WorkerMemory(_whole(one["worker"], -1), _whole(one["pss_bytes"]), _whole(one["growth_bytes"], -_MOST))
+                for one in content["memory"]
+            ],
+            settled=None if settled is None else _time(settled),
+        )
+
+
+_AS_THEY_ARE = ("settings", "environment", "started", "faults", "log", "counters")
+"""Fields that a file holds as they are."""
+
+
+def _microseconds(column: NDArray[np.int64]) -> list[float]:
+    return cast("list[float]", (column / 1e3).round(3).tolist())
+
+
+_MOST = 1 << 53
+"""The largest number of anything. Sums of some rows stay within 64 bits, and browsers keep all digits."""
+_MOST_NS = 10**16
+"""The longest time from the beginning of a recording, and the longest duration: some four months."""
+_MOST_DEPTH = 32
+"""How deep settings and the like may be nested."""
+_LEAST = {"worker": -1}
+_LARGEST = {"worker": 1 << 20, "samples": 1 << 40, "behind": 1 << 20, "held": 1, "first": 1, "weight": 1 << 40}
+"""What a column holds at least and at most, where that is not 0 and `_MOST`."""
+_MOST_WORKERS = 1 << 16
+_SETTINGS = {
+    **dict.fromkeys(("cores", "prefetch", "workers", "local_ranks"), _MOST_WORKERS),
+    "memory_limit": 1 << 64,  # machines without a limit may say so
+}
+"""Settings that are reckoned with, and how large they may be."""
+_COUNTERS = {
+    "workers": _MOST_WORKERS,
+    **dict.fromkeys(("batches", "failures", "restarted_workers", "recycled_workers"), _MOST),
+    **dict.fromkeys(("overflowed_batches", "copied_batches"), _MOST),
+}
+
+
+# Any, from here on: what JSON has.
+def _column(name: str, values: Any) -> NDArray[np.int64]:
+    """Return a column of the rows; times in nanoseconds."""
+    if name in _TIMES:
+        times = np.array(values, np.float64) * 1e3
+        if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # which NaN is not
+            raise ValueError(f"a moment or duration in {name!r} is not a number, or is too large")
+        return times.round().astype(np.int64)
+    counts = np.array(values) if values else np.empty(0, np.int64)
+    least, most = _LEAST.get(name, 0), _LARGEST.get(name, _MOST)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or ((counts < least) | (counts > most)).any():
+        raise ValueError(f"a value in {name!r} is no whole number from {least} to {most}")
+    return counts.astype(np.int64)
+
+
+def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
+    found = [
+        EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else _whole(value) for name, value in span.items()})
+        for span in spans
+    ]
+    ends = [*(span.row for span in found[1:]), len(got)]
+    for span, end in zip(found, ends, strict=False):  # there is one end too many if there are no epochs
+        if not span.row <= end <= len(got):
+            raise ValueError(f"epoch {span.epoch} begins with row {span.row}, which is not there")
+        if (got[span.row : end] < span.begun).any() or span.asked > span.ended > 0:
+            raise ValueError(f"epoch {span.epoch} begins after a batch of it was delivered, or ends too early")
+    return found
+
+
+def _check_settings(content: dict[str, Any]) -> None:
+    """Refuse what is kept as it is in the file, if it is of another type than it should be."""
+    for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
+        if not isinstance(_shallow(content[name]), kind):
+            raise TypeError(f"{name!r} is no {kind.__name__}")
+    if not all(isinstance(fault, dict) for fault in content["faults"]) or not all(
+        isinstance(one, str) for one in content["log"]
+    ):
+        raise TypeError("a fault or a line of the log is of another type")
+    _number(content["started"])
+    for name, most in _SETTINGS.items():
+        if content["settings"].get(name) is not None:
+            _whole(content["settings"][name], int(name == "local_ranks"), most)
+    for name, most in _COUNTERS.items():
+        _whole(content["counters"].get(name, 0), 0, most)
+    for count in content["counters"].get("faults", {}).values():
+        _whole(count)
+
+
+def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
+    """Return a value that is not nested too deeply for whoever goes through it."""
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise ValueError(f"something is nested more than {_MOST_DEPTH} deep")
+        for one in value.values() if isinstance(value, dict) else value:
+            _shallow(one, left - 1)
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # which NaN is not
+        raise ValueError(f"{value!r:.60} is no number up to {_MOST}")
+    return value
+
+
+def _figure(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r:.60} is no whole number from {least} to {most}")
+    return value
+
+
+def _time(value: Any) -> int:
+    """Return nanoseconds, given microseconds."""
+    microseconds = _number(value)
+    if abs(microseconds) > _MOST_NS / 1e3:
+        raise ValueError(f"{value!r} is no moment or duration")
+    return round(microseconds * 1e3)
+
+
+_MOST_TIMES = 32
+_ALWAYS_BYTES = 1 << 24
+"""A compressed file may unpack to so many times its bytes, and to so many bytes in any case. Recordings compress to
+about a third of their size."""
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Unpack what `gzip` packed. Raises ValueError: far more comes out than from a recording; EOFError, zlib.error."""
+    most = max(_ALWAYS_BYTES, _MOST_TIMES * len(data))
+    unpacker = zlib.decompressobj(31)
+    text = unpacker.decompress(data, most)
+    if not unpacker.eof:
+        if unpacker.unconsumed_tail and unpacker.decompress(unpacker.unconsumed_tail, 1):
+            raise ValueError(f"more than {most:,} bytes come out of {len(data):,}, so it was unpacked no further")
+        if not unpacker.eof:
+            raise EOFError
+    if unpacker.unused_data:
+        raise ValueError("other bytes follow what was compressed")
+    return text
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a file holds, if it is a recording of this version."""
+    try:
+        data = path.read_bytes()
+        text = (_unpacked(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        content = json.loads(text)
+    except (EOFError, zlib.error) as exc:
+        raise BadRecording(_cut_off(path)) from exc
+    except OSError as exc:
+        raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Give the file of a recording.") from exc
+    except json.JSONDecodeError as exc:
+        if text.lstrip().startswith(f'{{"format":"{FORMAT}"'):
+            raise BadRecording(_cut_off(path)) from exc
+        raise BadRecording(_none(path, "it is no JSON")) from exc
+    except UnicodeDecodeError as exc:
+        raise BadRecording(_none(path, "it is no text")) from exc
+    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, brackets within brackets, a bomb
+        raise BadRecording(_none(path, f"{words(exc)}")) from exc
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadRecording(_none(path, f'its "format" is not {FORMAT!r}'))
+    if content.get("version") != VERSION:
+        raise BadRecording(
+            f"{path} is a recording of version {content.get('version')!r}, and this feedline reads version {VERSION}. "
+            "Read it with the feedline that wrote it, or record the run again."
+        )
+    return cast("dict[str, Any]", content)
+
+
+def _cut_off(path: Path) -> str:
+    return (
+        f"{path} is a recording that was cut off after {path.stat().st_size} bytes: the disk may have been full, or a "
+        "copy of it was interrupted. Copy it once more, or record the run again."
+    )
+
+
+def _none(path: Path, why: str) -> str:
+    return f"{path} is no recording: {why}. Recordings are written by: with feedline.record(loader, path)."

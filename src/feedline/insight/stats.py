@@ -1,0 +1,317 @@
+"""What `loader.stats()` returns: figures to read, to print, to log."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from feedline.errors import BadOption
+from feedline.insight.histogram import Spread
+from feedline.insight.period import Period
+from feedline.insight.verdict import FEW, cores_of, moves_of, verdict_of
+
+__all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
+
+
+@dataclass(frozen=True)
+class SlowSample:
+    """One of the samples that took longest to fetch."""
+
+    index: Any  # whatever the sampler yields; the place in the stream for an iterable dataset
+    seconds: float
+    worker: int
+    """-1 for the training loop itself."""
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Memory of one worker process."""
+
+    worker: int
+    pss_bytes: int
+    """What it has, with its share of what it has in common with other processes."""
+    growth_bytes: int
+    """How much more of its own it has than when it had settled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stats(Mapping[str, Any]):
+    """What a loader has measured so far. It is a mapping too, of the counters by their names.
+
+    Example:
+        >>> from feedline import Loader
+        >>> loader = Loader(list(range(6)), 2)
+        >>> batches = list(loader)
+        >>> stats = loader.stats()
+        >>> stats.epoch.batches, stats["batches"], stats.epoch.samples
+        (3, 3, 6)
+        >>> stats.verdict.startswith("too early to say")
+        True
+    """
+
+    epoch: Period
+    """Of the epoch that is under way, or was last."""
+    last_epoch: Period | None
+    """Of the one before it."""
+    total: Period
+    """Of all."""
+    counters: Mapping[str, Any]
+    """What the mapping holds."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    slowest_samples: tuple[SlowSample, ...] = ()
+    """The ten that took longest, the slowest first. Empty while samples take so little time that they are not timed."""
+    memory: tuple[WorkerMemory, ...] = ()
+    """Of worker processes that are alive, where the system tells it."""
+    settled: Period | None = None
+    """With `num_workers="auto"`: what was measured since the number of workers was found; None if it was not."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.counters[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.counters)
+
+    def __len__(self) -> int:
+        return len(self.counters)
+
+    @property
+    def faults(self) -> Any:
+        """Samples that failed, by what became of them."""
+        return self.counters.get("faults", {})
+
+    @property
+    def judged(self) -> Period:
+        """What the verdict is about: this epoch, or all of them while it has few batches.
+
+        With `num_workers="auto"`, it is the time since the number of workers was found, once that has enough batches.
+        """
+        if self.settled is not None and self.settled.batches >= FEW:
+            return self.settled
+        few = self.epoch.batches < FEW and self.total.batches > self.epoch.batches
+        return self.total if few else self.epoch
+
+    @property
+    def verdict(self) -> str:
+        """What the training loop waits for, what to do about it, and why: a sentence each."""
+        workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
+        moves = moves_of(self.settings)
+        return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as JSON has them."""
+        return {
+            "verdict": self.verdict,
+            "epoch": self.epoch.as_dict(),
+            "last_epoch": None if self.last_epoch is None else self.last_epoch.as_dict(),
+            "total": self.total.as_dict(),
+            "settled": None if self.settled is None else self.settled.as_dict(),
+            "counters": dict(self.counters),
+            "settings": dict(self.settings),
+            "slowest_samples": [
+                {"index": plain(slow.index), "seconds": slow.seconds, "worker": slow.worker}
+                for slow in self.slowest_samples
+            ],
+            "memory": [vars(memory) for memory in self.memory],
+        }
+
+    def flat(self, prefix: str = "feedline/") -> dict[str, float]:
+        """Return numbers only, under one name each: for W&B, MLflow, TensorBoard.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader([1, 2], 1)
+            >>> batches = list(loader)
+            >>> loader.stats().flat()["feedline/epoch/batches"]
+            2
+        """
+        told = {"epoch": self.epoch.as_dict(), "total": self.total.as_dict(), "counters": dict(self.counters)}
+        return dict(_numbers(told, prefix))
+
+    def prometheus(self, prefix: str = "feedline") -> str:
+        """Return the figures of the whole run as Prometheus reads them.
+
+        Raises:
+            BadOption: names that begin with this prefix are none for Prometheus.
+        """
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
+            raise BadOption(f"prefix={prefix!r} does not do for Prometheus: names consist of letters, digits, _ and :.")
+        total = self.total
+        lines: list[str] = []
+
+        def add(name: str, kind: str, values: Mapping[str, float]) -> None:
+            if values:
+                lines.append(f"# TYPE {prefix}_{name} {kind}")
+                shown = {
+                    labels: value if isinstance(value, int) else f"{value:.9g}" for labels, value in values.items()
+                }
+                lines.extend(f"{prefix}_{name}{labels} {value}" for labels, value in shown.items())
+
+        add("batches_total", "counter", {"": total.batches})
+        add("samples_total", "counter", {"": total.samples})
+        add("seconds_total", "counter", {"": total.seconds})
+        waits = {f'{{cause="{_label(cause)}"}}': waited for cause, waited in total.waits.items()}
+        add("wait_seconds_total", "counter", waits)
+        for name in ("failures", "restarted_workers", "recycled_workers"):
+            add(f"{name}_total", "counter", {"": self.counters.get(name, 0)})
+        add("stall", "gauge", {"": self.epoch.stall})
+        add("prefetch_occupancy", "gauge", {"": self.epoch.prefetch_occupancy})
+        used = {f'{{worker="{number}"}}': share for number, share in enumerate(self.epoch.worker_utilisation)}
+        add("worker_utilisation", "gauge", used)
+        add("arena_bytes", "gauge", {"": self.counters.get("arena_bytes", 0)})
+        add("worker_pss_bytes", "gauge", {f'{{worker="{one.worker}"}}': one.pss_bytes for one in self.memory})
+        stages: dict[str, float] = {}
+        for stage, spread in {**total.stages, "body": total.body}.items():
+            for share, value in (("0.5", spread.p50), ("0.9", spread.p90), ("0.99", spread.p99)):
+                stages[f'{{stage="{_label(stage)}",quantile="{share}"}}'] = value
+        add("stage_seconds", "gauge", stages)
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<Stats: {self.total.batches} batches, {self.verdict}>"
+
+    def __str__(self) -> str:
+        titles = {"waits": "waited for\n"}
+        tables = [titles.get(name, "") + aligned(table) for name, table in self._tables().items()]
+        parts = [f"{self._workers}\n{_wrapped(self.verdict)}", *tables, *(_wrapped(line) for line in self._lines())]
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        tables = "".join(_html_of(table) for table in self._tables().values())
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
+        title = f"<p>{html.escape(self._workers)}<br><b>{html.escape(self.verdict)}</b></p>"
+        return f"<div>{title}{tables}{lines}</div>"
+
+    @property
+    def _workers(self) -> str:
+        return f"{self.counters.get('engine', '?')}, {self.counters.get('workers', 0)} workers"
+
+    def _lines(self) -> list[str]:
+        lines = []
+        if self.slowest_samples:
+            slowest = ", ".join(f"{slow.index!r} ({shown(slow.seconds)})" for slow in self.slowest_samples)
+            lines.append(f"slowest samples: {slowest}")
+        if self.memory:
+            had = ", ".join(f"{one.worker}: {one.pss_bytes >> 20} ({one.growth_bytes >> 20:+})" for one in self.memory)
+            lines.append(f"memory of workers in MiB (growth): {had}")
+        rest = {key: value for key, value in self.counters.items() if value and key not in _SHOWN}
+        told = [f"{key} {_sum(value)}" for key, value in rest.items() if _sum(value)]
+        return [*lines, ", ".join(told)] if told else lines
+
+    def _tables(self) -> dict[str, _Table]:
+        """Return rates, waits and stages, as far as there are any."""
+        tables = {"rates": self._rates(), "waits": _waits(self.epoch), "stages": _stages(self.epoch)}
+        return {name: table for name, table in tables.items() if table}
+
+    def _rates(self) -> _Table:
+        periods = {"this epoch": self.epoch, "last epoch": self.last_epoch, "all": self.total}
+        known = {name: period for name, period in periods.items() if period is not None and period.batches}
+        if not known:
+            return []
+        table = [
+            ["", *known],
+            ["batches", *(f"{period.batches:,}" for period in known.values())],
+            ["batches/s", *(f"{period.batches_per_s:,.1f}" for period in known.values())],
+            ["samples/s", *(f"{period.samples_per_s:,.0f}" for period in known.values())],
+            ["time", *(shown(period.seconds) for period in known.values())],
+            ["waited", *(f"{100 * period.stall:.1f} %" for period in known.values())],
+            ["start-up", *(shown(period.start_s) for period in known.values())],
+        ]
+        if any(period.worker_utilisation for period in known.values()):
+            table.append(["workers busy %", *(_busy(period.worker_utilisation) for period in known.values())])
+            table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])
+        return table
+
+
+_Table: TypeAlias = list[list[str]]
+_MANY = 8
+"""Workers of which only the least and the most busy are told."""
+_SHOWN = ("engine", "workers", "batches", "wait_s")
+
+
+def shown(seconds: float) -> str:
+    """Return a duration for people.
+
+    Example:
+        >>> shown(0.0000123), shown(0.25), shown(90)
+        ('12.3 us', '250 ms', '90.0 s')
+    """
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, max(40, min(100, shutil.get_terminal_size((100, 24)).columns)), break_long_words=False)
+
+
+def _busy(shares: list[float]) -> str:
+    told = [f"{100 * share:.0f}" for share in sorted(shares)]
+    if len(shares) > _MANY:  # a number for each would be wider than a terminal
+        return f"{told[0]} to {told[-1]}"
+    return " ".join(f"{100 * share:.0f}" for share in shares)
+
+
+def _waits(period: Period) -> _Table:
+    if not period.waits or not period.seconds:
+        return []
+    waits = sorted(period.waits.items(), key=lambda item: -item[1])
+    return [[f"  {cause}", shown(waited), f"{100 * waited / period.seconds:.1f} %"] for cause, waited in waits]
+
+
+def _stages(period: Period) -> _Table:
+    if not period.stages:
+        return []
+    table = [["per batch", "p50", "p90", "p99", "mean"]]
+    for name, spread in {"body": period.body, **period.stages}.items():
+        if spread.count:
+            figures = (spread.p50, spread.p90, spread.p99, spread.mean)
+            table.append([f"  {name}", *(shown(figure) for figure in figures)])
+    return table
+
+
+def _html_of(table: _Table) -> str:
+    lines = ("".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in table)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def aligned(table: _Table) -> str:
+    """Return a table as text: its first column to the left, the others to the right."""
+    widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
+    lines = (
+        "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in enumerate(cells))
+        for cells in (zip(line, widths, strict=True) for line in table)
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{name}{key}" if name.endswith("/") or not name else f"{name}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            yield from _numbers(inner, f"{name}/{place}")
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield name, value
+
+
+def _sum(value: Any) -> Any:
+    return sum(value.values()) if isinstance(value, Mapping) else value
+
+
+def plain(index: Any) -> Any:
+    """Return an index of whatever kind as JSON has it."""
+    item = getattr(index, "item", None)
+    index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
+    is_plain = isinstance(index, (int, str, bool, type(None))) or (isinstance(index, float) and math.isfinite(index))
+    return index if is_plain else repr(index)
+
+
+def _label(value: str) -> str:
+    return re.sub(r'(["\\])', r"\\\1", value).replace("\n", "\\n")

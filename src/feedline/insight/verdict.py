@@ -1,0 +1,281 @@
+"""The verdict: is the training loop waiting for data, what to do about it, and what says so.
+
+Pure functions of what was measured. The first sentence says what is wrong, the next what to do, the rest is evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from feedline.insight.histogram import Spread
+from feedline.insight.period import Period
+from feedline.insight.worker_model import HANDOVER_S, Load
+from feedline.types.shown import counted, percent
+
+SLIGHT = 0.05
+"""Share of the time below which waiting does not matter. A guess."""
+FEW = 10
+"""Batches after which something can be said. A guess."""
+_CROWDED = 0.25
+"""Share of a batch's time without a core from which on all cores are busy. A guess."""
+_SLEEPING = 0.25
+"""Share of computing below which making a batch is mostly sleeping. A guess."""
+_OWN = 0.5
+"""Share of the cores that making batches keeps busy below which it is others that have them. A guess."""
+_MOST_HANDOVER_S = 5 * HANDOVER_S
+"""A hand-over that takes longer was held up by others that had the cores: that is not what it costs. A guess."""
+_CLEARLY = 1.2
+"""How many times as fast no workers must be than those that there are, for that to be said: a rate is noisy."""
+
+
+def verdict_of(
+    period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None, moves: bool = False
+) -> str:
+    r"""Say what the training loop waits for, what to do about it, and why.
+
+    Args:
+        period: what was measured.
+        worker_count: how many workers there are; 0 if the training loop makes batches itself.
+        cores: how many cores this program may use; 0 if that is not known.
+        auto: with `num_workers="auto"`, "settled" or "searching"; None if the number was given.
+        moves: True if idle workers take over the work of late ones already.
+
+    Example:
+        >>> from feedline.insight.histogram import Spread
+        >>> waits = {"fetch": 4.1}
+        >>> body = Spread(count=99, mean=0.059, p50=0.059, p90=0.059, p99=0.059)
+        >>> busy = [0.95, 0.95]
+        >>> slow = Period(100, 3200, 10.0, 0.41, waits=waits, body=body, worker_utilisation=busy, cpu_s=0.18)
+        >>> print(*verdict_of(slow, worker_count=2, cores=8).split(". "), sep="\n")
+        data-bound: training waited 41 % of the time, mostly for fetch
+        Use 4 workers
+        A batch takes 190 ms to make (95 % computing) and 59 ms to train on, with 2 workers on 8 cores.
+    """
+    if not period.batches:
+        return "nothing to say yet: no batch was delivered"
+    start_s = period.waits.get("start", 0.0)
+    if period.batches < FEW:
+        return (
+            f"too early to say: {counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}. "
+            f"The first came after {_time(period.start_s)}."
+        )
+    steady_s = max(period.seconds - start_s, 1e-9)
+    stall = min(1.0, (period.wait_s - start_s) / steady_s)
+    if start_s > 0.5 * period.seconds:
+        keep = "Keep the workers from epoch to epoch (persistent_workers=True), or make" if worker_count else "Make"
+        return (
+            f"start-bound: starting took {percent(start_s / period.seconds)} of the time. {keep} the dataset quicker "
+            f"to open. Afterwards training waited {percent(stall)} of the time."
+        )
+    load = load_of(period, cores)
+    evidence = _evidence(period, load, worker_count, cores)
+    if stall < SLIGHT:
+        ready = f"compute-bound: data was ready {percent(1 - stall, digits=1)} of the time"
+        return f"{ready}. {_enough(load, worker_count, auto)}. {evidence}"
+    waits = {name: waited for name, waited in period.waits.items() if name != "start"}
+    cause = max(waits, key=waits.__getitem__)
+    what, remedy, more = _CAUSES.get(cause, (_stage(period, cause), "", ""))
+    if cause in ("queue", "order"):
+        more += _details(period, cause)
+    if cause == "order" and not moves:
+        remedy = f"Let idle workers take over late work (seed=), {remedy[0].lower()}{remedy[1:]}"
+    if cause == "order" and load.needed > worker_count:
+        remedy = ""  # with too few workers, some batch is always late
+    slower = _slower_than_none(period, load, worker_count, period.batches / steady_s)
+    if slower and cause not in ("slot", "device", "deliver"):
+        remedy, more = "Set num_workers=0", more + slower
+    elif not remedy:
+        remedy, why = _workers(period, load, worker_count, cores, auto)
+        more += why
+    return f"data-bound: training waited {percent(stall)} of the time, mostly for {what}. {remedy}. {more}{evidence}"
+
+
+_CAUSES = {
+    "queue": ("a free worker", "", ""),
+    "slot": (
+        "free slots",
+        "Drop batches sooner, or raise memory_budget",
+        "The program holds batches, and the memory for them is used up. ",
+    ),
+    "order": (
+        "a late batch",
+        "Deliver batches as they come (in_order=False), or bridge it with more workers or a larger prefetch_factor",
+        "Later batches were ready. ",
+    ),
+    "transfer": (
+        "batches on their way",
+        "Use larger batches, or leave a core to the training process",
+        "Workers had finished them, and the training process did not have them yet. ",
+    ),
+    "device": (
+        "the device",
+        "Use pin_memory=True, and fewer bytes per batch",
+        "Batches reach the device too late. More workers would not help. ",
+    ),
+    "deliver": (
+        "the training process itself",
+        "Make batches cheaper to unpack, or indices cheaper to draw",
+        "It unpacks and prepares batches, and draws indices. More workers would not help. ",
+    ),
+}
+"""For each cause: what is waited for, what to do (nothing where more workers may help), and more of the evidence."""
+
+_CHEAPER = "Make samples cheaper (`feedline doctor module:dataset` shows what takes long)"
+
+
+# Any: the settings of a loader, as `Stats` has them.
+def cores_of(settings: Mapping[str, Any]) -> int:
+    """Return how many cores a loader's rank has; 0 if that is not known.
+
+    Example:
+        >>> cores_of({"cores": 16, "local_ranks": 8}), cores_of({})
+        (2, 0)
+    """
+    cores = int(settings.get("cores") or 0)
+    return max(1, cores // int(settings.get("local_ranks") or 1)) if cores else 0
+
+
+# Any: the settings of a loader, as `Stats` has them.
+def moves_of(settings: Mapping[str, Any]) -> bool:
+    """Return whether idle workers take over the work of late ones.
+
+    They did in all loaders whose recordings do not say so.
+
+    Example:
+        >>> moves_of({"moves": False}), moves_of({})
+        (False, True)
+    """
+    return bool(settings.get("moves", True))
+
+
+def load_of(period: Period, cores: int = 0) -> Load:
+    """Return what a batch has cost whoever made it, and the training loop, as far as that was measured.
+
+    Where CPU time was not measured, making a batch is taken to be computing.
+
+    Args:
+        period: what was measured.
+        cores: how many cores this program may use; 0 if that is not known.
+    """
+    # What the training process does about a batch itself stays, however many workers there are.
+    own_s = sum(period.waits.get(cause, 0.0) for cause in ("deliver", "device")) / max(period.batches, 1)
+    transfer = period.stages.get("transfer", Spread())
+    return Load(
+        make_s=period.make_s,
+        step_s=period.body.mean + own_s,
+        cpu_s=period.make_s if period.cpu_s is None else period.cpu_s,
+        cores=cores or math.inf,
+        handover_s=min(transfer.p50, _MOST_HANDOVER_S) if transfer.count >= FEW else HANDOVER_S,
+    )
+
+
+def is_crowded(period: Period) -> bool:
+    """True if whoever makes batches was so often ready to run without a core that more would only wait for one, too.
+
+    Where making batches is mostly sleeping, more workers help however few cores there are.
+    """
+    computes = period.computing is None or period.computing > _SLEEPING
+    return computes and _without_core(period) > _CROWDED
+
+
+def _without_core(period: Period) -> float:
+    return period.queued_s / max(period.queued_s + period.make_s, 1e-9)
+
+
+def _enough(load: Load, worker_count: int, auto: str | None) -> str:
+    """Say whether fewer workers would do for a training loop that does not wait."""
+    if not worker_count:
+        return "No workers are needed"
+    fewest = load.fewest()
+    if fewest < worker_count and auto is None:
+        return f"{counted(fewest, 'worker')} would do" if fewest else "No workers are needed (num_workers=0)"
+    return f"{counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
+
+
+def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float) -> str:
+    """Say why the workers that there are make training slower than none would; nothing if they do not."""
+    if not worker_count:
+        return ""
+    if load.is_cheap and load.rate(0) > rate:
+        return f"Handing a batch over costs about {_time(2 * load.handover_s)}, more than making it. "
+    # Others may have had the cores: a training loop that makes batches itself would have waited for one, too.
+    alone = replace(load, make_s=load.make_s + period.queued_s).rate(0)
+    if alone > _CLEARLY * rate:
+        return f"Training got {rate:,.0f} batches/s from workers, and would get about {alone:,.0f} without. "
+    return ""
+
+
+def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: str | None) -> tuple[str, str]:
+    """Say how many workers would help, or what else if none would; and why."""
+    if auto == "searching":
+        return 'Wait: num_workers="auto" is still looking for the number of workers', ""
+    fewest, is_full = load.fewest(), is_crowded(period)
+    if load.is_cheap and not worker_count:
+        return _CHEAPER, f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
+    who = "Workers were" if worker_count else "The loop was"
+    crowd = f"{who} ready to run and had no core {percent(_without_core(period))} of the time. " if is_full else ""
+    if is_full and period.batches_per_s * load.cpu_s < _OWN * (cores or 1):
+        return "Not sure: run it again on a quiet machine", f"{crowd}Other programs used the cores. "
+    if is_full or (cores and worker_count >= load.most and load.needed > load.most):
+        return f"{_CHEAPER}, or add cores", crowd or f"Samples need more CPU than {_cores(cores)}. "
+    if auto is not None:
+        return _CHEAPER, f'num_workers="auto" has found no number of workers that is faster than {worker_count}. '
+    if fewest <= worker_count:
+        if load.needed > worker_count:
+            return _CHEAPER, "More workers would not help. "
+        return "Raise prefetch_factor", "There are enough workers on average, but batches come in bursts. "
+    remedy = f"Use {counted(fewest, 'worker')}"
+    if load.step_s < 0.01 * load.make_s:
+        return remedy, "The loop does next to nothing with a batch, so some waiting stays. "
+    if fewest < load.needed:
+        return f"{remedy}, and make samples cheaper", f"Samples need more CPU than {_cores(cores)}. "
+    return remedy, ""
+
+
+def _cores(cores: int) -> str:
+    return "your one core has" if cores == 1 else f"your {cores} cores have"
+
+
+def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
+    """Return what a batch takes, and who makes it on what."""
+    share = period.computing
+    computing = "" if share is None else f" ({percent(share)} computing)"
+    who = f"with {counted(worker_count, 'worker')}" if worker_count else "without workers"
+    where = f" on {counted(cores, 'core')}" if cores else ""
+    make, step = _time(load.make_s), _time(period.body.mean)
+    return f"A batch takes {make} to make{computing} and {step} to train on, {who}{where}."
+
+
+def _stage(period: Period, cause: str) -> str:
+    """Name what workers are at; for fetch, the stage of the user's own that takes most of it."""
+    stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
+    named = {name: spent for name, spent in stages.items() if name not in _KNOWN}
+    if cause == "fetch" and named:
+        slowest = max(named, key=named.__getitem__)
+        if named[slowest] > 0.5 * stages.get("fetch", 0.0):
+            return slowest
+    return cause
+
+
+_KNOWN = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
+
+
+def _details(period: Period, cause: str) -> str:
+    """Say what workers were at when none was free, or how much longer late batches take."""
+    if cause == "queue":
+        spreads = {name: period.stages.get(name, Spread()) for name in ("fetch", "transform", "collate", "write")}
+        most = max(spreads, key=lambda name: spreads[name].mean * spreads[name].count)
+        return f"Workers were mostly at {_stage(period, most)}. "
+    fetch = period.stages.get("fetch", Spread())
+    if fetch.p50 > 0 and fetch.p99 > 4 * fetch.p50:
+        return f"A slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most; see slowest_samples. "
+    return ""
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds * 1e3:.2g} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"

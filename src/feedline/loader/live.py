@@ -1,0 +1,346 @@
+"""The live view: what loaders are at, drawn on standard error once a second while they run.
+
+A thread of its own draws, because the figures matter most while the training loop waits inside of `next()`. It is there
+while a loader is shown, and no longer. It asks the observers, which any thread may do, and tells loaders nothing. It
+draws under a lock that a fork waits for, so that no process is forked while rich holds locks of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from feedline.delivery.machine.counters import Counters
+from feedline.faults.log import FaultLog
+from feedline.insight.batch_rows import Totals
+from feedline.types.ranks import share_if_known
+from feedline.types.shown import printable
+from feedline.types.terminal import plain_console
+
+VARIABLE = "FEEDLINE_LIVE"
+"""1 to show all loaders of a program; "lines" to write lines on a terminal, too."""
+_EVERY_S = 1.0
+_LINES_EVERY = 5
+"""Of so many looks one is written where the view is lines."""
+_LOOKS = 6
+"""Figures are of the time since so many looks ago: batches may take seconds."""
+_BARS = 8
+"""Up to so many workers have a line each."""
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a loader was at in the last seconds."""
+
+    name: str
+    batches_per_s: float
+    samples_per_s: float
+    stall: float | None
+    """The share of the time in which the training loop waited; None if it got no batch."""
+    busy: list[float]
+    """The share of the time in which each worker made batches."""
+    ready: float
+    """Batches that were ready when one was asked for."""
+    faults: int
+    restarts: int
+    silent_s: float
+    """For how long no batch was delivered."""
+
+    @property
+    def words(self) -> str:
+        """All but the workers, on one line."""
+        told = [f"{self.batches_per_s:,.1f} batches/s", f"{self.samples_per_s:,.0f} samples/s"]
+        if self.stall is None:
+            told = [f"no batch for {self.silent_s:.0f} s"]
+        else:
+            told.append(f"waited {100 * self.stall:.0f} %")
+        if self.busy:
+            told.append(f"{self.ready:.1f} ready")
+        told += [f"{self.faults} faults"] * (self.faults > 0)
+        told += [f"{self.restarts} workers replaced"] * (self.restarts > 0)
+        return f"{self.name}: {', '.join(told)}"
+
+    @property
+    def line(self) -> str:
+        """Everything on one line."""
+        shares = " ".join(f"{100 * share:.0f}" for share in self.busy)
+        return f"{self.words}, workers busy {shares} %" if self.busy else self.words
+
+    def bars(self) -> list[str]:
+        """Return the workers as bars, or as one line if they are many."""
+        if len(self.busy) > _BARS:
+            levels = "".join(_LEVELS[min(7, int(8 * share))] for share in self.busy)
+            return [f"  workers {levels} {100 * sum(self.busy) / len(self.busy):.0f} %"]
+        full = [round(20 * share) for share in self.busy]
+        return [
+            f"  worker {number} {'█' * length}{'░' * (20 - length)} {100 * share:3.0f} %"
+            for number, (share, length) in enumerate(zip(self.busy, full, strict=True))
+        ]
+
+
+@dataclass
+class _Shown:
+    """A loader that is shown. Of the loader itself, nothing is held: whoever drops it ends its workers."""
+
+    key: int
+    name: str
+    is_asked_for: bool = False
+    """By `loader.live()`: shown until that is left, not until the loader's epoch is over."""
+    counters: Counters = field(default_factory=Counters)
+    faults: FaultLog = field(default_factory=FaultLog)
+    worker_count: int = 0
+    looks: deque[tuple[int, Totals]] = field(default_factory=lambda: deque(maxlen=_LOOKS))
+    is_gone: bool = False
+    loader: weakref.ref[Any] | None = None
+    """For its end; is not asked for the loader."""
+
+    def take(self, loader: Any) -> None:
+        """Look at what the loader is now: its settings may have been changed, and with them who counts."""
+        if loader._resources.counters is not self.counters:
+            self.looks.clear()
+        self.counters, self.worker_count = loader._resources.counters, loader._worker_count
+        self.faults = loader.faults
+
+    def look(self, now: int) -> Figures | None:
+        """Return the figures of now; None if nothing can be said yet."""
+        counters = self.counters
+        self.looks.append((now, counters.observer.totals(counters.batches)[2]))
+        faults = sum(self.faults.counts().values())
+        return figures_of(self.name, self.looks, workers=self.worker_count, faults=faults, restarts=counters.restarts)
+
+    def end(self, _: object) -> None:
+        """Take note that the loader is gone."""
+        self.is_gone = True
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_gone or not (self.is_asked_for or self.counters.observer.is_under_way)
+
+
+def figures_of(
+    name: str, looks: deque[tuple[int, Totals]], *, workers: int, faults: int = 0, restarts: int = 0
+) -> Figures | None:
+    """Return what happened between the first look and the last; None if there was only one."""
+    (begun, before), (now, total) = looks[0], looks[-1]
+    passed = now - begun
+    if passed <= 0:
+        return None
+    batches = total.batches - before.batches
+    elapsed = total.nanoseconds - before.nanoseconds
+    waited = total.opened + total.waited - before.opened - before.waited
+    last = next((at for at, then in looks if then.batches == total.batches), now)
+    spent = {worker: ns - before.busy.get(worker, 0) for worker, ns in total.busy.items()}
+    workers = max([workers, *(worker + 1 for worker, ns in spent.items() if ns > 0)])  # with "auto", some are added
+    busy = (spent.get(worker, 0) for worker in range(workers))
+    return Figures(
+        name=name,
+        batches_per_s=batches * 1e9 / passed,
+        samples_per_s=(total.samples - before.samples) * 1e9 / passed,
+        stall=min(1.0, max(0.0, waited / elapsed)) if batches > 0 and elapsed > 0 else None,
+        busy=[min(1.0, max(0.0, ns / passed)) for ns in busy],
+        ready=(total.ready - before.ready) / batches if batches > 0 else 0.0,
+        faults=faults,
+        restarts=restarts,
+        silent_s=(now - last) / 1e9,
+    )
+
+
+class LiveView:
+    """Draws loaders: with rich in place if the stream is a terminal, else a line each every few seconds.
+
+    Args:
+        stream: where to.
+        in_place: False to write lines, True to draw in place, None to go by the stream.
+    """
+
+    def __init__(self, stream: TextIO, *, in_place: bool | None = None) -> None:
+        self._stream = stream
+        has_rich = importlib.util.find_spec("rich") is not None
+        self._in_place = has_rich and stream.isatty() if in_place is None else in_place
+        self._shown: list[_Shown] = []
+        self._looks = 0
+        self._display: Any = None  # of rich
+        self._pid = os.getpid()
+        self.lock = threading.RLock()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, loader: Any, *, is_asked_for: bool = False) -> None:
+        """Show a loader from now on, if it is not shown yet."""
+        with self.lock:
+            shown = self._find(loader)
+            if shown is None:
+                shown = _Shown(id(loader), _name_of(loader))
+                shown.loader = weakref.ref(loader, shown.end)
+                self._shown.append(shown)
+            shown.is_asked_for |= is_asked_for
+            shown.take(loader)
+            if self._thread is None:
+                self._ending = threading.Event()
+                work = threading.Thread(target=self._work, args=(self._ending,), name="feedline-live", daemon=True)
+                self._thread = work
+                work.start()
+
+    def shows(self, loader: Any) -> bool:
+        """True if a loader is shown."""
+        with self.lock:
+            return self._find(loader) is not None
+
+    def remove(self, loader: Any) -> None:
+        """Show a loader no more."""
+        with self.lock:
+            self._shown = [shown for shown in self._shown if shown.key != id(loader)]
+            is_last = not self._shown
+        if is_last:
+            self.close()
+
+    def _find(self, loader: Any) -> _Shown | None:
+        return next((one for one in self._shown if one.key == id(loader) and not one.is_gone), None)
+
+    def close(self) -> None:
+        """Show nothing any more, and end the thread. May be called twice."""
+        if self._pid != os.getpid():  # in a forked process, where there is no thread
+            return
+        with self.lock:
+            self._shown.clear()
+            thread, self._thread = self._thread, None
+            self._ending.set()
+        if thread is not None:
+            thread.join()
+        with self.lock:
+            self._clear()
+
+    def _work(self, ending: threading.Event) -> None:
+        while not ending.wait(_EVERY_S):
+            with self.lock:
+                self.draw(time.monotonic_ns())
+                if not self._shown and self._thread is threading.current_thread():
+                    self._thread = None
+                    self._clear()
+                    return
+
+    def draw(self, now: int) -> None:
+        """Draw what there is, and forget loaders that are over; the lock is held."""
+        looked = [shown.look(now) for shown in self._shown]
+        self._shown = [shown for shown in self._shown if not shown.is_over]
+        figures = [one for one in looked if one is not None]
+        self._looks += 1
+        try:
+            if self._in_place:
+                self._draw_in_place(figures)
+            elif self._looks % _LINES_EVERY == 0 and figures:
+                self._stream.write("".join(printable(f"feedline: {one.line}\n") for one in figures))
+                self._stream.flush()
+        except (OSError, ValueError):  # the terminal is gone, or the stream is closed: nobody looks any more
+            self._shown.clear()
+
+    def _draw_in_place(self, figures: list[Figures]) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._display is None:
+            # What the program prints goes above the view, unless it goes elsewhere.
+            self._display = Live(
+                console=plain_console(file=self._stream),
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+                redirect_stderr=sys.stderr is self._stream,
+            )
+            self._display.start()
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for one in figures:
+            style = "" if one.stall is None or one.stall < 0.05 else "yellow" if one.stall < 0.3 else "red"
+            text.append(printable(one.words) + "\n", style)
+            text.append("".join(f"{bar}\n" for bar in one.bars()))
+        text.rstrip()
+        self._display.update(text, refresh=True)
+
+    def _clear(self) -> None:
+        display, self._display = self._display, None
+        if display is not None:
+            with suppress(OSError, ValueError):  # see draw
+                display.stop()
+
+    def leave_to_parent(self) -> None:
+        """Write to the streams themselves, in a process that was forked from this one."""
+        display, self._display = self._display, None
+        if display is not None:
+            display._disable_redirect_io()
+
+
+_views: dict[int, LiveView] = {}
+"""By process: one that was forked has none."""
+_held: list[LiveView] = []
+"""While a process is forked: nobody draws meanwhile."""
+
+
+def _view() -> LiveView:
+    pid = os.getpid()
+    if pid not in _views:
+        in_place = False if os.environ.get(VARIABLE) == "lines" else None
+        _views[pid] = LiveView(sys.stderr, in_place=in_place)
+        atexit.register(_views[pid].close)
+        _care_for_forks()
+    return _views[pid]
+
+
+@functools.cache
+def _care_for_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_leave_to_parent)
+
+
+def _hold() -> None:
+    for view in list(_views.values()):
+        view.lock.acquire()
+        _held.append(view)
+
+
+def _let_go() -> None:
+    while _held:
+        _held.pop().lock.release()
+
+
+def _leave_to_parent() -> None:
+    for view in _views.values():
+        view.leave_to_parent()
+    _held.clear()
+    _views.clear()
+
+
+@contextmanager
+def live(loader: Any) -> Iterator[None]:
+    """Show a loader; see `LoaderBase.live`."""
+    view = _view()
+    view.add(loader, is_asked_for=True)
+    try:
+        yield
+    finally:
+        view.remove(loader)
+
+
+def begins(loader: Any) -> None:
+    """Show a loader that begins to iterate, if the environment asks for it. Of ranks, the first one does."""
+    is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
+    if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
+        is_asked_for = False
+    if is_asked_for or (_views and _view().shows(loader)):
+        _view().add(loader)
+
+
+def _name_of(loader: Any) -> str:
+    return type(loader.dataset).__name__

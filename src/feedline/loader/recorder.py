@@ -1,0 +1,161 @@
+"""Recording a run of a loader to a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import BadOption
+from feedline.insight.machine_figures import MachineFigures
+from feedline.insight.period import Period, period_of
+from feedline.insight.recording import Recording
+from feedline.loader.base import LoaderBase
+from feedline.system.failures import add_note, words
+
+
+@contextmanager
+def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Write down every batch of a loader inside of this context, and what the machine was at meanwhile.
+
+    The file is written at the end, also if an exception or Ctrl-C ends the run; one that is there is replaced.
+    `feedline.insight.recording.Recording.load` reads it, `feedline report` draws it. While it lasts, every batch is
+    kept: some 190 bytes each.
+
+    Args:
+        loader: a `feedline.DataLoader` or `feedline.Loader`.
+        path: of the file, JSON; compressed if it ends in `.gz`.
+
+    Raises:
+        BadOption: it is no loader of feedline's, or there is no such folder.
+        OSError: the file cannot be written. If an exception ends the run, that is raised, and a note says so.
+
+    Example:
+        >>> import feedline, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.json.gz")
+        >>> loader = feedline.Loader(list(range(8)), 2)
+        >>> with feedline.record(loader, path):
+        ...     batches = list(loader)
+        >>> from feedline.insight.recording import Recording
+        >>> Recording.load(path).stats().total.batches
+        4
+    """
+    if not isinstance(loader, LoaderBase):
+        raise BadOption(
+            f"record() was given {type(loader).__name__}, which is no loader of feedline's. Give the DataLoader or "
+            "Loader itself, not its iterator and not what a framework made of it."
+        )
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Make it first.")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
+        raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
+    loader._take_up()  # the settings may have been changed since, and with them who measures
+    resources = loader._resources
+    figures = MachineFigures(lambda: resources.worker_pids)
+    recorder = Recorder(loader)
+    figures.open()
+    pid = os.getpid()
+
+    def save() -> None:
+        if os.getpid() == pid:  # else this is the end of a process that was forked inside: the file is not its own
+            figures.close()
+            recorder.recording(figures).save(path)
+
+    try:
+        yield
+    except BaseException as exc:
+        try:
+            save()
+        except OSError as unsaved:  # what ended the run counts more
+            add_note(exc, f"The recording could not be written to {path}: {words(unsaved)}.")
+        raise
+    save()
+
+
+class Recorder:
+    """Records a loader until `recording` is called. Of the loader it holds nothing that keeps workers or memory.
+
+    Args:
+        loader: whose settings hold from now on.
+        most: batches that are kept; the others are measured only.
+    """
+
+    def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
+        self.counters = loader._resources.counters
+        self._faults = loader.faults
+        self._logged = len(self._faults)
+        self._loader = weakref.ref(loader)
+        self._tuning = loader._tuning
+        self._stats = loader.stats()
+        self.follow(loader)
+        self._kept = self.counters.observer.record(most)
+
+    def follow(self, loader: LoaderBase) -> None:
+        """Take note of the workers that the loader has started."""
+        self._watch = loader._resources.watch
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers that are alive."""
+        watch = self._watch()
+        return [] if watch is None else watch.pids()
+
+    def period(self) -> Period:
+        """Return the figures of the loader so far, whether or not they are kept."""
+        total = self.counters.observer.totals(self.counters.batches)[2]
+        return period_of(total, int(self._stats.counters["workers"]))
+
+    def recording(self, figures: MachineFigures) -> Recording:
+        """Return what was recorded, and record no more.
+
+        Args:
+            figures: of the machine, from before the recording began or about then.
+        """
+        loader = self._loader()
+        is_same = loader is not None and loader._resources.counters is self.counters
+        if loader is not None and is_same:
+            self._stats = loader.stats()
+        waited = self.period().wait_s
+        recording = self.counters.observer.recorded(self._kept)
+        stats, faults = self._stats, self._faults
+        recording.settings, recording.environment = dict(stats.settings), environment()
+        recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
+        recording.counters |= {"wait_s": waited, "faults": faults.counts()}
+        if self._tuning is not None:  # which has gone on, also if the loader is gone
+            recording.settings |= {"workers": self._tuning.count, "prefetch": self._tuning.depth}
+            recording.counters["workers"] = self._tuning.count
+        recording.memory = list(stats.memory)
+        recording.system, recording.log = figures.since(self._kept.origin), list(figures.trouble)
+        if loader is not None and not is_same:
+            recording.log.append(
+                "The settings of the loader were changed meanwhile. What it did since is not part of this recording."
+            )
+        if self._kept.is_full:
+            recording.log.append(
+                f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
+                "would take too much memory."
+            )
+        recording.faults = [fault.as_dict() for fault in list(faults)[self._logged :]]
+        return recording
+
+
+def _later(told: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
+    """Return the counters that have gone on since they were told; some count more than is known here."""
+    return {name: max(value, told[name]) for name, value in now.items()}
+
+
+def environment() -> dict[str, str]:
+    """Return what the run ran on, without names of machines or people."""
+    packages = ("feedline", "numpy", "torch", "jax")
+    return {
+        **{name: str(getattr(sys.modules[name], "__version__", "")) for name in packages if name in sys.modules},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }

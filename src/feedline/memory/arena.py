@@ -1,0 +1,370 @@
+"""One piece of memory for all batches of a loader, cut into slots.
+
+The arena is a sparse file without a name (`memfd`), mapped once by the consumer and once by every worker. It is far
+larger than what is ever used: a slot is a range of addresses, and only the pages a batch really touched exist. So
+slots need no size classes, a batch may grow from one step to the next, and pages stay warm because the slot that was
+used last is used first.
+
+Who owns a slot, and who moves it on (all of this in the consumer's process; workers only get numbers):
+
+    free --acquire--> busy: an owner has it, a batch is made and read --finish--> held --last array dies--> free
+                        |                                                                                    ^
+                        +--------------release, or finish if no array of the batch is a view-----------------+
+
+Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything made of it keeps
+alive. A weak reference tells when it died, on whatever thread that happens. What it calls is the `append` of a deque
+and nothing else: it is atomic with and without the GIL, may run inside any other operation, and runs no Python code, so
+that no interrupt can be lost in it. Dead leases are dealt with at the next operation; while no epoch is under way
+(`rest`), at once, by Python code. Slots are given back in the same way: the garbage collector may do so in the middle
+of another operation of the same thread, so that nobody may wait there. Who finds the lock taken leaves the work to
+whoever has it, and that one looks again after it has let go (`_drain`). All of it may be done twice, because an
+interrupt may come at any moment. While a process forks nobody has the lock but the thread that forks.
+
+What is resident and serves nobody (free slots, parts of held slots that were dropped, ends of slots that larger batches
+have written) is idle. Of that the arena keeps what the batches in flight have recently needed, so that pages stay warm;
+the rest goes back to the system. So what the program retains is what it holds, and one window.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from feedline.memory import forks
+from feedline.memory.ownership import SLACK_BYTES, Ownership
+from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
+from feedline.memory.residency import Residency
+from feedline.memory.slot import Device, Lease, Slot
+from feedline.memory.sparse import map_sparse
+
+_PAGE = mmap.PAGESIZE
+
+
+class Arena(Ownership):
+    """Slots for the batches of one loader.
+
+    Args:
+        slot_count: how many batches can be under way or kept at once.
+        shared: True to make the memory visible to worker processes; False for workers in this process.
+        budget: bytes of slots that may be in use at once; beyond it `acquire` says no and batches travel in
+            ordinary memory.
+        window: how many batches are in flight in the usual course of things.
+        before_known: slots that may be in use before the size of a batch is known.
+    """
+
+    # Of the class: when a program ends, what modules hold is gone before the last arena is.
+    _getpid = staticmethod(os.getpid)
+    _close = staticmethod(os.close)
+    _is_finalizing = staticmethod(sys.is_finalizing)
+
+    def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
+        self.shared = shared
+        self.pid = os.getpid()
+        self.fd = -1  # first: there may be nothing to close
+        self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
+        pages = Residency(self._map, self.slot_bytes, shared=shared, window=window)
+        super().__init__(pages, slot_count, budget, before_known)
+        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self.refused = 0
+        """Batches made in this process that had to be written elsewhere."""
+        self._dropped: deque[Lease] = deque()
+        """Leases that died, and of which no note was taken yet."""
+        self._requests: deque[tuple[int, int | None, bool]] = deque()
+        """Slots that are busy no more: how far they were written, and whether their batch was delivered."""
+        self._holder = 0
+        """The thread that acquires a slot."""
+        self._watchers: list[Lease] = []
+        self._lock = threading.Lock()
+        self._ties: list[weakref.finalize[..., Any]] = []
+        """To users."""
+        forks.watch(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Arena(slots={len(self._slots)}/{self.slot_count}, leased={self.leased_count}, "
+            f"resident_bytes={self.resident_bytes}, budget={self.budget}, shared={self.shared})"
+        )
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the slots hold."""
+        self._drain()
+        return self._pages.resident
+
+    @property
+    def leased_count(self) -> int:
+        """Slots that the training loop holds arrays of."""
+        self._drain()
+        return sum(bool(slot.parts) for slot in self._slots)
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        """The memory itself; it lives until the last view dies."""
+        return self._map
+
+    def follow(self, device: Device) -> None:
+        """Let a device follow the slots."""
+        self._pages.device = device
+
+    # -- a slot for a task -------------------------------------------------------------------------------------------
+
+    def available(self) -> bool:
+        """True if `acquire` would find a slot."""
+        if self._dropped or self._requests or forks.SEEN:
+            self._drain()
+        return self._is_left()
+
+    def acquire(self, worker: int = -1, owner: object = True) -> int:
+        """Take a free slot, preferably the one `worker` wrote last, whose pages it has mapped already.
+
+        Args:
+            worker: who will write it.
+            owner: a token of whoever is responsible for it; see `release_all`.
+
+        Returns:
+            The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
+        """
+        thread = threading.get_ident()
+        if self._holder == thread:
+            return -1  # code that the garbage collector runs, in the middle of another operation
+        with self._lock:
+            self._holder = thread
+            try:
+                if self._dropped or self._requests or forks.SEEN:
+                    self._settle()
+                if self._cooling and not self._warm:
+                    self._cool()
+                if self._is_resting:  # there is work again, and with it a next operation
+                    self._is_resting = False
+                    self._watchers = []
+                return self._take(worker, owner)
+            finally:
+                self._holder = 0
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        """Give back a slot in which nothing lies that anybody refers to.
+
+        Args:
+            slot: its number; nothing happens if nobody has it, or it is negative.
+            used: how far it has been written; None if that is not known.
+        """
+        if slot >= 0:
+            self._requests.append((slot, used, False))
+            self._drain()
+
+    def release_all(self, owner: object) -> None:
+        """Give back every slot that an owner has not given back. What was leased of them stays."""
+        for slot in list(self._busy.values()):
+            if slot.owner is owner:
+                self._requests.append((slot.number, None, False))
+        self._drain()
+
+    def finish(self, slot: int) -> None:
+        """Lease no more of a slot: it is free when the last lease dies."""
+        self._requests.append((slot, 0, True))
+        self._drain()
+        if self._closed:
+            self.rest()
+
+    @property
+    def is_warm(self) -> bool:
+        """True if memory is kept for batches to come."""
+        return bool(self._warm or self._dropped)
+
+    def pass_by(self) -> None:
+        """A batch was made that needed no slot: what is kept for others may not be needed any more."""
+        self._usage.end()
+        self._drain()
+
+    # -- what lies in it ---------------------------------------------------------------------------------------------
+
+    def view(self, slot: int, size: int | None = None) -> Bytes:
+        """Return the slot's memory without any claim on it; for whoever has acquired it."""
+        return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
+
+    def reader(self, slot: int, used: int) -> Reader:
+        """Return what hands out the arrays of a batch that lies in a slot. Call `finish` when it has been read.
+
+        All of them are copies if the program keeps so much that the slot is needed for the next batch.
+        """
+        with self._lock:
+            self._pages.note_use(self._slots[slot], used)
+            if used >= LARGE_BYTES:
+                if self._dropped or self._requests:
+                    self._settle()
+                if self._is_left():
+                    return SlotReader(self.view(slot, used), functools.partial(self.lease, slot))
+        return Copies(self.view(slot, max(used, 1)))
+
+    def lease(self, slot: int, start: int, size: int) -> Bytes:
+        """Return a part of a busy slot as an array that gives it back when the last view of it dies.
+
+        Args:
+            slot: a slot that was acquired.
+            start: where the part begins. Large arrays begin with a page; parts of one may have a page in common.
+            size: its bytes.
+        """
+        array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
+        lease = Lease(array, self._dropped.append)
+        with self._lock:
+            entry = self._slots[slot]
+            first = start // _PAGE * _PAGE
+            lease.slot, lease.start, lease.size = entry, first, -(-(start + size) // _PAGE) * _PAGE - first
+            lease.is_cut = start != first
+            entry.parts[first] = lease
+            entry.live += lease.size
+            entry.lent = True
+            self._pages.live += lease.size
+        return array
+
+    def note_use(self, slot: int, used: int) -> None:
+        """Remember how far a busy slot has been written."""
+        with self._lock:
+            self._pages.note_use(self._slots[slot], used)
+
+    # -- what was dropped, and what goes back to the system ----------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Do what was asked for, and take note of what died; or leave both to whoever is at it, who looks again.
+
+        It is called by code that the garbage collector runs in the middle of any other operation, also on another
+        arena. So it waits only for a thread that took the lock in this very moment, which then waits for nobody.
+        Not `acquire(blocking=False)`: a signal that comes when that returns would leave the lock taken for good.
+        """
+        while not self._lock.locked():
+            with self._lock:
+                self._settle()
+            if not self._requests and not self._dropped:
+                return
+
+    def _settle(self) -> None:
+        """Do what was asked for; take note of leases that died, also in forked processes; give back what is too much.
+
+        What is interrupted is done again, so everything here may be done twice.
+        """
+        if forks.SEEN:
+            forks.settle()
+        while self._requests:
+            number, used, is_end = self._requests[0]
+            busy = self._busy.get(number)
+            if busy is not None:
+                if is_end:
+                    self._usage.end()
+                self._leave(busy, used)
+            self._requests.popleft()
+        while self._dropped:
+            lease = self._dropped[0]
+            slot: Slot | None = getattr(lease, "slot", None)  # an interrupt came before it was told
+            if slot is not None:
+                self._part_dropped(slot, lease.start)
+            self._dropped.popleft()
+        if self._cooling and self._is_resting:
+            self._cool()
+        if self._pages.idle > SLACK_BYTES or self._closed or self._is_resting:
+            self._trim_idle()
+        if self._is_resting:
+            self._stay()
+
+    # -- forks, rest and end -----------------------------------------------------------------------------------------
+
+    def leases(self) -> list[Bytes]:
+        """Return what is leased, if others may see it; whoever holds it keeps the slots from being used again."""
+        if not self.shared:
+            return []
+        leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
+        return [array for array in (lease() for lease in leases) if array is not None]
+
+    def hold(self, timeout_s: float) -> bool:
+        """Let no other thread lease anything, or use a slot again, until `let_go`; False if it took too long."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self._lock.release()
+        self._drain()
+
+    def reset_in_child(self) -> None:
+        """Begin anew in a forked process: another thread of the parent may have had the lock, and the pages are its."""
+        self._lock = threading.Lock()
+        if self.shared:
+            self._pages.leave_alone()
+        _closed.clear()
+
+    def rest(self) -> None:
+        """No epoch is under way: there may be no next operation for long, so have deaths of leases noticed at once."""
+        forks.settle(at_once=True)
+        self._is_resting = True
+        self._drain()
+        watchers = []
+        for slot in list(self._held.values()):
+            for lease in list(slot.parts.values()):
+                array = lease()
+                if array is not None:
+                    watcher = Lease(array, self._notice)
+                    watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
+                    watcher.is_cut = lease.is_cut
+                    watchers.append(watcher)
+                    del array
+        self._watchers = watchers
+        self._drain()  # what died meanwhile, and has no watcher
+
+    def _stay(self) -> None:
+        """Once closed, live until the last array that is held is dropped: its pages are to be given back as well."""
+        if self._closed and self._held:
+            _closed[id(self)] = self
+            return
+        if not self._held:
+            self._watchers = []  # which refer to this object: no cycle for the garbage collector
+        _closed.pop(id(self), None)
+
+    def _notice(self, lease: Lease) -> None:
+        """Deal with the death of a lease at once, or leave that to whoever is at it already."""
+        if self._getpid() != self.pid:
+            return  # a fork: the books are its parent's
+        if not self._is_finalizing():
+            self._dropped.append(lease)
+            self._drain()
+
+    def close(self) -> None:
+        """Give back the descriptor, and all memory but that of arrays that are still held. May be called twice."""
+        is_own = self._getpid() == self.pid
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and is_own:
+            self._close(fd)
+        if self._closed or not is_own:
+            return
+        for tie in self._ties:
+            tie.detach()
+        self._closed = True
+        self.rest()
+
+    def serve(self, user: object) -> None:
+        """Stay open while `user` lives; with the last user the arena is closed.
+
+        Not when this object itself dies: the garbage collector would have cut off the leases by then.
+        """
+        tie = weakref.finalize(user, self._dismiss)
+        tie.atexit = False
+        self._ties.append(tie)
+
+    def _dismiss(self) -> None:
+        self._ties = [tie for tie in self._ties if tie.alive]
+        if not self._ties:
+            self.close()
+
+    def __del__(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and self._getpid() == self.pid:
+            self._close(fd)
+
+
+_closed: dict[int, Arena] = {}
+"""Arenas that were closed while arrays were held."""

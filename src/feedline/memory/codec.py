@@ -1,0 +1,365 @@
+"""How a batch is written into memory and read out of it again.
+
+A batch becomes a small header (a pickle, protocol 5) and large buffers beside it. Arrays that a collate function
+already placed in the slot are only referred to; everything else large is copied into the slot once. What reading makes
+of them, views or copies, is up to the reader (see `reading.py`).
+
+A header that is too large for a message goes into the slot as well, behind the buffers.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import marshal
+import mmap
+import pickle
+import struct
+from collections.abc import Callable
+from ctypes import memmove, string_at
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.framework import Framework, Reducer
+from feedline.abc.memory import set_being_read
+from feedline.errors import BatchNotPicklable
+from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, overlapping
+from feedline.memory.sparse import HUGE_PAGES_FROM
+from feedline.system.failures import words
+
+ALIGNMENT = 64
+"""Of every array in a slot: a cache line, and what vector instructions and devices like."""
+
+_PAGE = mmap.PAGESIZE
+
+_INLINE_HEADER_BYTES = 32 << 10
+"""Longer headers travel in the slot. Half of what a socket accepts in one message on a small system."""
+
+_REMEMBERED = 32
+"""Copies that later tensors of a batch are compared with; a batch of very many tensors is not to become slow."""
+
+_BUFFER = struct.Struct("<QQ")
+_COUNTS = struct.Struct("<II")
+_SPILLED = struct.Struct("<QQ")
+
+
+class SlotFull(Exception):
+    """The batch does not fit the memory it was given; caught where another piece can be provided."""
+
+
+class SlotWriter:
+    """Fills one piece of memory from the front; the current `Memory` of a task.
+
+    Args:
+        view: the memory.
+        address: where it starts, to recognise arrays that already lie in it.
+        prepare: called before the first array is written that deserves huge pages.
+    """
+
+    __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
+
+    crosses = True
+    has_room = True
+
+    def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
+        self._prepare = prepare
+        self.view = view
+        self.address = address
+        self.used = 0
+        self._end = view.nbytes
+        self._copied: list[tuple[int, int, int]] = []
+        self._spans: list[tuple[int, int]] = []
+
+    def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        # A large array shares no page with another, so that what is dropped can be given back while the other is kept.
+        alignment = ALIGNMENT if size < LARGE_BYTES else _PAGE
+        start = -(-self.used // alignment) * alignment
+        if start + size > self._end:
+            return None
+        if size >= HUGE_PAGES_FROM and self._prepare is not None:
+            self._prepare()
+            self._prepare = None
+        self.used = start + size
+        return self.view, start
+
+    def place(self, size: int) -> int:
+        """Reserve `size` bytes and return their offset.
+
+        Raises:
+            SlotFull: there is no room.
+        """
+        place = self.allocate(size)
+        if place is None:
+            raise SlotFull
+        self._spans.append((place[1], size))
+        return place[1]
+
+    def offset_of(self, address: int, size: int) -> int | None:
+        """Return the offset of memory at `address` if it lies in what was handed out or copied, else None."""
+        offset = address - self.address
+        if offset >= 0 and offset + size <= self.used:
+            self._spans.append((offset, size))
+            return offset
+        for start, end, place in self._copied:
+            if start <= address and address + size <= end:
+                self._spans.append((place + address - start, size))
+                return place + address - start
+        return None
+
+    def overlaps(self) -> list[tuple[int, int]]:
+        """Return ranges (start, size) that several arrays of the batch have parts of."""
+        end = 0
+        for start, size in self._spans:  # nearly always in this order, one behind the other
+            if start < end:
+                return overlapping(self._spans)
+            end = start + size
+        return []
+
+    def begin_again(self) -> None:
+        """Forget which arrays the batch consists of: it is described in another way."""
+        self._spans.clear()
+
+    def remember(self, address: int, size: int, offset: int) -> None:
+        """Note that memory was copied to `offset`, so that views of it become views of the copy.
+
+        The memory must stay what it is until the batch is written: nothing temporary.
+        """
+        if len(self._copied) < _REMEMBERED:
+            self._copied.append((address, address + size, offset))
+
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Copy memory into the slot, unless it lies there already; returns its offset. `lasting`: see `remember`.
+
+        Raises:
+            SlotFull: there is no room.
+        """
+        offset = self.offset_of(address, size)
+        if offset is None:
+            offset = self.place(size)
+            memmove(self.address + offset, address, size)
+            if lasting:
+                self.remember(address, size, offset)
+        return offset
+
+    def write_anew(self, data: bytes) -> int:
+        """Copy bytes into the slot, whatever their address: what was copied from there before may have died since."""
+        offset = self.place(len(data))
+        self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        return offset
+
+    def write(self, data: Any) -> int:
+        """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""
+        array = np.frombuffer(data, np.uint8)
+        known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)
+        if known is not None:
+            return known
+        offset = self.place(array.nbytes)
+        self.view[offset : offset + array.nbytes] = array
+        return offset
+
+
+class MessageWriter(SlotWriter):
+    """Memory for a batch that comes with a message. The batch is copied here when it is finished, not made here.
+
+    Making arrays over memory that is there costs more than copying those of a small batch.
+    """
+
+    __slots__ = ()
+
+    has_room = False
+
+    def allocate(self, size: int) -> None:
+        return None
+
+    def place(self, size: int) -> int:
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        if start + size > self._end:
+            raise SlotFull
+        self.used = start + size
+        self._spans.append((start, size))
+        return start
+
+    def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
+        """Do the same as for a slot, in one call: for a small batch, calls are what counts."""
+        copied = self._copied
+        if copied and (known := self.offset_of(address, size)) is not None:
+            return known
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        if end > self._end:
+            raise SlotFull
+        memmove(self.address + start, address, size)
+        self.used = end
+        self._spans.append((start, size))
+        if lasting and len(copied) < _REMEMBERED:
+            copied.append((address, address + size, start))
+        return start
+
+    def contents(self) -> bytes:
+        """Return what was written."""
+        return string_at(self.address, self.used)
+
+
+def _reduce_array(array: NDArray[Any]) -> Any:
+    if not array.flags.writeable:  # made from bytes, for one; it would arrive so, other than with a usual pickle
+        array = array.copy("K")
+    return array.__reduce_ex__(5)
+
+
+class _Encoder(pickle.Pickler):
+    """A pickler that is used again for every batch; its dispatch table is fixed when it is made."""
+
+    def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[Any], Any]]) -> None:
+        self.file = io.BytesIO()
+        self.writer: SlotWriter
+        self.buffers: list[tuple[int, int]] = []
+        super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
+        self.dispatch_table: dict[type, Any] = {**copyreg.dispatch_table, np.ndarray: _reduce_array, **more}
+        for kind, reduce in reducers.items():
+            self.dispatch_table[kind] = lambda array, reduce=reduce: reduce(array, self.writer)
+
+    def begin(self, writer: SlotWriter) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        self.buffers.clear()
+        self.writer = writer
+
+    def end(self) -> None:
+        """Let go of what was pickled and of where it was written."""
+        self.clear_memo()
+        del self.writer
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes == 0:
+            return True
+        self.buffers.append((self.writer.write(raw), raw.nbytes))
+        return False
+
+
+class Codec:
+    """Writes and reads batches of one framework. One instance per worker or consumer thread."""
+
+    def __init__(
+        self,
+        framework: Framework,
+        reducers: dict[type, Callable[[Any], Any]] | None = None,
+        override: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._framework = framework
+        self._encoder = _Encoder(framework.reducers(), reducers or {})
+        if override is not None:
+            vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
+        self._description: Any = None
+        """Of the last batch of a usual form that was written, and"""
+        self._described = b""
+        """its header."""
+        self._last_header = b""
+        """Of the last batch that came behind its header."""
+        self._last_memory: Bytes = np.empty(0, np.uint8)
+        """Where that batch was laid, if it was like the one before it."""
+        self._copy_last: Callable[[], Any] | None = None
+        """Copies a batch like it out of that memory; None if the next one has to be made from its description."""
+
+    def encode(self, batch: Any, writer: SlotWriter) -> bytes:
+        """Write `batch` and return the header that `decode` needs.
+
+        Raises:
+            SlotFull: the batch does not fit; nothing usable was written.
+            BatchNotPicklable: the batch holds something that cannot be sent.
+        """
+        description = self._framework.describe(batch, writer)
+        if description is not None and not writer.overlaps():
+            if description != self._description:  # otherwise the batch is like the one before
+                self._description, self._described = description, b"\2" + marshal.dumps(description)
+            if len(self._described) <= _INLINE_HEADER_BYTES:
+                return self._described
+            body = self._described[1:]
+            return b"\3" + _SPILLED.pack(writer.write_anew(body), len(body))
+        try:
+            return self.encode_object(batch, writer)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+            raise BatchNotPicklable(
+                f"The batch (a {type(batch).__name__}) cannot be sent from a worker process to the training loop: "
+                f"{words(exc)}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
+                "collate function, or use engine='thread', which sends nothing."
+            ) from exc
+
+    def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
+        """Write any object; errors of pickling come through as they are."""
+        encoder = self._encoder
+        writer.begin_again()
+        encoder.begin(writer)
+        try:
+            encoder.dump(value)
+        finally:
+            encoder.end()
+        body = encoder.file.getvalue()
+        buffers = encoder.buffers
+        joined = writer.overlaps()
+        head = _COUNTS.pack(len(buffers), len(joined)) + b"".join([_BUFFER.pack(*place) for place in buffers + joined])
+        if len(head) + len(body) <= _INLINE_HEADER_BYTES:
+            return b"\0" + head + body
+        spilled = head + body
+        return b"\1" + _SPILLED.pack(writer.write_anew(spilled), len(spilled))
+
+    def decode(self, header: bytes, reader: Reader) -> Any:
+        """Read a batch; its arrays keep alive what the reader gives them."""
+        if header[0] == 2:
+            return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), reader)
+        if header[0] == 3:
+            return self._framework.rebuild(marshal.loads(reader.peek(*_SPILLED.unpack_from(header, 1))), reader)
+        if header[0] == 1:
+            packed = reader.peek(*_SPILLED.unpack_from(header, 1))
+            position = 0
+        else:
+            packed = memoryview(header)
+            position = 1
+        count, joined_count = _COUNTS.unpack_from(packed, position)
+        position += _COUNTS.size
+        end = position + (count + joined_count) * _BUFFER.size
+        places = list(_BUFFER.iter_unpack(packed[position:end])) if end > position else []
+        reader.join(places[count:])
+        set_being_read(reader)
+        try:
+            return pickle.loads(packed[end:], buffers=[_buffer(reader, *place) for place in places[:count]])
+        finally:
+            set_being_read(None)
+
+    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
+        """Read a batch of `used` bytes that lies behind its header; each of its arrays gets memory of its own.
+
+        Small batches are usually like the one before. Then the batch is laid where that one was, and copied from there.
+        Making each array from its description takes longer (`benchmarks.w1_tiny`, column "consumer CPU us").
+
+        Args:
+            packed: header and batch.
+            used: bytes of the batch.
+            ahead: True if nobody has asked for this batch yet. Then it is read only if it is like the one before;
+                otherwise the answer is None.
+        """
+        size = len(packed) - used
+        header = packed[:size]
+        if header != self._last_header:
+            if ahead:
+                return None
+            self._last_header, self._copy_last = header, None
+        elif header[:1] == b"\2":  # the answer to a call has none
+            if self._copy_last is None:
+                if ahead:
+                    return None
+                self._last_memory = np.empty(used, np.uint8)
+                self._copy_last = self._framework.copier(marshal.loads(header[1:]), self._last_memory)
+            self._last_memory.data[:] = packed[size:]
+            batch = self._copy_last()
+            if batch is not None:
+                return batch
+            self._copy_last = None
+        return None if ahead else self.decode(header, Copies(np.frombuffer(packed, np.uint8, used, size)))
+
+
+def _buffer(reader: Reader, start: int, size: int) -> Bytes:
+    memory, offset = reader.take(start, size)
+    return memory if memory.nbytes == size else memory[offset : offset + size]

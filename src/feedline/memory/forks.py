@@ -1,0 +1,178 @@
+"""Forks of this process, and the memory that they can see.
+
+A forked process has every mapping of its parent, and the batches that lie there. Were such memory used for the next
+batch, the child would see its own batch change. So what is leased when the process forks stays leased until the child,
+and everybody forked from it, has ended or executed another program.
+
+Who tells? A witness: one page of shared memory that is mapped just before the fork and unmapped in the parent right
+after it. From then on only the child and its descendants have it, exactly as long as they have the batches, and Linux
+refuses to seal memory against writing while anybody has it mapped for that. No signal, no process id and no open file
+is involved that a child could close.
+Test: tests/memory/test_forks.py
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+from typing import Any, Protocol
+
+from feedline.system.references import References
+
+if os.name == "posix":
+    import fcntl
+
+_LOOK_EVERY_S = 0.05
+"""How often the witnesses are asked at most: one system call each."""
+
+_HOLD_S = 1.0
+"""How long a fork waits for operations of other threads, which take microseconds. A thread that forks in the middle of
+an operation of its own cannot wait for itself."""
+
+
+class Leaser(Protocol):
+    """Memory of which parts are leased."""
+
+    def leases(self) -> list[Any]:
+        """Return the leases there are right now: whoever holds one keeps its memory from being used again."""
+
+    def hold(self, timeout_s: float) -> bool:
+        """Let no other thread lease anything, or use memory again, until `let_go`; False if it took too long."""
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+
+    def reset_in_child(self) -> None:
+        """Begin anew in a forked process."""
+
+
+class _Witness:
+    """Knows whether a process lives that was forked while the page was mapped.
+
+    Raises:
+        OSError: there is no descriptor left, or the system cannot seal.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("feedline-fork", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._fd, mmap.PAGESIZE)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def map(self) -> mmap.mmap:
+        """Return the page, for a fork that is about to be made."""
+        return mmap.mmap(self._fd, mmap.PAGESIZE)
+
+    def is_alone(self) -> bool:
+        """True if no process that was forked has the page any more; asks no further then."""
+        if self._fd < 0:
+            return True
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        except OSError as exc:
+            if exc.errno == errno.EBUSY:
+                return False
+            raise
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Give up the descriptor. May be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+SEEN: list[tuple[_Witness | None, list[Any]]] = []
+"""Leases that a child can see, and who tells of its end; with None they are held for good."""
+
+
+class _Forks:
+    """What forked processes can see, until they are gone."""
+
+    def __init__(self) -> None:
+        self.leasers: References[Leaser] = References()
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._next_s = 0.0
+
+    def before(self) -> None:
+        """Hold what is leased now, and map a witness. Nothing is leased or used again until the fork is made."""
+        self._own.held = [leaser for leaser in self.leasers if leaser.hold(_HOLD_S)]
+        leases = [lease for leaser in self.leasers for lease in leaser.leases()]
+        if not leases:
+            return
+        with self._lock:
+            try:
+                self._own.page = self._witness_for(leases).map()
+            except OSError:  # no descriptor is left: an exception here would be dropped
+                SEEN.append((None, leases))
+
+    def _witness_for(self, leases: list[Any]) -> _Witness:
+        # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
+        witness, before = SEEN[-1] if SEEN else (None, [])
+        if witness is None or list(map(id, before)) != list(map(id, leases)):
+            witness = _Witness()
+            SEEN.append((witness, leases))
+        return witness
+
+    def after_in_parent(self) -> None:
+        held: list[Leaser] = getattr(self._own, "held", [])
+        self._own.held = []
+        for leaser in held:
+            leaser.let_go()
+        page: mmap.mmap | None = getattr(self._own, "page", None)
+        if page is not None:
+            self._own.page = None
+            page.close()
+
+    def after_in_child(self) -> None:
+        # The page stays mapped for as long as this process lives. The leases are the parent's business.
+        _kept.append(getattr(self._own, "page", None))
+        for witness, _ in SEEN:
+            if witness is not None:
+                witness.close()
+        SEEN.clear()
+        for leaser in self.leasers:
+            leaser.reset_in_child()
+        self.leasers.clear()
+        self._own = threading.local()
+        self._lock = threading.Lock()
+
+    def settle(self, *, at_once: bool = False) -> None:
+        """Let go of what only processes could see that are gone.
+
+        Args:
+            at_once: True if one of them has probably just ended; otherwise the witnesses are not asked all the time.
+        """
+        if not SEEN:
+            return
+        now_s = time.monotonic()
+        if (now_s < self._next_s and not at_once) or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_s = now_s + _LOOK_EVERY_S
+            SEEN[:] = [(witness, held) for witness, held in SEEN if witness is None or not witness.is_alone()]
+        finally:
+            self._lock.release()
+
+
+_kept: list[mmap.mmap | None] = []
+_forks = _Forks()
+settle = _forks.settle
+
+
+def watch(leaser: Leaser) -> None:
+    """Look after the leases of some memory when this process forks, as long as it lives."""
+    _forks.leasers.add(leaser)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_forks.before, after_in_parent=_forks.after_in_parent, after_in_child=_forks.after_in_child
+    )

@@ -1,0 +1,72 @@
+"""Warm memory for batches that are made in the training process itself, inline or on threads."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import TypeVar
+
+from feedline.memory.arena import Arena
+from feedline.memory.reading import Bytes
+
+T = TypeVar("T")
+
+_PAGE = mmap.PAGESIZE
+
+_WORTH_A_SLOT = 128 << 10
+"""Smaller arrays come from the ordinary heap, which keeps memory of this size warm by itself (glibc maps larger
+requests anew each time, and every page of them faults)."""
+
+
+class LocalBuffers:
+    """The `Memory` of a task: takes a slot when the first large array asks for room. Each array has its own lease.
+
+    It can serve one task after the other.
+    """
+
+    __slots__ = ("_arena", "_is_refused", "_slot", "_used")
+
+    crosses = False
+    has_room = True
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._slot = -1
+        self._is_refused = False
+        self._used = 0
+
+    def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        if size < _WORTH_A_SLOT or self._is_refused:
+            return None
+        if self._slot < 0:
+            self._slot = self._arena.acquire()
+            if self._slot < 0:
+                self._is_refused = True
+                self._arena.refused += 1
+                return None
+        start = -(-self._used // _PAGE) * _PAGE
+        if start + size > self._arena.slot_bytes:
+            return None
+        self._used = start + size
+        self._arena.note_use(self._slot, self._used)
+        return self._arena.lease(self._slot, start, size), 0
+
+    def close(self) -> None:
+        """The task has ended: the slot is free when the last of its arrays is dropped. May be called twice."""
+        self._is_refused = False
+        self._used = 0
+        slot, self._slot = self._slot, -1  # first: after an interrupt in the middle it may be somebody else's
+        if slot >= 0:
+            self._arena.finish(slot)
+        elif self._arena.is_warm:
+            self._arena.pass_by()
+
+
+def in_local_buffers(room: LocalBuffers | None, make: Callable[..., T], *arguments: object) -> T:
+    """Call `make` with these arguments and, after them, `room` for one task; None if there is none."""
+    if room is None:
+        return make(*arguments, None)
+    try:
+        return make(*arguments, room)
+    finally:
+        room.close()

@@ -1,0 +1,173 @@
+"""Who has which slot of an arena: which ones are free, busy or held, and which is taken next. See `Arena`."""
+
+from __future__ import annotations
+
+from feedline.memory.residency import Residency
+from feedline.memory.slot import Slot
+
+SLACK_BYTES = 16 << 20
+"""Idle memory that is always kept: below this it is not worth a system call."""
+
+
+class Ownership:
+    """Base of `Arena`: its books. Whoever calls a method has the arena's lock.
+
+    Args:
+        pages: of all slots.
+        slot_count: how many slots there may be.
+        budget: bytes of slots that may be in use at once.
+        before_known: slots that may be in use before the size of a batch is known.
+    """
+
+    def __init__(self, pages: Residency, slot_count: int, budget: int, before_known: int) -> None:
+        self.slot_count = slot_count
+        self.budget = budget
+        self._closed = False
+        self._is_resting = False
+        self._slots: list[Slot] = []
+        self._busy: dict[int, Slot] = {}
+        self._held: dict[int, Slot] = {}
+        self._warm: dict[int, Slot] = {}
+        """Free slots with pages, the one that was used last at the end."""
+        self._cold: dict[int, Slot] = {}
+        """Free slots without."""
+        self._cooling: dict[int, Slot] = {}
+        """Free slots from which the device may still copy."""
+        self._pages = pages
+        self._usage = self._pages.usage
+        self._before_known = before_known
+
+    def _is_left(self) -> bool:
+        free = self._warm or self._cold or len(self._slots) < self.slot_count
+        if not free and self._cooling:
+            self._cool()
+            free = self._warm
+        return bool(free) and not self._closed and self._is_affordable()
+
+    def _take(self, worker: int, owner: object) -> int:
+        """Take a slot; returns its number, -1 if there is none."""
+        slot = self._find(worker)
+        if slot is None:
+            return -1
+        # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
+        number = slot.number
+        if number == len(self._slots):
+            self._cold[number] = slot
+            self._slots.append(slot)
+        slot.owner = owner
+        self._busy[number] = slot
+        self._warm.pop(number, None)
+        self._cold.pop(number, None)
+        self._cooling.pop(number, None)
+        slot.worker = worker
+        self._pages.serve(slot)
+        usage = self._usage
+        usage.begin(len(self._busy))
+        left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes
+        if self._pages.idle > left:
+            self._trim(max(0, left))
+        return number
+
+    def _find(self, worker: int) -> Slot | None:
+        """Choose a slot that may be written to; None if there is none, or no memory for it."""
+        if self._closed or not self._is_affordable():
+            return None
+        slot: Slot | None = None
+        for candidate in reversed(self._warm.values()):
+            if candidate.number in self._busy:
+                continue
+            if candidate.worker == worker or candidate.worker < 0:
+                return candidate
+            slot = slot or candidate
+        # In another worker's slot this one faults in every page once more.
+        for candidate in self._cooling.values():
+            if candidate.worker == worker and candidate.number not in self._busy:
+                if self._pages.device is None or self._pages.device.may_reuse(candidate.number):
+                    return candidate
+                break  # what was lent after it is under way, too
+        if slot is None:
+            slot = next((free for free in self._cold.values() if free.number not in self._busy), None)
+        if slot is None and len(self._slots) < self.slot_count:
+            slot = Slot(len(self._slots))
+        return slot
+
+    def _is_affordable(self) -> bool:
+        """True if the budget allows another batch, once idle pages have been given back."""
+        busy_count = len(self._busy)
+        if not busy_count and not self._held:
+            return True  # whatever it costs: there is no going on otherwise
+        expected = self._usage.expected_bytes
+        if not expected:
+            return busy_count < self._before_known
+        return self._pages.live + (busy_count + 1) * expected <= self.budget
+
+    def _leave(self, slot: Slot, used: int | None) -> None:
+        """A slot is busy no more: it is held, or free."""
+        slot.unsure = used is None
+        if used:
+            self._pages.note_use(slot, used)
+        slot.owner = None
+        if slot.parts:
+            self._held[slot.number] = slot
+        else:
+            self._free(slot)
+        del self._busy[slot.number]  # last: until now it counts as busy
+        self._pages.recount(slot)
+        if slot.unsure:
+            self._punch(slot)
+
+    def _free(self, slot: Slot) -> None:
+        """Nobody refers to a slot any more; but copies from it to the device may still be under way."""
+        if slot.lent and self._pages.device is not None:
+            self._pages.device.on_release(slot.number)
+            self._cooling[slot.number] = slot
+        else:
+            (self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
+        slot.lent = False
+
+    def _cool(self) -> None:
+        """Take back slots from which the device has copied; copies end in the order in which they began."""
+        while self._cooling:
+            slot = next(iter(self._cooling.values()))
+            if self._pages.device is not None and not self._pages.device.may_reuse(slot.number):
+                return
+            self._warm[slot.number] = slot
+            del self._cooling[slot.number]
+
+    def _part_dropped(self, slot: Slot, start: int) -> None:
+        known = slot.parts.get(start)
+        if known is not None and known() is None:
+            del slot.parts[start]
+            self._pages.drop(slot, known)
+        if slot.number in self._busy:
+            return
+        if not slot.parts and slot.number in self._held:
+            self._free(slot)
+            del self._held[slot.number]
+        self._pages.recount(slot)
+        if self._closed and slot.parts and known is not None and self._pages.device is None:
+            self._pages.punch_part(slot, known)
+
+    def _trim_idle(self) -> None:
+        if self._closed:
+            self._trim(0)
+        elif self._is_resting and not self._busy:
+            self._trim(self._usage.window_bytes * (1 if self._pages.device is None else 2))
+        elif self._pages.device is None:  # registering pages with a device takes long: not while an epoch is under way
+            self._trim(SLACK_BYTES + self._usage.spare_bytes(len(self._busy)))
+
+    def _trim(self, limit: int) -> None:
+        """Give idle pages back to the system until no more than `limit` bytes are left."""
+        if self._pages.idle <= limit:
+            return
+        # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
+        for slot in [*self._pages.partial.values(), *self._warm.values()]:
+            if slot.idle and slot.number not in self._busy:
+                self._punch(slot)
+                if self._pages.idle <= limit:
+                    break
+
+    def _punch(self, slot: Slot) -> None:
+        """Give the pages of a slot that serve nobody back to the system."""
+        if self._pages.punch(slot) and slot.number in self._warm:
+            self._cold[slot.number] = self._warm.pop(slot.number)

@@ -1,0 +1,6 @@
+"""Lists and dicts that all workers read from one place."""
+
+from feedline.memory.sharing.share import share
+from feedline.memory.sharing.shared import SharedDict, SharedList
+
+__all__ = ["SharedDict", "SharedList", "share"]

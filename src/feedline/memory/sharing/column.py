@@ -1,0 +1,56 @@
+"""What values are kept in: the contract of columns, and how their values are compared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.system.optional import is_tensor
+
+
+# Any, throughout: values of any kind.
+class Column(ABC):
+    """Values in a few arrays. It never changes, so threads and processes read it at the same time."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many values there are."""
+
+    @abstractmethod
+    def get(self, place: int) -> Any:
+        """Return a copy of one value; `place` is in range and not negative."""
+
+    def each(self, places: Iterable[int]) -> Iterator[Any]:
+        """Yield the values at several places."""
+        return map(self.get, places)
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The memory of the values."""
+
+
+# Any: a buffer; type checkers know no memoryview of an array.
+def view_of(array: Any) -> memoryview:
+    """Return an array as a view, which gives single values several times faster."""
+    return memoryview(array)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Compare values as `==` does, also those that hold arrays, for which `==` has no answer."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
+    if is_tensor(one) or is_tensor(other):
+        return is_tensor(one) and is_tensor(other) and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return len(one) == len(other) and all(key in other and is_same(one[key], other[key]) for key in one)
+    if _is_container(one) and type(one) is type(other):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

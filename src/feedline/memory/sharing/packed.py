@@ -1,0 +1,234 @@
+"""Many strings in a few arrays: what they have in common is stored once for a block of them.
+
+Strings are cut into blocks. The first of a block is its head and stored whole; of any other only the middle is, between
+what it shares with the beginning of the head and what it shares with its end. The paths of a folder, sorted, differ in
+a few characters each. A string is found by adding up the lengths of at most a block of middles: no other is looked at.
+
+Strings in any other order are stored sorted if that saves more than saying where each of them went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.memory.sharing.column import Column, view_of
+
+_BLOCK = 32
+"""Strings that have a head in common. More save little: the head is a thirtieth of what is stored already."""
+
+_CHUNK = 1 << 15
+"""Strings packed in one step, a multiple of the block; keeps the memory for packing small."""
+
+_MOST_SHARED = 255
+"""Bytes of a head that others may share at either end: their number is kept in a byte."""
+
+_MOST_AT_END = 32
+"""Those at the end, where file names have a few in common."""
+
+_SORT_ABOVE = 10
+"""Bytes for each string from which on sorting is tried: below, its place would cost as much as there is to save."""
+
+
+class Packed(Column):
+    """Strings, or bytes, in a few arrays.
+
+    Args:
+        values: all of them strings, or all of them bytes. Strings may hold lone surrogates, as odd file names do.
+        is_text: True for strings.
+        is_encoded: True if these come as bytes already, in UTF-8 with lone surrogates passed.
+
+    Example:
+        >>> paths = Packed((f"train/cat/{number:05d}.jpg" for number in range(10_000)), is_text=True)
+        >>> paths.get(9_999)
+        'train/cat/09999.jpg'
+        >>> paths.nbytes < 80_000
+        True
+    """
+
+    def __init__(self, values: Iterable[Any], *, is_text: bool, is_encoded: bool = False) -> None:
+        self._is_text = is_text
+        self._order: NDArray[Any] | None = None
+        """Where each string is stored; None if they are stored in their order."""
+        self._store(values, encode=is_text and not is_encoded)
+        if is_text and isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
+            order = sorted(range(len(values)), key=values.__getitem__)
+            other = Packed((values[place] for place in order), is_text=True, is_encoded=is_encoded)
+            places = np.empty(len(order), np.min_scalar_type(len(order)))
+            places[order] = np.arange(len(order))
+            if other.nbytes + places.nbytes < self.nbytes:
+                self.__setstate__({**other.__getstate__(), "_order": places})
+
+    def _store(self, values: Iterable[Any], *, encode: bool) -> None:
+        parts = list(_packed_chunks(values, encode=encode))
+        self._begin = _joined([part[0] for part in parts], np.dtype(np.uint8))
+        self._end = _joined([part[1] for part in parts], np.dtype(np.uint8))
+        middle = _joined([part[2] for part in parts], np.dtype(np.int64))
+        sizes = np.add.reduceat(middle, np.arange(0, len(middle), _BLOCK)) if len(middle) else middle
+        self._starts = np.cumsum(sizes) - sizes
+        self._middle = middle.astype(np.min_scalar_type(int(middle.max(initial=0))))
+        self._data = _joined([part[3] for part in parts], np.dtype(np.uint8))
+        self._views = self._look()
+
+    def _look(self) -> tuple[memoryview, ...]:
+        return tuple(map(view_of, (self._begin, self._end, self._middle, self._starts, self._data)))
+
+    def __len__(self) -> int:
+        return len(self._begin)
+
+    def get(self, place: int) -> Any:
+        text = self.get_bytes(place)
+        return text.decode("utf-8", "surrogatepass") if self._is_text else text
+
+    def get_bytes(self, place: int) -> bytes:
+        """Return a value as bytes; strings in UTF-8."""
+        begin, end, middle, starts, data = self._views
+        if self._order is not None:
+            place = self._order.item(place)
+        first = place - place % _BLOCK
+        start = starts[place // _BLOCK]
+        stop = start + middle[first]
+        if place == first:
+            return data[start:stop].tobytes()
+        at = start + sum(middle[first:place])
+        return b"".join(
+            (data[start : start + begin[place]], data[at : at + middle[place]], data[stop - end[place] : stop])
+        )
+
+    def each(self, places: Iterable[int]) -> Iterator[Any]:
+        if self._order is None and isinstance(places, range) and places.step == 1:
+            stored = self._following(places)
+            return (text.decode("utf-8", "surrogatepass") for text in stored) if self._is_text else stored
+        return map(self.get, places)
+
+    def _following(self, places: range) -> Iterator[bytes]:
+        begin, end, middle, starts, data = self._views
+        first = places.start - places.start % _BLOCK
+        for place in range(first, places.stop):
+            if place % _BLOCK == 0:
+                start = at = starts[place // _BLOCK]
+                stop = start + middle[place]
+            following = at + middle[place]
+            if place >= places.start:
+                yield b"".join((data[start : start + begin[place]], data[at:following], data[stop - end[place] : stop]))
+            at = following
+
+    @property
+    def nbytes(self) -> int:
+        return sum(view.nbytes for view in self._views) + (0 if self._order is None else self._order.nbytes)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what it consists of, to be stored; `of_arrays` makes the same of it again."""
+        return {
+            "is_text": self._is_text,
+            "begin": self._begin,
+            "end": self._end,
+            "middle": self._middle,
+            "starts": self._starts,
+            "data": self._data,
+            "order": self._order,
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
+        """Return what `arrays` was made of. Raises KeyError, TypeError, ValueError or AttributeError: it is damaged.
+
+        A name is checked with its block, so that next to no memory is needed for that.
+        """
+        begin, end, middle = (arrays[name] for name in ("begin", "end", "middle"))
+        starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
+        is_whole = (
+            begin.shape == end.shape == middle.shape == (len(middle),)
+            and begin.dtype == end.dtype == data.dtype == np.uint8
+            and middle.dtype.kind in "iu"
+        )
+        if not len(middle):
+            is_whole = is_whole and len(starts) == len(data) == 0
+        elif is_whole:
+            firsts = np.arange(0, len(middle), _BLOCK)
+            heads = middle[::_BLOCK]
+            sizes = np.concatenate(  # in parts, since NumPy makes a copy of another type
+                [
+                    np.add.reduceat(part, np.arange(0, len(part), _BLOCK), dtype=np.int64)
+                    for part in (middle[start : start + _CHUNK] for start in range(0, len(middle), _CHUNK))
+                ]
+            )
+            is_whole = (
+                int(middle.min()) >= 0
+                and np.array_equal(starts, np.cumsum(sizes) - sizes)
+                and data.shape == (int(sizes.sum()),)
+                and all(bool((np.maximum.reduceat(shared, firsts) <= heads).all()) for shared in (begin, end))
+            )
+        if not is_whole or not (order is None or _is_order(order, len(middle))):
+            raise ValueError("the arrays do not belong together")
+        packed = cls.__new__(cls)
+        packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
+        return packed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_views"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._views = self._look()
+
+
+def _is_order(order: NDArray[Any], count: int) -> bool:
+    """True if it names each of `count` places once."""
+    if order.shape != (count,) or order.dtype.kind not in "iu":
+        return False
+    if count and not 0 <= int(order.min()) <= int(order.max()) < count:
+        return False
+    is_named = np.zeros(count, np.bool_)
+    for start in range(0, count, _CHUNK):  # NumPy makes a copy of what it indexes with
+        is_named[order[start : start + _CHUNK]] = True
+    return bool(is_named.all())
+
+
+_Chunk = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+def _packed_chunks(values: Iterable[Any], *, encode: bool) -> Iterator[_Chunk]:
+    following = iter(values)
+    while chunk := list(islice(following, _CHUNK)):
+        yield _pack([value.encode("utf-8", "surrogatepass") for value in chunk] if encode else chunk)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _pack(chunk: list[bytes]) -> _Chunk:
+    """Return what each value shares with its head, at both ends; how long the middles are; the middles."""
+    lengths = np.fromiter(map(len, chunk), np.int64, len(chunk))
+    heads = np.arange(len(chunk)) // _BLOCK * _BLOCK
+    room = np.minimum(lengths, lengths[heads])
+    begin = np.minimum(_shared(chunk, _MOST_SHARED), room)
+    room -= begin
+    end = np.minimum(_shared([value[: -_MOST_AT_END - 1 : -1] for value in chunk], _MOST_AT_END), room)
+    begin[::_BLOCK] = end[::_BLOCK] = 0
+    middles = [
+        value[start:stop] for value, start, stop in zip(chunk, begin.tolist(), (lengths - end).tolist(), strict=True)
+    ]
+    data = np.frombuffer(b"".join(middles), np.uint8)
+    return begin.astype(np.uint8), end.astype(np.uint8), lengths - begin - end, data
+
+
+def _shared(values: list[bytes], most: int) -> NDArray[np.int64]:
+    """Return how many bytes, up to `most`, each value has in common with the first of its block.
+
+    What is too short counts as if it went on with zeros.
+    """
+    width = min(max(map(len, values)), most)
+    if width == 0:
+        return np.zeros(len(values), np.int64)
+    filled = values + [b""] * (-len(values) % _BLOCK)
+    table = np.array(filled, f"S{width}").view(np.uint8).reshape(-1, _BLOCK, width)  # cut off, or filled up with zeros
+    differs = np.ones((*table.shape[:2], width + 1), bool)
+    np.not_equal(table, table[:, :1], out=differs[:, :, :width])
+    shared: NDArray[np.int64] = differs.argmax(2).reshape(-1)[: len(values)]
+    return shared

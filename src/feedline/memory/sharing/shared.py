@@ -1,0 +1,175 @@
+"""A list and a dict that all workers read from one place."""
+
+from __future__ import annotations
+
+import bisect
+import zlib
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.memory.sharing.column import Column, is_same, view_of
+from feedline.types.sizes import bytes_text
+
+_SHOWN = 3
+"""Values, or keys, that a repr spells out."""
+
+
+# Any, throughout: values of any kind.
+class SharedList(Sequence[Any]):
+    """A sequence whose values lie in a few arrays; see `feedline.share`, which makes it.
+
+    It cannot be changed. It equals a list, or tuple if it was made of one, with the same values. A slice is another
+    view of the same memory.
+    """
+
+    def __init__(self, column: Column, kind: type, places: range | None = None) -> None:
+        self._column = column
+        self._kind = kind
+        self._places = range(len(column)) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return SharedList(self._column, self._kind, self._places[index])
+        try:
+            place = self._places[index]
+        except IndexError:
+            raise IndexError(f"index {index} is out of range for a list of {len(self)} values") from None
+        return self._column.get(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._column.each(self._places)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return self._column.each(self._places[::-1])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SharedList):
+            other_kind: type = other._kind
+        elif isinstance(other, (list, tuple)):
+            other_kind = list if isinstance(other, list) else tuple
+        else:
+            return NotImplemented
+        return self._kind is other_kind and len(self) == len(other) and all(map(is_same, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the values, those left out by a slice included."""
+        return self._column.nbytes
+
+    def __repr__(self) -> str:
+        shown = [repr(value) for value in islice(self, _SHOWN)] + ["..."] * (len(self) > _SHOWN)
+        return f"SharedList([{', '.join(shown)}], {len(self)} values in {bytes_text(self.nbytes)})"
+
+
+class SharedDict(Mapping[Any, Any]):
+    """A mapping whose keys and values lie in a few arrays; see `feedline.share`, which makes it.
+
+    It cannot be changed, keeps its order, and equals a dict with the same keys and values.
+
+    A key is found by a number made of it, among these numbers in sorted order. Python's own hash will not do: that of
+    strings differs from process to process.
+    """
+
+    def __init__(self, keys: Column, values: Column) -> None:
+        self._keys = keys
+        self._values = values
+        numbers = np.fromiter(map(number_of, keys.each(range(len(keys)))), np.uint32, len(keys))
+        order = np.argsort(numbers, kind="stable")
+        self._numbers: NDArray[np.uint32] = numbers[order]
+        self._order = order.astype(np.min_scalar_type(max(len(keys) - 1, 0)))
+        self._views = (view_of(self._numbers), view_of(self._order))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_views"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._views = (view_of(self._numbers), view_of(self._order))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _find(self, key: Any) -> int | None:
+        numbers, order = self._views
+        number = number_of(key)
+        at = bisect.bisect_left(numbers, number)
+        while at < len(numbers) and numbers[at] == number:
+            place = order[at]
+            if self._keys.get(place) == key:
+                return place
+            at += 1
+        return None
+
+    def __getitem__(self, key: Any) -> Any:
+        place = self._find(key)
+        if place is None:
+            raise KeyError(key)
+        return self._values.get(place)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._keys.each(range(len(self._keys)))
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values, in the order of the keys."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return pairs of keys and values, in order."""
+        return _Items(self)
+
+    def __eq__(self, other: object) -> bool:
+        return is_same(self, other) if isinstance(other, Mapping) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a dict
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of keys and values."""
+        return self._keys.nbytes + self._values.nbytes + self._numbers.nbytes + self._order.nbytes
+
+    def __repr__(self) -> str:
+        shown = [f"{key!r}: {value!r}" for key, value in islice(self.items(), _SHOWN)] + ["..."] * (len(self) > _SHOWN)
+        return f"SharedDict({{{', '.join(shown)}}}, {len(self)} keys in {bytes_text(self.nbytes)})"
+
+
+class _Values(ValuesView[Any]):
+    _mapping: SharedDict
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._mapping._values.each(range(len(self._mapping)))
+
+
+class _Items(ItemsView[Any, Any]):
+    _mapping: SharedDict
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return zip(self._mapping, self._mapping._values.each(range(len(self._mapping))), strict=True)
+
+
+def number_of(key: Any) -> int:
+    """Return a number below 2**32 that is the same for equal keys, in every process.
+
+    Raises TypeError: this cannot be a key, as it could not in a dict.
+    """
+    if isinstance(key, str):
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    if isinstance(key, bytes):
+        return zlib.crc32(key)
+    if isinstance(key, tuple):
+        number = len(key)
+        for part in key:
+            number = zlib.crc32(number_of(part).to_bytes(4, "little"), number)
+        return number
+    return 0 if key is None else hash(key) & 0xFFFFFFFF  # those of numbers are alike everywhere

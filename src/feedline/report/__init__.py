@@ -1,5 +1,0 @@
-"""Recordings as pages to look at."""
-
-from feedline.report.page import page_of
-
-__all__ = ["page_of"]

@@ -1,0 +1,131 @@
+"""What this machine offers a loader, as the system tells it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedline
+from feedline.errors import MissingExtra
+from feedline.system.limits import (
+    cpu_quota,
+    limits_of,
+    memory_limit,
+    own_groups,
+    physical_bytes,
+    process_limit,
+    shared_bytes,
+)
+from feedline.system.optional import require
+from feedline.system.process import core_count
+from feedline.types.ranks import local_rank_count
+from feedline.workers import abilities
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the system says. None is what it does not say, or has no limit on."""
+
+    system: str
+    processor: str
+    python: str
+    feedline: str
+    numpy: str
+    torch: str | None
+    torch_trouble: str | None
+    """Why torch cannot be imported, although it is installed."""
+    cuda: str | None
+    """The version that torch was built for, if there is a device to use it with."""
+    devices: tuple[str, ...]
+    torch_threads: int | None
+    """Threads that one operation of torch's may use."""
+    cores: int
+    """On which this process may run."""
+    machine_cores: int
+    cpu_quota: float | None
+    """Cores' worth of time that the control group grants."""
+    memory_bytes: int | None
+    """Of the machine."""
+    memory_limit_bytes: int | None
+    """That this process may use: the machine's, or that of its control group."""
+    free_bytes: int | None
+    """Of the machine, without swapping."""
+    local_ranks: int
+    shared_bytes: int | None
+    """Size of /dev/shm; None if there is none."""
+    open_files: int | None
+    """The limit `ulimit -n`."""
+    open_files_most: int | None
+    """Up to which a user may raise it."""
+    processes: int | None
+    """The limit `ulimit -u`, or that of the control group."""
+    address_bytes: int | None
+    """The limit `ulimit -v`."""
+    file_bytes: int | None
+    """The limit `ulimit -f`."""
+    shares_arenas: bool
+    start_method: str
+    """Python's default."""
+
+
+def look() -> Machine:
+    """Read the facts. Imports torch, if it is there, to ask it about CUDA."""
+    soft_files, hard_files = limits_of("RLIMIT_NOFILE")
+    physical, free = physical_bytes()
+    groups = own_groups()
+    allowed = [limit for limit in (limits_of("RLIMIT_NPROC")[0], process_limit(groups)) if limit is not None]
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processor=_processor(),
+        python=platform.python_version(),
+        feedline=feedline.__version__,
+        numpy=np.__version__,
+        **_look_at_torch(),
+        cores=core_count(),
+        machine_cores=os.cpu_count() or 1,
+        cpu_quota=cpu_quota(groups),
+        memory_bytes=physical,
+        memory_limit_bytes=None if physical is None else memory_limit(),
+        free_bytes=free,
+        local_ranks=local_rank_count(),
+        shared_bytes=shared_bytes(),
+        open_files=soft_files,
+        open_files_most=hard_files,
+        processes=min(allowed, default=None),
+        address_bytes=limits_of("RLIMIT_AS")[0],
+        file_bytes=limits_of("RLIMIT_FSIZE")[0],
+        shares_arenas=abilities.can_share_arenas(),
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+    )
+
+
+# Any: the facts of `Machine` that torch knows.
+def _look_at_torch() -> dict[str, Any]:
+    facts: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
+    facts["devices"] = ()
+    try:
+        torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
+    except MissingExtra:
+        return facts
+    except (ImportError, OSError) as exc:  # a library that it needs is missing, or of another version
+        return {**facts, "torch_trouble": f"{type(exc).__name__}: {exc}"}
+    facts.update(torch=str(torch.__version__), torch_threads=torch.get_num_threads())
+    if torch.cuda.is_available():
+        facts["cuda"] = torch.version.cuda or torch.version.hip
+        facts["devices"] = tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+    return facts
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    return facts.get("model name") or f"implementer {facts.get('CPU implementer')} part {facts.get('CPU part')}"

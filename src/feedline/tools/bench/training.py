@@ -1,0 +1,182 @@
+"""How much of a GPU's training rate is left when images have to be loaded: a share of the rate on synthetic data.
+
+A network trains on batches that lie on the GPU already; then on the same number of images that a loader reads, decodes,
+crops at random, flips and normalises. Only the steady state counts: the first two of the windows are left out, and the
+clock is the GPU's, so that nobody waits for it in between.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from feedline.device.torch_target import widen_queues
+from feedline.errors import BadOption
+from feedline.system.optional import require
+from feedline.tools.bench import load
+from feedline.tools.bench.harness import TORCH, Case, Entry, Figures, Outcome, Side, add_share
+from feedline.tools.bench.rows import Column
+from feedline.tools.bench.training_data import Row, opened, synthetic
+
+SYNTHETIC = "synthetic"
+_WINDOW = 10
+"""Steps of training between two readings of the clock."""
+_LEFT_OUT = 2
+
+TABLE = (
+    *(Row("resnet50", decode="gpu", workers=workers) for workers in (1, 2)),
+    Row("resnet50", "tar", "gpu", workers=2),
+    *(Row("resnet50", decode="cpu", workers=workers) for workers in (8, 14)),
+    *(Row("resnet50", decode="opencv", library=TORCH, workers=workers) for workers in (8, 14)),
+    *(Row("resnet50", decode="pillow", library=TORCH, workers=workers) for workers in (8, 14)),
+    *(Row("resnet18", decode="gpu", workers=workers) for workers in (4, 8)),
+    *(Row("resnet50 first", decode="gpu", workers=workers) for workers in (1, 2)),
+    *(Row("resnet18 first", decode="gpu", workers=workers) for workers in (4, 8)),
+    *(Row("resnet50 compiled", decode="gpu", workers=workers) for workers in (2, 4)),
+)
+"""What `feedline bench gpu` measures."""
+
+COLUMNS = (
+    Column("images_per_s", "images/s", with_range=True),
+    Column("share", "share", digits=3, with_range=True),
+    Column("loader_cpu_s_per_1000", "CPU s\nper 1,000", digits=3),
+    Column("first_batch_s", "first\nbatch s", digits=2),
+    Column("host_mb", "host\nMB"),
+    Column("loader_gpu_mb", "GPU\nMB"),
+)
+
+
+# Any, throughout: networks, batches and loaders of torch.
+def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float) -> list[Entry]:
+    """Describe what is measured: for each network its own rate, then all that feeds it."""
+    made: list[Entry] = []
+    for network in dict.fromkeys(row.network for row in rows):
+        alone = Case(network=network, source="-", decode="-", workers=0)
+        measure = functools.partial(_measure, network, synthetic, batch_size, seconds)
+        made.append(Entry(alone, Side(SYNTHETIC), measure))
+        for row in rows:
+            if row.network == network:
+                case = Case(network=network, source=row.source, decode=row.decode, workers=row.workers)
+                fed = functools.partial(opened, row, data)
+                made.append(
+                    Entry(case, Side(row.library), functools.partial(_measure, network, fed, batch_size, seconds))
+                )
+    return made
+
+
+def check_gpu() -> None:
+    """Refuse to measure where there is nothing to measure with.
+
+    Raises:
+        BadOption: there is no GPU.
+        MissingExtra: torchvision is not installed.
+    """
+    widen_queues()
+    if not torch.cuda.is_available():
+        raise BadOption("There is no GPU that torch can use here, and its rate is what everything is compared with.")
+    require("torchvision.models", extra="gpu", purpose="Training on a GPU")
+
+
+def add_shares(outcomes: Sequence[Outcome]) -> None:
+    """Add to each outcome which share of the synthetic rate of its network it reached, and what it cost beside that."""
+    for outcome in outcomes:
+        base = next(
+            other
+            for other in outcomes
+            if other.side.library == SYNTHETIC and other.case["network"] == outcome.case["network"]
+        )
+        add_share(outcome, base, "images_per_s", "share")
+        for ours, theirs in zip(outcome.rounds, base.rounds, strict=True):
+            for figure in ("cpu_s_per_1000", "gpu_mb"):
+                ours[f"loader_{figure}"] = (ours[figure] or 0.0) - (theirs[figure] or 0.0)
+
+
+@functools.cache
+def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
+    """Return a function that trains a network with one batch."""
+    models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
+    name, *ways = network.split()
+    try:
+        model: Any = getattr(models, name)()
+    except AttributeError as exc:
+        raise BadOption(
+            f"--network {name} is no network of torchvision. Give resnet18 or resnet50, for example."
+        ) from exc
+    model = model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
+    if "compiled" in ways:
+        model = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
+    criterion = torch.nn.CrossEntropyLoss()
+
+    def train(batch: Any, labels: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        criterion(model(batch.contiguous(memory_format=torch.channels_last)), labels).backward()
+        optimizer.step()
+
+    torch.backends.cudnn.benchmark = True
+    for batch, labels in itertools.islice(synthetic(batch_size)[0], 15):
+        train(batch, labels)
+    torch.cuda.synchronize()
+    return train
+
+
+@functools.cache
+def _stream(is_first: bool) -> Any:
+    return torch.cuda.Stream(priority=-1) if is_first else torch.cuda.default_stream()
+
+
+def _measure(network: str, fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float) -> Figures:
+    with torch.cuda.stream(_stream("first" in network.split())):
+        return _trained(_trainer(network, batch_size), fed, batch_size, seconds)
+
+
+def _trained(
+    train: Callable[[Any, Any], None], fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
+) -> Figures:
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    begun_s = time.perf_counter()
+    batches, loader = fed(batch_size)
+    iterator = iter(batches)
+    events: list[Any] = []
+    first_s, cpu, cpu_from = 0.0, {}, 0
+    for step in itertools.count():
+        batch, labels = next(iterator)
+        if step == 0:
+            first_s = time.perf_counter() - begun_s
+        if step % _WINDOW == 0:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            events.append(event)
+            if len(events) == _LEFT_OUT + 1:
+                event.synchronize()
+                from_s, cpu, cpu_from = time.perf_counter(), load.cpu_seconds(load.process_tree()), step
+            elif len(events) > _LEFT_OUT + 2 and time.perf_counter() - from_s > seconds:
+                break
+        train(batch, labels)
+    torch.cuda.synchronize()
+    used_s = load.cpu_used(cpu, load.cpu_seconds(load.process_tree()))
+    counted = events[_LEFT_OUT:]
+    elapsed_s = counted[0].elapsed_time(counted[-1]) / 1000
+    pss = load.pss_bytes()
+    figures: Figures = {
+        "images_per_s": (len(counted) - 1) * _WINDOW * batch_size / elapsed_s,
+        "cpu_s_per_1000": used_s / ((step - cpu_from) * batch_size) * 1000,
+        "first_batch_s": first_s,
+        "gpu_mb": torch.cuda.max_memory_allocated() / 1e6,
+        "host_mb": None if pss is None else pss / 1e6,
+    }
+    del batch, labels, iterator, batches
+    if hasattr(loader, "close"):
+        loader.close()
+    del loader
+    gc.collect()
+    return figures

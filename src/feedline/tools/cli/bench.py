@@ -1,0 +1,204 @@
+"""`feedline bench`: feedline and torch's loader in turns, on a quick set of workloads or on a dataset of the user's."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset
+
+from feedline.errors import InternalError
+from feedline.system.limits import usable_cores
+from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, training_data
+from feedline.tools.bench.workloads import ReadySamples, TinyMap
+from feedline.tools.cli.doctor import check_linux
+from feedline.tools.cli.pictures import PictureDataset, write_pictures
+from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.target import make_some, open_target
+from feedline.types.shown import printable
+
+PICTURE_COUNT = 240
+JPEG_COUNT = 300
+TRAINING_IMAGES = 4000
+PICTURE_PASSES = 40  # the pictures are read over and over, so that no round reaches the end of the epoch
+WORKER_COUNT = 2
+ROUND_S = 0.5
+OWN_S = 60.0
+COLUMNS = (
+    rows.Column("samples_per_s", "samples/s", better="higher"),
+    rows.Column("first_batch_ms", "first\nms"),
+)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure a set and write a table, or JSON lines, to standard output."""
+    is_own = ":" in arguments.what
+    arguments.seconds = arguments.seconds or (OWN_S if is_own else ROUND_S)
+    if is_own:
+        measure_own(arguments)
+        return
+    if arguments.what == "gpu":
+        measure_training(arguments)
+        return
+    with TemporaryDirectory(prefix="feedline-bench-") as folder:
+        if arguments.what == "images":
+            measure_images(Path(folder) / "images", arguments)
+            return
+        write_pictures(Path(folder), PICTURE_COUNT)
+        compare(PictureDataset(Path(folder), range(PICTURE_COUNT)), arguments)
+
+
+def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
+    """Measure `feedline.images` beside torch's loader with the decoders that people use, and publish it."""
+    jpegs.write_jpegs(JPEG_COUNT, folder)
+    asked = argparse.Namespace(
+        **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
+    )
+    entries = list(jpegs.entries(sorted(folder.iterdir()), 64_000, asked))
+    rows.publish("feedline bench images", rows.measure(entries, asked), asked, columns=COLUMNS, details=False)
+
+
+def measure_training(arguments: argparse.Namespace) -> None:
+    """Measure what feeds a GPU, and publish it."""
+    training.check_gpu()
+    with TemporaryDirectory(prefix="feedline-bench-") as folder:
+        training_data.write_images(Path(folder), TRAINING_IMAGES)
+        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
+        outcomes = rows.measure(entries, arguments)
+        training.add_shares(outcomes)
+        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
+
+
+@dataclass
+class _Kept:
+    """What the process that measures a dataset of the user's has told."""
+
+    measured: grid.Measured = field(default_factory=grid.Measured)
+    ended: str | None = None
+    ended_in: str = ""
+
+    @property
+    def is_useful(self) -> bool:
+        return bool(self.measured.complete())
+
+
+def measure_own(arguments: argparse.Namespace) -> None:
+    """Measure a dataset of the user's in a process of its own, and publish it."""
+    check_linux(arguments.what)
+    from feedline.tools.tune.probe import watch  # which cannot be imported elsewhere
+
+    if arguments.workers is None:
+        cores = usable_cores()
+        arguments.workers = [0, *(count for count in (1, 2, 4, 8, 16, 32, 64) if count <= max(cores, 4))]
+    asked = grid.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
+    with rows.progress(None) as on_stage:
+        kept = watch(partial(_measure, arguments, asked), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
+    outcomes, failures = kept.measured.complete(), kept.measured.failures
+    if not outcomes:
+        raise grid.nothing_measured(failures, arguments.seconds)
+    name = f"feedline bench {arguments.what}"
+    rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
+    for title, failure in failures.items():
+        sys.stderr.write(printable(f"Left out, {title}: {failure.text}\n"))
+    if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
+        within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
+        sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more with --seconds.\n"))
+    if arguments.plot is not None:
+        chart.write(arguments.plot, name, _panels(outcomes))
+
+
+def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
+    """Measure a grid, and tell what there is after each measurement; in a process of its own."""
+    began_s = time.monotonic()
+    send("stage", "import")
+    target = open_target(arguments.what, arguments.batch_size)
+    send("stage", "samples")
+    make_some(target, seconds=0.0)
+    if torch.cuda.is_available():
+        asked = replace(asked, pins=(False, True))
+    work = grid.Work(target.dataset, target.options, target.batch_size)
+    settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
+    left_s = arguments.seconds - (time.monotonic() - began_s)
+    grid.measure(asked, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
+
+
+def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
+    """Draw rates against workers: one picture for each prefetch factor, pinned and not; and the memory."""
+    kinds = dict.fromkeys(_kind(outcome) for outcome in outcomes if outcome.case["workers"]) or {(): None}
+    panels = []
+    for kind in kinds:
+        own = [found for found in outcomes if _kind(found) == kind or not found.case["workers"]]
+        points = [
+            (found.side.name, chart.Point(int(found.case["workers"]), spread.median, spread.low, spread.high))
+            for found in own
+            if (spread := found.spread("samples_per_s")) is not None
+        ]
+        title = ", ".join(f"{name} {value}" for name, value in kind) or "Throughput"
+        panels.append(chart.Panel(title, "workers", "samples/s", chart.lines_of(points)))
+    return [*panels, *_memory(outcomes)]
+
+
+def _memory(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
+    """Draw memory against the prefetch factor, with the most workers; if that was one, against workers."""
+    most = max(int(found.case["workers"]) for found in outcomes)
+    own = [found for found in outcomes if found.case["workers"] == most and most]
+    by, what = "prefetch", f"prefetch factor, with {most} workers"
+    if len({found.case.get(by) for found in own}) < 2:
+        by, what, own = "workers", "workers", outcomes
+    peaks: dict[tuple[str, int], float] = {}
+    for found in own:
+        place = found.side.name, int(found.case[by])
+        peaks[place] = max(peaks.get(place, 0.0), found.peak_pss_mb or 0.0)
+    points = [(name, chart.Point(x, size, size, size)) for (name, x), size in peaks.items() if size]
+    return [chart.Panel("Memory of all processes", what, "MB", chart.lines_of(points))] if points else []
+
+
+def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
+    return tuple((name, value) for name, value in outcome.case.items() if name != "workers")
+
+
+def compare(pictures: PictureDataset, arguments: argparse.Namespace, *, until_s: float = math.inf) -> None:
+    """Measure both loaders on the quick set and publish it; rounds that would end after `until_s` are left out."""
+    outcomes = rows.measure(quick_set(pictures, arguments), arguments, until_s=until_s)
+    rows.publish("feedline bench", outcomes, arguments, columns=COLUMNS, details=False)
+
+
+def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[harness.Entry]:
+    """List what is measured: nothing but overhead, nothing but transport, and decoding."""
+    tiny = TinyMap(400_000)
+    repeated: ConcatDataset[Any] = ConcatDataset([pictures] * PICTURE_PASSES)  # type: ignore[list-item]  # as torch's
+    entries: list[harness.Entry] = []
+    for name, dataset, size, workers in (
+        ("tiny", tiny, 64, 0),
+        ("tiny", tiny, 64, WORKER_COUNT),
+        ("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT),
+        ("JPEG", repeated, 32, WORKER_COUNT),
+    ):
+        check_equal_batches(name, dataset, size)
+        asked = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
+        entries += rows.loaders(asked, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
+    return entries
+
+
+# Any: a dataset that has a length.
+def check_equal_batches(name: str, dataset: Any, size: int) -> None:
+    """Compare the first batches of both loaders.
+
+    Raises InternalError: they differ, so that speeds cannot be compared.
+    """
+    batches = []
+    for side in harness.sides(0, ()):
+        generator = torch.Generator().manual_seed(0)
+        batch = next(iter(side.open(dataset, batch_size=size, shuffle=True, generator=generator)))
+        batches.append([batch] if isinstance(batch, torch.Tensor) else batch)
+    theirs, ours = batches
+    if len(theirs) != len(ours) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
+        raise InternalError(f"With the data {name!r} feedline's first batch differs from torch's.")

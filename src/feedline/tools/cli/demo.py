@@ -1,0 +1,214 @@
+"""`feedline demo`: make pictures, train on them through feedline, compare with torch's loader."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Subset
+
+from feedline import DataLoader
+from feedline.tools.cli.bench import WORKER_COUNT, compare
+from feedline.tools.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_picture
+from feedline.types.terminal import plain_console, plain_progress
+
+BATCH_SIZE = 32
+BUDGET_S = 55.0
+"""What the demo takes, on a slow machine too, unless the user says how much is done. Imports come on top."""
+DRAWING_S = 8.0
+"""When drawing is to end, seconds after the beginning, if there are pictures enough to learn from."""
+TRAINING_S = 24.0
+"""When training is to end, seconds after the beginning: the comparison needs the rest."""
+LEAST_IMAGES, MOST_IMAGES = 160, 400
+MOST_EPOCHS = 8
+MOST_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch achieved."""
+
+    number: int
+    loss: float
+    """Mean over the training samples."""
+    accuracy: float
+    """Share of the held-out samples named correctly."""
+    images_per_s: float
+    """Training only, waiting for data included."""
+
+
+def build_network() -> nn.Module:
+    """Build three small convolutions, then the largest answer anywhere in the picture."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (16, 32, 64):
+        layers += [
+            nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        ]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, len(PATTERNS)))
+
+
+Pictures = Subset[tuple[torch.Tensor, int]]
+
+
+def count_batches(pictures: Pictures) -> int:
+    """Count the batches of one epoch."""
+    return -(-len(pictures) // BATCH_SIZE)
+
+
+def train(
+    pictures: Pictures,
+    held_out: Pictures,
+    *,
+    epochs: int,
+    worker_count: int,
+    report: Callable[[], object],
+) -> Generator[Epoch, None, None]:
+    """Train for `epochs`, calling `report` after each batch and yielding after each epoch."""
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = build_network().to(device)
+    steps = count_batches(pictures) * epochs
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
+    options: dict[str, Any] = {"num_workers": worker_count, "persistent_workers": worker_count > 0, "device": device}
+    loader = DataLoader(pictures, batch_size=BATCH_SIZE, shuffle=True, **options)
+    checks = DataLoader(held_out, batch_size=64, **options)
+    with contextlib.closing(loader), contextlib.closing(checks):
+        for number in range(1, epochs + 1):
+            network.train()
+            begin = time.perf_counter()
+            total_loss = 0.0
+            for images, labels in loader:
+                loss = functional.cross_entropy(network(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                total_loss += loss.item() * len(labels)
+                report()
+            images_per_s = len(pictures) / (time.perf_counter() - begin)
+            yield Epoch(number, total_loss / len(pictures), measure_accuracy(network, checks), images_per_s)
+
+
+@torch.no_grad()
+def measure_accuracy(network: nn.Module, loader: DataLoader[tuple[torch.Tensor, int]]) -> float:
+    """Measure the share of samples that the network names correctly."""
+    network.eval()
+    right = total = 0
+    for images, labels in loader:
+        right += int((network(images).argmax(dim=1) == labels).sum())
+        total += len(labels)
+    return right / total
+
+
+HELD_OUT = 5  # one picture in so many is kept for measuring accuracy
+BAR_WIDTH = 24
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the whole demo; without a `folder` the pictures are deleted at the end."""
+    console, began_s = plain_console(), time.monotonic()
+    drawn_until_s = math.inf if arguments.images else began_s + DRAWING_S
+    compared_until_s = math.inf if arguments.rounds else began_s + BUDGET_S
+    trained_until_s = math.inf if arguments.epochs else began_s + TRAINING_S
+    arguments.rounds = arguments.rounds or MOST_ROUNDS
+    place: AbstractContextManager[str | Path] = (
+        nullcontext(arguments.folder) if arguments.folder is not None else TemporaryDirectory(prefix="feedline-demo-")
+    )
+    with place as name:
+        home = Path(name)
+        images = make_pictures(home, arguments.images or MOST_IMAGES, console, until_s=drawn_until_s)
+        train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, console, until_s=trained_until_s)
+        console.print("\nThe same dataset objects through both loaders, in turns:")
+        compare(PictureDataset(home, range(images)), arguments, until_s=compared_until_s)
+
+
+def make_pictures(
+    folder: Path,
+    images: int,
+    console: Console,
+    *,
+    until_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Fill `folder`, showing how far it is; return the number of pictures, fewer if it is `until_s` before."""
+    with _progress(console) as progress:
+        bar = progress.add_task("drawing pictures", total=images)
+        for count in range(1, images + 1):
+            write_picture(folder, count - 1)
+            progress.advance(bar)
+            if count >= LEAST_IMAGES and clock() > until_s:
+                images = count
+                break
+    console.print(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
+    return images
+
+
+def train_on_pictures(folder: Path, images: int, epochs: int, console: Console, *, until_s: float = math.inf) -> None:
+    """Train, showing every batch in the bar and every epoch as a line, until `until_s`; see `within`."""
+    numbers = range(images)
+    pictures: Any = picture_folder(folder)
+    # Patterns take turns over the numbers, so whole groups are held out to keep them balanced.
+    held_out = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT == 0])
+    trained = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT != 0])
+    console.print(f"training on {len(trained)}, checking on {len(held_out)}, {WORKER_COUNT} workers\n")
+    with _progress(console) as progress:
+        bar = progress.add_task("training", total=epochs * count_batches(trained))
+        advance = partial(progress.advance, bar)
+        training = train(trained, held_out, epochs=epochs, worker_count=WORKER_COUNT, report=advance)
+        for epoch in within(until_s, training):
+            progress.console.print(_describe(epoch))
+    if epoch.number < epochs:
+        console.print(
+            f"Stopped after {epoch.number} of {epochs} epochs: time is short. --epochs {epochs} trains them all."
+        )
+
+
+def within(
+    until_s: float, epochs: Generator[Epoch, None, None], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Epoch]:
+    """Yield epochs, at least one, until the next would end after `until_s` if it took as long as the longest so far."""
+    longest_s, began_s = 0.0, clock()
+    with contextlib.closing(epochs):
+        for epoch in epochs:
+            yield epoch
+            ended_s = clock()
+            longest_s, began_s = max(longest_s, ended_s - began_s), ended_s
+            if ended_s + longest_s > until_s:
+                return
+
+
+def _describe(epoch: Epoch) -> Text:
+    filled = round(epoch.accuracy * BAR_WIDTH)
+    return Text.assemble(
+        f"epoch {epoch.number:2}  loss {epoch.loss:.3f}  accuracy ",
+        (f"{epoch.accuracy:4.0%}", "bold"),
+        " ",
+        ("━" * filled, "green"),
+        ("─" * (BAR_WIDTH - filled), "dim"),
+        f"  {epoch.images_per_s:,.0f} images/s",
+    )
+
+
+def _progress(console: Console) -> Progress:
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return plain_progress(*columns, console=console, transient=True)

@@ -1,0 +1,184 @@
+"""`feedline doctor`: look at this machine, a dataset, a recording or saved faults, and say what to change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feedline.errors import BadOption
+from feedline.insight.recording import FORMAT, Recording
+from feedline.system.optional import require
+from feedline.tools.bench import machine, rows
+from feedline.tools.cli import fault_file
+from feedline.tools.cli.findings import find
+from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.tune.finding import NOTHING, Finding, sentence
+from feedline.tools.tune.measured import STAGES
+from feedline.types.shown import printable
+from feedline.types.terminal import plain_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDEST = 1000
+"""Columns of a table in a file."""
+SERIOUS = 3
+"""The exit code if something serious was found; see `main.FAILED` for those of datasets that cannot be tried."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was looked at, and what was found."""
+
+    title: str
+    # Any: values that JSON keeps.
+    facts: dict[str, Any]
+    findings: list[Finding]
+    before: list[str] = field(default_factory=list)
+    """Lines above the table, and below it."""
+    after: list[str] = field(default_factory=list)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what was found to standard output, as a table or as JSON; returns the exit code.
+
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState, BadRecording: the file
+    cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it
+    is not installed.
+    """
+    if not arguments.json:
+        require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
+    what: str | None = arguments.what
+    if what is None:
+        looked = _look_at_machine()
+    elif ":" in what and not os.path.exists(what):
+        looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
+    elif what.endswith(".py") or not os.path.exists(what):
+        raise BadOption(
+            f"{what!r} is no file of faults and no recording. Name a dataset as module:dataset or "
+            "path/to/file.py:dataset, or a file that feedline.record, loader.faults.to_csv or "
+            "json.dump(loader.state_dict(), file) wrote."
+        )
+    else:
+        looked = _look_at_recording(Path(what)) if _is_recording(Path(what)) else _look_at_faults(Path(what))
+    if arguments.json:
+        told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
+        sys.stdout.write(json.dumps(told) + "\n")
+    else:
+        show(looked.title, looked.findings, plain_console(), before=looked.before, after=looked.after)
+    return SERIOUS if any(finding.is_serious for finding in looked.findings) else 0
+
+
+def _look_at_machine() -> _Looked:
+    facts = machine.look()
+    return _Looked("This machine", {"machine": asdict(facts)}, find(facts))
+
+
+def _look_at_faults(file: Path) -> _Looked:
+    held = fault_file.read(file)
+    lines = fault_file.first_lines(held)
+    after = ["The first of them:", *(f"  {line}" for line in lines)] if lines else []
+    title = fault_file.one_line(f"Faults in {file.name}")
+    return _Looked(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
+
+
+def _is_recording(file: Path) -> bool:
+    """True for a file that begins as recordings do, also one that is damaged."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(256)
+    except OSError:  # whoever reads it says why
+        return False
+    return start.startswith(b"\x1f\x8b") or FORMAT.encode() in start
+
+
+def _look_at_recording(file: Path) -> _Looked:
+    recording = Recording.load(file)
+    stats, findings = recording.stats(), diagnose_recording(recording)
+    after = [] if findings else [NOTHING]
+    return _Looked(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
+
+
+def check_linux(source: str) -> None:
+    """Raise BadOption where a dataset cannot be tried."""
+    if sys.platform != "linux":
+        raise BadOption(f"{source}: datasets can be tried on Linux only, where their processes can be watched.")
+
+
+def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+    check_linux(source)
+    from feedline.tools.tune.probe import probe  # which cannot be imported elsewhere
+
+    with rows.progress(len(STAGES)) if with_bar else nullcontext(lambda _: None) as on_stage:
+        measured = probe(source, seconds=seconds, on_stage=on_stage)
+    findings = diagnose(measured)
+    after = [] if findings else [NOTHING]
+    return _Looked(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
+
+
+def show(
+    title: str, findings: Sequence[Finding], console: Console, *, before: Sequence[str] = (), after: Sequence[str] = ()
+) -> None:
+    """Draw the findings as a table, a line each, then what to do about each, and lines above and below that.
+
+    What asks for a change is in colour. Code is printed below the table and never broken, so that it can be pasted.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    # Text, not str: what a file or a dataset says is not to be taken for markup.
+    for line in before:
+        console.print(Text(printable(line)))
+    if before and findings:
+        console.print()
+    has_gains = any(finding.has_gain for finding in findings)
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("what", "found", *(["gain"] if has_gains else [])):
+        table.add_column(name, overflow="fold", min_width=5)
+    colours = {"serious": "red", "advice": "yellow", "unsure": "yellow", "fine": ""}
+    for finding in findings:
+        cells = [Text(printable(finding.name), colours[finding.severity]), Text(printable(finding.problem))]
+        if has_gains:
+            cells.append(Text(f"{finding.gain:.1f}x" if finding.has_gain else ""))
+        table.add_row(*cells)
+    if findings:
+        _print_whole(console, table)
+    explained = [finding for finding in findings if finding.fix is not None or finding.evidence]
+    for place, finding in enumerate(explained):
+        if not place or finding.fix is not None:
+            console.print()
+        console.print(Text.assemble((printable(finding.name), colours[finding.severity]), ": ", _advice(finding)))
+        for line in (finding.code or "").splitlines():
+            console.print(Text(f"    {printable(line)}", "cyan"), soft_wrap=True)
+        if finding.fix is not None and finding.evidence:
+            console.print(Padding(Text(printable(sentence(finding.evidence))), (0, 0, 0, 2)))
+    if after:
+        console.print()
+    for line in after:
+        console.print(Text(printable(line)))
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table whose rows are a line each, except on a terminal that is too narrow.
+
+    A file or a pipe has no width.
+    """
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum)
+    console.print(table)
+    console.width = width
+
+
+def _advice(finding: Finding) -> str:
+    return printable(sentence(finding.evidence) if finding.fix is None else finding.fix)

@@ -1,0 +1,211 @@
+"""What a file tells of samples that failed: a state that was saved as JSON, or a table that `to_csv` wrote.
+
+Pickles are refused, because loading one can run any code; so is what looks like one by its first bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from feedline.delivery.state import Snapshot
+from feedline.errors import BadState
+from feedline.faults import Fault, FaultLog
+from feedline.system.failures import words
+from feedline.tools.tune.finding import Finding
+from feedline.types.shown import counted, csv_cell, printable
+
+ONE_CAUSE = 0.8  # of all faults: then they have something in common
+FEW_FAULTS = 10  # of which one cause is no surprise
+SHOWN_FAULTS = 5
+SHOWN_INDICES = 20
+
+_PICKLES = (b"PK\x03\x04", b"\x80")
+"""How files of `torch.save` and of pickle begin. Pickles of a format before version 2 have no such mark; they are
+neither JSON nor a table."""
+
+_WANTED = "Give a state, json.dump(loader.state_dict(), file), or a table, loader.faults.to_csv(path)."
+
+
+@dataclass(frozen=True)
+class FaultFile:
+    """What a file holds."""
+
+    log: FaultLog
+    snapshot: Snapshot | None
+    """Where the loader was; None in a table, which does not tell."""
+
+
+def read(file: Path) -> FaultFile:
+    """Read a file. Raises BadState: it cannot be read, is damaged, or is something else."""
+    try:
+        data = file.read_bytes()
+    except OSError as exc:
+        raise BadState(f"{file} cannot be read: {exc.strerror}.") from exc
+    if data.startswith(_PICKLES):
+        raise BadState(
+            f"{file} is a pickle, as torch.save and pickle.dump write them. Loading one can run any code, so it is not "
+            "read here. Save the state as JSON: json.dump(loader.state_dict(), open('state.json', 'w')). From a "
+            "checkpoint that you have: torch.load(path, weights_only=True), and json.dump the loader's part of it."
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise BadState(f"{file} is neither JSON nor CSV: {words(exc)}. {_WANTED}") from exc
+    return _read_state(file, text) if text.lstrip()[:1] in ("{", "[") else _read_table(file, text)
+
+
+def _read_state(file: Path, text: str) -> FaultFile:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
+    state = _state_in(found)
+    if state is None:
+        raise BadState(f"{file} holds no state of a feedline loader: nothing in it has 'feedline'. {_WANTED}")
+    log = FaultLog()
+    try:
+        snapshot = Snapshot.from_dict(state)
+        log.restore(state.get("faults", {}))
+    except BadState as exc:
+        raise BadState(f"{file}: {words(exc)}.") from exc
+    return FaultFile(log, snapshot)
+
+
+# Any: whatever was in the file.
+def _state_in(found: Any) -> dict[str, Any] | None:
+    """Return the state itself, or the first that a checkpoint of several parts holds."""
+    if not isinstance(found, dict):
+        return None
+    return next((part for part in (found, *found.values()) if isinstance(part, dict) and "feedline" in part), None)
+
+
+def _read_table(file: Path, text: str) -> FaultFile:
+    table = csv.DictReader(text.splitlines(keepends=True))
+    log = FaultLog()
+    try:
+        missing = [name for name in ("time", "index", "error", "action") if name not in (table.fieldnames or ())]
+        if missing:
+            raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
+        for row in table:
+            log.append(_fault_of({name: _uncelled(text) for name, text in row.items()}))
+    except BadState as exc:
+        raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
+    except (csv.Error, KeyError, TypeError, ValueError) as exc:
+        raise BadState(f"{file}, line {table.line_num}, is not as to_csv writes it: {exc!r}. {_WANTED}") from exc
+    return FaultFile(log, None)
+
+
+def _fault_of(row: dict[str, str]) -> Fault:
+    """Read a line of the table. An index that is no number stays text: what it was is not known."""
+    return Fault.from_dict(
+        {
+            "index": _number_or_text(row["index"]),
+            "error": row["error"],
+            "message": row["message"],
+            "stage": row["stage"],
+            "worker": int(row["worker"]) if row["worker"] else None,
+            "attempt": int(row["attempt"]),
+            "action": row["action"],
+            "time": datetime.fromisoformat(row["time"]).timestamp(),
+            "epoch": int(row["epoch"]),
+            "replacement": _number_or_text(row["replacement"]) if row["replacement"] else None,
+        }
+    )
+
+
+# Any: a row that is too short or too long has None or a list, which is told as the damage that it is.
+def _uncelled(text: Any) -> Any:
+    """Return a text without the quote that `csv_cell` put before it."""
+    return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
+
+
+def _number_or_text(text: str) -> int | str:
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+# Any: values that JSON keeps.
+def describe(file: FaultFile) -> dict[str, Any]:
+    """Return what a file holds, for programs."""
+    log, snapshot = file.log, file.snapshot
+    facts: dict[str, Any] = {
+        "total": sum(log.counts().values()),
+        "dropped": log.dropped,
+        "actions": log.counts(),
+        "errors": [{"error": error, "action": action, "count": count} for (error, action), count in _kinds(log)],
+        "lost": [fault["index"] for fault in log.state().get("quarantined", [])],
+        "first": [fault.as_dict() for fault in log[:SHOWN_FAULTS]],
+    }
+    if snapshot is not None:
+        facts.update(epoch=snapshot.epoch, ended=snapshot.ended)
+    return facts
+
+
+def find(file: FaultFile) -> list[Finding]:
+    """Say what the faults have in common, and what to do about them."""
+    log, snapshot = file.log, file.snapshot
+    findings = []
+    if snapshot is not None:
+        findings.append(Finding("state", f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}"))
+    total = sum(log.counts().values())
+    if not total:
+        return [*findings, Finding("faults", "none")]
+    counts = ", ".join(f"{count} {action}" for action, count in log.counts().items() if count)
+    older = f"{log.dropped} older ones are only counted" if log.dropped else ""
+    findings.append(Finding("faults", f"{total}: {counts}", _common_cause(log), evidence=older))
+    findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
+    findings += _killers(log)
+    lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
+    if lost and snapshot is not None:
+        advice = "They are not asked for again. Once mended: loader.faults.release(index), or clear() for all."
+        findings.append(Finding("in quarantine", counted(len(lost), "sample"), advice, evidence=_listed(lost)))
+    elif lost:
+        findings.append(Finding("samples lost", counted(len(lost), "sample"), evidence=_listed(lost)))
+    return findings
+
+
+def first_lines(file: FaultFile) -> list[str]:
+    """Return the oldest faults that are kept in detail, a line each."""
+    return [one_line(str(fault)) for fault in file.log[:SHOWN_FAULTS]]
+
+
+def _kinds(log: FaultLog) -> list[tuple[tuple[str, str], int]]:
+    return Counter((fault.error, fault.action) for fault in log).most_common()
+
+
+def _common_cause(log: FaultLog) -> str | None:
+    kinds = Counter(fault.error for fault in log).most_common(1)
+    if len(log) < FEW_FAULTS or kinds[0][1] < ONE_CAUSE * len(log):
+        return None
+    error, count = kinds[0]
+    return (
+        f"{count} of {len(log)} are {one_line(error)}. Look first at what they have in common, such as a path, a "
+        "mount, a quota or the version of a library, and then at the samples."
+    )
+
+
+def _killers(log: FaultLog) -> Iterator[Finding]:
+    killers = [fault.index for fault in log if fault.stage == "worker"]
+    if killers:
+        yield Finding(
+            "killed workers",
+            f"{counted(len(killers), 'sample')} killed or blocked every worker.",
+            "Make each of them alone, in a program that you can lose: python -X faulthandler, then dataset[index].",
+            evidence=_listed(killers),
+        )
+
+
+def _listed(indices: Sequence[Any]) -> str:
+    shown = ", ".join(one_line(f"{index!r:.80}") for index in indices[:SHOWN_INDICES])
+    return f"{len(indices)}: {shown}{', ...' if len(indices) > SHOWN_INDICES else ''}"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, without what would steer a terminal."""
+    return printable(" ".join(text.split()))

@@ -1,0 +1,189 @@
+"""What the facts of a machine mean for a loader, and what to change. Nothing is looked at here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feedline.tools.bench.machine import Machine
+from feedline.tools.tune.checks.loading import LOADER_FILES, WORKER_FILES
+from feedline.tools.tune.finding import Finding
+from feedline.types.sizes import bytes_text
+
+OLDEST_TORCH = (2, 4)
+FEW_FILES = 1024  # what most systems grant; a program of many files and loaders comes close
+FEW_PROCESSES = 512  # a guess: threads count, and a program with torch has a few dozen
+SMALL_SHARED_BYTES = 1 << 30  # a window of torch's batches of images does not fit into less
+LITTLE_MEMORY = 0.1  # of what the process may use
+
+
+def find(machine: Machine) -> list[Finding]:
+    """Say what the facts mean for a loader, and what to change."""
+    return [
+        _cores(machine),
+        *_memory(machine),
+        _shared_memory(machine),
+        *_open_files(machine),
+        _processes(machine),
+        _addresses(machine),
+        _files(machine),
+        _engine(machine),
+        _start_method(machine),
+        *_torch(machine),
+    ]
+
+
+def _cores(machine: Machine) -> Finding:
+    cores = machine.cores
+    if machine.cpu_quota is not None:
+        cores = max(1, min(cores, int(machine.cpu_quota)))
+    less = f" of the machine's {machine.machine_cores}" if cores < machine.machine_cores else ""
+    ranks = f", shared by {machine.local_ranks} ranks" if machine.local_ranks > 1 else ""
+    found = f"{cores} core{'' if cores == 1 else 's'}{less} for this process{ranks}"
+    workers = cores // machine.local_ranks
+    if workers > 1:
+        return Finding(
+            "cores",
+            f"{found}: up to {workers} workers.",
+            evidence='More help only if samples sleep; num_workers="auto" measures that',
+        )
+    more = " Or ask for more cores: taskset, the container's --cpus, the job's request." if less else ""
+    return Finding(
+        "cores",
+        f"{found}.",
+        f"Workers compete with the training loop: use num_workers=0.{more}",
+    )
+
+
+def _memory(machine: Machine) -> Iterator[Finding]:
+    limit, total, free = machine.memory_limit_bytes, machine.memory_bytes, machine.free_bytes
+    if limit is None or total is None:
+        return
+    whose = (
+        f"{bytes_text(limit)} of the machine's {bytes_text(total)} (control group)"
+        if limit < total
+        else bytes_text(total)
+    )
+    budget = f"Batches in flight may take {bytes_text(limit // 4 // machine.local_ranks)} of it (memory_budget)"
+    advice = None
+    if free is not None and free < limit * LITTLE_MEMORY:
+        advice = (
+            f"Only {bytes_text(free)} can be had right now, and the system kills processes when nothing is left. End "
+            f"what else runs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
+        )
+    yield Finding("memory", f"{whose}.", advice, evidence=budget)
+
+
+def _shared_memory(machine: Machine) -> Finding:
+    size = machine.shared_bytes
+    found = "no /dev/shm" if size is None else f"{bytes_text(size)} in /dev/shm"
+    is_small = size is None or size < SMALL_SHARED_BYTES
+    if machine.shares_arenas:
+        torch = "; torch's own loader needs more (docker run --shm-size=8g)" if is_small else ""
+        return Finding("shared memory", f"{found}.", evidence=f"feedline does not use it{torch}")
+    if not is_small or not machine.system.startswith("Linux"):
+        return Finding("shared memory", f"{found}.")
+    return Finding(
+        "shared memory",
+        f"{found}.",
+        "Give the container more: docker run --shm-size=8g.",
+        evidence="The portable process engine puts large batches there; what does not fit crosses in a pipe",
+    )
+
+
+def _open_files(machine: Machine) -> Iterator[Finding]:
+    limit, most = machine.open_files, machine.open_files_most
+    if limit is None:
+        return
+    found, taken = f"{limit} (ulimit -n).", f"A loader takes {LOADER_FILES}, each worker {WORKER_FILES}, a batch none"
+    if limit >= FEW_FILES:
+        yield Finding("open files", found, evidence=taken)
+        return
+    workers = max(1, (limit // 2 - LOADER_FILES) // WORKER_FILES)  # the other half is the program's
+    if most is not None and most <= limit:
+        advice = f"This user may have no more: use at most {workers} workers, or have the hard limit raised."
+    else:
+        advice = f"`ulimit -n {min(most or 65536, 65536)}` in the shell, or at most {workers} workers."
+    yield Finding("open files", found, advice, evidence=taken)
+
+
+def _processes(machine: Machine) -> Finding:
+    limit = machine.processes
+    if limit is None:
+        return Finding("processes", "No limit (ulimit -u).")
+    found = f"{limit} (ulimit -u, or the container's limit); threads count."
+    if limit >= FEW_PROCESSES:
+        return Finding("processes", found)
+    return Finding("processes", found, "Raise it: `ulimit -u`, docker run --pids-limit. Or use few workers.")
+
+
+def _addresses(machine: Machine) -> Finding:
+    limit = machine.address_bytes
+    if limit is None:
+        return Finding("addresses", "No limit (ulimit -v).")
+    return Finding(
+        "addresses",
+        f"{bytes_text(limit)} (ulimit -v).",
+        "`ulimit -v unlimited`. A control group limits memory better: it counts what is used.",
+        evidence="Room for batches is reserved as addresses, of which few become memory",
+    )
+
+
+def _files(machine: Machine) -> Finding:
+    limit = machine.file_bytes
+    if limit is None:
+        return Finding("size of files", "No limit (ulimit -f).")
+    return Finding(
+        "size of files",
+        f"{bytes_text(limit)} (ulimit -f).",
+        "`ulimit -f unlimited`, or engine='thread'.",
+        evidence="It holds for memory that processes share, too: no batch of a worker process can be larger, and slots "
+        "are smaller, so that more batches are copied",
+    )
+
+
+def _engine(machine: Machine) -> Finding:
+    if machine.shares_arenas:
+        return Finding("process engine", "Workers write batches into one shared arena.")
+    found = "The portable one, which is as fast as torch's loader."
+    each = "Each large batch crosses in shared memory of its own"
+    if machine.system.startswith("Linux"):
+        return Finding(
+            "process engine",
+            found,
+            "The kernel is older than 5.3, or a sandbox forbids memfd_create or pidfd_open: allow them, or use "
+            "engine='thread'.",
+            evidence=each,
+        )
+    return Finding("process engine", found, evidence=f"{each}. The shared arena needs Linux")
+
+
+def _start_method(machine: Machine) -> Finding:
+    if machine.start_method == "fork":
+        return Finding("start method", "fork by default: workers inherit the dataset, nothing is pickled.")
+    return Finding("start method", f"{machine.start_method} by default: dataset and functions must be picklable.")
+
+
+def _torch(machine: Machine) -> Iterator[Finding]:
+    if machine.torch_trouble is not None:
+        yield Finding(
+            "torch",
+            "torch is installed, but it cannot be imported.",
+            "Install it anew: pip install --force-reinstall torch. feedline.Loader works without it.",
+            evidence=machine.torch_trouble,
+        )
+        return
+    if machine.torch is None:
+        yield Finding("torch", "Not installed: feedline.Loader works, feedline.DataLoader needs it.")
+        return
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    is_old = _version(machine.torch) < OLDEST_TORCH
+    yield Finding("torch", machine.torch, f"feedline needs {oldest} or later: upgrade torch." if is_old else None)
+    if machine.devices:
+        yield Finding("CUDA", f"{machine.cuda}. Use pin_memory=True.", evidence=", ".join(machine.devices))
+    else:
+        yield Finding("CUDA", "No device: pin_memory=True has no effect.")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version, which may go on with letters."""
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())

@@ -1,0 +1,88 @@
+"""`feedline inspect`: what is in a store or folder of samples, as tables or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from feedline.system.optional import require
+from feedline.tools.packing.inspection import inspect
+from feedline.types.shown import counted, printable
+from feedline.types.sizes import bytes_text
+from feedline.types.terminal import plain_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write what is there to standard output.
+
+    Raises:
+        SourceError: there is nothing, or nothing that a source reads.
+        CorruptSource: it is damaged.
+        MissingExtra: a table was asked for, and the package that draws it is not installed.
+    """
+    facts = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
+    if arguments.json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+        return
+    require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
+    show(_printable(facts), plain_console())
+
+
+# Any, here and below: values that JSON keeps.
+def show(facts: dict[str, Any], console: Console) -> None:
+    """Draw the facts as tables."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    def table(title: str, *columns: str) -> Table:
+        made = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for name in columns:
+            made.add_column(name, overflow="fold")
+        return made
+
+    # Text, not str: what a file says is not to be taken for markup.
+    summary = table(facts["path"], "what", "found")
+    summary.add_row("format", Text(f"{facts['format']}, {facts['form']}, read by {facts['source']}"))
+    count, many = facts["samples"], "s" if facts["files"] > 1 else ""
+    summary.add_row("samples", "unknown: a stream has no length" if count is None else _plain(count))
+    summary.add_row("size", f"{bytes_text(facts['bytes'])} in {facts['files']:,} file{many}")
+    for name, value in facts["facts"].items():
+        summary.add_row(Text(str(name)), Text(_plain(value)))
+    if facts["left out"]:
+        summary.add_row("left out", f"{counted(facts['left out'], 'file')} in the folder")
+    if facts["skipped"]:
+        summary.add_row("skipped", f"{counted(facts['skipped'], 'sample')} when it was packed")
+    if facts["verified"] is not None:
+        summary.add_row("verified", f"all {facts['verified']:,} samples were read")
+    console.print(summary)
+    if facts["fields"]:
+        fields = table(f"\nFields, as {facts['looked at']:,} samples show them", "name", "type", "example")
+        for field in facts["fields"]:
+            fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["example"]))
+        console.print(fields)
+    if facts["line"]:
+        console.print("\nRead it with:")
+        console.print(Text(f"  {facts['line']}"), soft_wrap=True)
+
+
+def _printable(value: Any) -> Any:
+    """Write as escapes what a terminal would obey or cannot show, in names and texts out of files."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_printable(name): _printable(one) for name, one in value.items()}
+    return list(map(_printable, value)) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,30 @@
+"""`feedline lab`: a local page where one sees a loader work, or the same as a file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from urllib.parse import urlencode
+
+from feedline.errors import BadOption
+from feedline.tools.bench import rows
+from feedline.tools.lab.export import exported
+from feedline.tools.lab.server import serve
+from feedline.tools.lab.views import VIEWS, your_dataset
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve the lab until Ctrl-C, or write it to a file."""
+    if arguments.export is None:
+        shown = f"{your_dataset.VIEW.name}?{urlencode({'source': arguments.what})}" if arguments.what else ""
+        serve(VIEWS, port=arguments.port, open_browser=not arguments.no_browser, shown=shown)
+        return
+    if arguments.what is not None:
+        raise BadOption("An exported lab has recorded runs of examples. Leave out the dataset, or --export.")
+    if not arguments.export.absolute().parent.is_dir():
+        raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Make it first.")
+    count = sum(len(view.presets) for view in VIEWS)
+    with rows.progress(count) as told:
+        page = exported(VIEWS, told)
+    arguments.export.write_text(page, "utf-8")
+    sys.stdout.write(f"{arguments.export}\n")

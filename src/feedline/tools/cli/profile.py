@@ -1,0 +1,375 @@
+"""`feedline profile`: a program that is not changed, with feedline's loader, and what its training waited for.
+
+Every loader that iterates in this process is recorded; other processes (workers, ranks that the program starts) are
+left alone. With `--compare` the program is run twice, in processes of its own: each writes its figures to a file, which
+this one reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data.dataloader
+
+import feedline
+from feedline.errors import BadOption, FeedlineError
+from feedline.insight.machine_figures import MachineFigures
+from feedline.insight.period import Period
+from feedline.insight.stats import aligned, shown
+from feedline.loader.base import LoaderBase
+from feedline.loader.install import install
+from feedline.loader.iteration import watchers
+from feedline.loader.recorder import Recorder
+from feedline.system.failures import words
+from feedline.tools.cli.report import page_text
+from feedline.tools.cli.script import Script
+from feedline.types.ranks import share_if_known
+from feedline.types.shown import percent, printable
+
+NOTHING_ITERATED = 4
+"""The exit code of a program that has iterated over no loader."""
+_MOST_ROWS = 50_000
+_MOST_LOADERS = 16
+"""Recorded loaders and batches of each: all of them take some 150 MB at most."""
+_LIBRARIES = tuple(
+    str(Path(str(module.__file__)).parent) + os.sep for module in (feedline, torch)
+)  # whose frames do not tell which loop it is
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the program, then write and tell what was measured.
+
+    Raises:
+        SystemExit: the program has failed, with its code; or it has iterated over no loader.
+    """
+    script = Script.of(arguments)
+    out = _out_of(arguments.out, script)
+    if arguments.compare:
+        _compare(arguments, out)
+        return
+    is_torch, pid = arguments.loader == "torch", os.getpid()
+    end: SystemExit | KeyboardInterrupt | None = None
+    with _timed_torch() if is_torch else _recorded() as found:
+        try:
+            script.run()
+        except (SystemExit, KeyboardInterrupt) as exc:
+            end = exc
+    if os.getpid() != pid:  # the program has forked, and this is the end of the other process
+        if end is not None:
+            raise end
+        return
+    has_failed = isinstance(end, KeyboardInterrupt) or (end is not None and end.code not in (0, None))
+    try:
+        result = found.result(out)
+        if arguments.figures is not None:
+            arguments.figures.write_text(json.dumps(asdict(result)), "utf-8")
+        elif result.loaders or result.notes:
+            sys.stdout.write(printable(result.text(found.rank)))
+    except (FeedlineError, OSError) as exc:
+        if not has_failed:
+            raise BadOption(
+                f"What was measured could not be written: {words(exc)}. Give another place with -o."
+            ) from exc
+        sys.stderr.write(printable(f"feedline: What was measured could not be written: {exc}\n"))
+    if has_failed:
+        assert end is not None
+        raise end
+    if not (result.loaders or result.notes):
+        sys.stderr.write(_NOTHING.format(whose="torch's" if is_torch else "any"))
+        raise SystemExit(NOTHING_ITERATED)
+    if end is not None:
+        raise end
+
+
+_NOTHING = (
+    "feedline: The program has come to its end, and this process has not iterated over {whose} DataLoader, so there is "
+    "nothing to tell. Ranks that a program starts are processes of their own: let the launcher start feedline in each, "
+    "with torchrun -m feedline profile train.py.\n"
+)
+
+
+def _out_of(given: Path | None, script: Script) -> Path:
+    """Return where files go, but for their suffixes; refuse a place that is not there before hours have passed."""
+    name = script.name.rpartition(".")[2] if script.is_module else Path(script.name).stem
+    out = Path(f"{name}-profile") if given is None else given
+    if out.is_dir():
+        out = out / f"{name}-profile"
+    out = out.absolute()  # the program may go to another folder
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise BadOption(f"Nothing can be written to the folder {out.parent} (-o {out}). Make it, or give another one.")
+    return out
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+
+def _cells(period: Period) -> list[str]:
+    waited = shown(period.wait_s), percent(period.stall, 1)
+    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.start_s)]
+
+
+_HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
+
+
+@dataclass
+class Result:
+    """What is told of a run."""
+
+    loaders: dict[str, Period]
+    """Figures of feedline's loaders, or of torch's, by name; the one that was waited for most first."""
+    verdict: str = ""
+    notes: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def text(self, rank: int) -> str:
+        """Return what is printed: of ranks other than the first, where their files are."""
+        if rank:
+            return f"rank {rank}: {' '.join(self.paths)}\n"
+        table = aligned([["loader", *_HEADS], *([name, *_cells(one)] for name, one in self.loaders.items())])
+        return _paragraphs(self, table)
+
+
+def _paragraphs(result: Result, table: str) -> str:
+    verdict = textwrap.fill(result.verdict, 100, break_long_words=False)
+    return "\n".join(["", verdict, "", table, "", *result.notes, *result.paths, ""])
+
+
+# -- feedline's loaders ----------------------------------------------------------------------------------------------
+
+
+class _Recorded:
+    """All loaders of this process that iterate, each with its recording."""
+
+    def __init__(self) -> None:
+        self._recorders: dict[str, Recorder] = {}
+        self._left_out = 0
+        self._pid = os.getpid()
+        self.rank, self._ranks = 0, 1
+        self.figures = MachineFigures(self._pids)
+
+    def watch(self, loader: LoaderBase) -> None:
+        """Record a loader, whose epoch begins, if it is not recorded yet."""
+        if os.getpid() != self._pid:  # a worker, or another process that was forked
+            return
+        counters = loader._resources.counters
+        known = next((one for one in self._recorders.values() if one.counters is counters), None)
+        if known is not None:
+            known.follow(loader)
+        elif len(self._recorders) == _MOST_LOADERS:
+            self._left_out += 1
+        else:
+            share = share_if_known()
+            self.rank, self._ranks = share.rank, share.world_size
+            self._recorders[_distinct(_name_of(loader), self._recorders)] = Recorder(loader, _MOST_ROWS)
+
+    def _pids(self) -> list[int]:
+        return [pid for recorder in list(self._recorders.values()) for pid in recorder.pids()]
+
+    def result(self, out: Path) -> Result:
+        """Write the recording of the loader that was waited for most, and its page."""
+        periods = {name: recorder.period() for name, recorder in self._recorders.items()}
+        periods = dict(sorted(periods.items(), key=lambda item: -item[1].wait_s))
+        result = Result(periods)
+        if self._left_out:
+            result.notes.append(
+                f"{self._left_out} epochs of other loaders are not recorded: {_MOST_LOADERS} loaders are at most."
+            )
+        if not periods:
+            return result
+        recording = self._recorders[next(iter(periods))].recording(self.figures)
+        result.verdict = recording.stats().verdict
+        result.notes += recording.log
+        suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
+        file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
+        recording.save(file)
+        page.write_text(page_text(recording), "utf-8")
+        result.paths = [str(file), str(page)]
+        return result
+
+
+@contextmanager
+def _recorded() -> Iterator[_Recorded]:
+    recorded = _Recorded()
+    with install():
+        recorded.figures.open()
+        watchers.append(recorded.watch)
+        try:
+            yield recorded
+        finally:
+            watchers.remove(recorded.watch)
+            recorded.figures.close()
+
+
+# Any: a loader of feedline's or of torch's.
+def _name_of(loader: Any) -> str:
+    """Return what a loader reads, and which line of the program iterates over it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f"{type(loader.dataset).__name__}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _distinct(name: str, names: dict[str, Any]) -> str:
+    number = sum(other.partition(" (")[0] == name for other in names) + 1
+    return name if number == 1 else f"{name} ({number})"
+
+
+# -- torch's own loader, for --compare -------------------------------------------------------------------------------
+
+
+class _TorchTimes:
+    """Times of one of torch's loaders."""
+
+    def __init__(self) -> None:
+        self.batches = self.waited = self.started = 0
+        self._elapsed = self._begun = self._last = 0
+        self._is_first = True
+
+    def begin(self, begun: int) -> None:
+        self._elapsed += self._last - self._begun
+        self._begun = begun
+        self._is_first = True
+        self._wait(begun)
+
+    def got(self, asked: int, *, is_batch: bool) -> None:
+        self._wait(asked)
+        self.batches += is_batch
+        if self._is_first and is_batch:
+            self.started += self._last - self._begun
+            self._is_first = False
+
+    def _wait(self, since: int) -> None:
+        self._last = time.monotonic_ns()
+        self.waited += self._last - since
+
+    def period(self) -> Period:
+        elapsed = self._elapsed + self._last - self._begun
+        stall = min(1.0, self.waited / elapsed) if elapsed else 0.0
+        waits = {"next()": self.waited / 1e9}
+        return Period(self.batches, 0, elapsed / 1e9, stall, self.started / 1e9, waits)
+
+
+class _TimedTorch:
+    """All loaders of torch's that iterate in this process."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self._times: dict[str, _TorchTimes] = {}
+
+    def times_of(self, loader: Any) -> _TorchTimes:
+        times: _TorchTimes | None = vars(loader).get("_feedline_times")
+        if times is None:
+            times = vars(loader)["_feedline_times"] = _TorchTimes()
+            self._times[_distinct(_name_of(loader), self._times)] = times
+        return times
+
+    def result(self, out: Path) -> Result:
+        periods = {name: times.period() for name, times in self._times.items()}
+        return Result(dict(sorted(periods.items(), key=lambda item: -item[1].wait_s)))
+
+
+@contextmanager
+def _timed_torch() -> Iterator[_TimedTorch]:
+    """Time what torch's loaders do: `iter(loader)`, and each `next()` of their iterators, also those of subclasses."""
+    timed = _TimedTorch()
+    # Any: classes of torch's and torchdata's whose methods are replaced for a while.
+    iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    loaders: list[Any] = [torch.utils.data.dataloader.DataLoader]
+    with suppress(ImportError):  # it is not installed
+        loaders.append(importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader)
+    originals, advance = [kind.__iter__ for kind in loaders], iterators.__next__
+
+    def timing(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def timed_iter(loader: Any) -> Any:
+            begun = time.monotonic_ns()
+            times = timed.times_of(loader)
+            iterator = iterate(loader)
+            times.begin(begun)
+            iterator._feedline_times = times
+            return iterator
+
+        return timed_iter
+
+    def timed_next(iterator: Any) -> Any:
+        asked, is_batch = time.monotonic_ns(), False
+        try:
+            batch = advance(iterator)
+            is_batch = True
+            return batch
+        finally:
+            times = vars(iterator).get("_feedline_times")
+            if times is not None:
+                times.got(asked, is_batch=is_batch)
+
+    try:
+        iterators.__next__ = timed_next
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = timing(iterate)
+        yield timed
+    finally:
+        iterators.__next__ = advance
+        for kind, iterate in zip(loaders, originals, strict=True):
+            kind.__iter__ = iterate
+
+
+# -- both, one after the other ---------------------------------------------------------------------------------------
+
+
+def _compare(arguments: argparse.Namespace, out: Path) -> None:
+    words = ["-m", *arguments.module] if arguments.module is not None else arguments.program
+    with tempfile.TemporaryDirectory(prefix="feedline-") as folder:
+        results = {}
+        for name in ("torch", "feedline"):
+            file = Path(folder) / f"{name}.json"
+            options = ["--loader", name, "--figures", str(file), "-o", str(out)]
+            code = _call([sys.executable, "-m", "feedline", "profile", *options, *words])
+            if code:
+                sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the exit code is {code}.\n")
+                raise SystemExit(code)
+            told = json.loads(file.read_text("utf-8"))
+            loaders = {loader: Period(**period) for loader, period in told.pop("loaders").items()}
+            results[name] = Result(loaders=loaders, **told)
+    sys.stdout.write(printable(_side_by_side(results["torch"], results["feedline"])))
+
+
+def _call(command: list[str]) -> int:
+    """Run a program to its end, also if this one is interrupted: Ctrl-C comes to both."""
+    process = subprocess.Popen(command)
+    while True:
+        try:
+            code = process.wait()
+            return code if code >= 0 else 128 - code
+        except KeyboardInterrupt:
+            if process.poll() is not None:
+                raise
+
+
+def _side_by_side(torchs: Result, ours: Result) -> str:
+    others = dict(torchs.loaders)
+    table = [["", *_HEADS]]
+    for name, mine in ours.loaders.items():
+        table.append([name, *[""] * len(_HEADS)])
+        theirs = others.pop(name, None)
+        if theirs is not None:
+            table.append(["  torch", *_cells(theirs)])
+        table.append(["  feedline", *_cells(mine)])
+        if theirs is not None and theirs.batches_per_s:
+            ratio = mine.batches_per_s / theirs.batches_per_s
+            table.append(["  feedline / torch", "", f"{ratio:.2f}x", *[""] * (len(_HEADS) - 2)])
+    for name, theirs in others.items():
+        table += [[name, *[""] * len(_HEADS)], ["  torch", *_cells(theirs)]]
+    return _paragraphs(ours, aligned(table))

@@ -1,0 +1,71 @@
+"""`feedline report`: a recording as a page to look at, and its verdict on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import BadOption, BadRecording
+from feedline.insight.recording import Recording
+from feedline.tools.report import page_of
+from feedline.tools.tune.diagnosis import diagnose_recording
+from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
+from feedline.types.shown import printable
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the page beside the recording, or where `-o` says, and a trace where `--trace` says."""
+    recording = Recording.load(arguments.file)
+    name = arguments.file.name.removesuffix(".gz").removesuffix(".json")  # several recordings: run.1.json, run.2.json
+    out: Path = arguments.out or arguments.file.with_name(f"{name}.html")
+    if arguments.file in (out, arguments.trace):
+        raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
+    if out == arguments.trace:
+        raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
+    files = {out: page_text(recording)}
+    if arguments.trace is not None:
+        files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
+    for path, text in files.items():
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as exc:
+            raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
+    told = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
+    sys.stdout.write(printable(f"{told}\n"))
+
+
+def page_text(recording: Recording) -> str:
+    """Return the page of a recording, with what to change and what other settings would do."""
+    return page_of(recording, [str(finding) for finding in diagnose_recording(recording)], _predicted(recording))
+
+
+# Any: what JSON has.
+def _predicted(recording: Recording) -> dict[str, Any]:
+    """Return the grid of predictions as the page shows it; a note alone if nothing can be predicted."""
+    try:
+        predictions = grid(recording)
+    except (BadOption, BadRecording) as exc:
+        return {"notes": [str(exc)]}
+    assumptions = dict.fromkeys(sentence for one in predictions for sentence in one.assumptions)
+    return {
+        "grid": [
+            {
+                "workers": one.workers,
+                "delivery": one.delivery,
+                "samples_per_s": one.predicted.samples_per_s,
+                "stall": one.predicted.stall,
+                "is_recorded": one.is_recorded,
+            }
+            for one in predictions
+        ],
+        "best": predictions.index(best(predictions)),
+        "notes": [
+            f"Simulated with the times of up to {GRID_BATCHES} batches from all over the run, without the starts of "
+            "epochs.",
+            *assumptions,
+            'The command "feedline what-if" predicts other settings, and stages or steps that take another time.',
+        ],
+    }

@@ -1,0 +1,101 @@
+"""A user's program, run inside of this one as `python program.py` or `python -m package.program` would run it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from feedline.errors import BadOption
+from feedline.system.optional import when_imported
+
+_OURS = (os.path.dirname(__file__) + os.sep, "<frozen runpy>", runpy.__file__)
+"""Whose frames are no part of the program."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program and its arguments."""
+
+    name: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Script:
+        """Return the program that was asked for.
+
+        Raises:
+            BadOption: there is none, or not here.
+        """
+        is_module = options.module is not None
+        words: list[str] = options.module if is_module else options.program
+        if words and words[0] == "--":  # which says that what follows are no options of feedline's
+            words = words[1:]
+        if not words:
+            raise BadOption(
+                f"No program was given. Write feedline {options.command} train.py --its arguments, or feedline "
+                f"{options.command} -m package.train."
+            )
+        name, *rest = words
+        if not is_module and not Path(name).is_file():
+            raise BadOption(f"There is no file {name} here ({os.getcwd()}). A module is run with -m {name}.")
+        return cls(name, is_module, tuple(rest))
+
+    def run(self) -> None:
+        """Run it. An exception that nobody has caught is told as Python tells it, without our own frames.
+
+        Raises:
+            SystemExit: the program has ended itself, or an exception has.
+        """
+        before = sys.argv, list(sys.path)
+        try:
+            sys.argv = [self.name, *self.arguments]
+            if self.is_module:
+                sys.path.insert(0, os.getcwd())
+                self._find()
+                runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(Path(self.name).resolve().parent))
+                runpy.run_path(self.name, run_name="__main__")
+        except (SystemExit, KeyboardInterrupt, BadOption):
+            raise
+        except BaseException as exc:
+            exc.with_traceback(_without_ours(exc.__traceback__))
+            traceback.print_exception(exc)
+            raise SystemExit(1) from None
+        finally:
+            sys.argv, sys.path[:] = before
+
+    def _find(self) -> None:
+        try:
+            found = importlib.util.find_spec(self.name)
+        except (ImportError, ValueError):  # of a package that it would lie in
+            found = None
+        if found is None:
+            raise BadOption(f"There is no module {self.name} here ({os.getcwd()}), nor among the installed ones.")
+        if found.submodule_search_locations is not None and importlib.util.find_spec(f"{self.name}.__main__") is None:
+            raise BadOption(
+                f"{self.name} is a package without a module __main__, so it cannot be run. Name one of its modules: "
+                f"-m {self.name}.train."
+            )
+
+
+def install_with_torch() -> None:
+    """Install feedline as soon as the program imports torch; costs nothing where it does not."""
+    when_imported("torch", lambda _: importlib.import_module("feedline.loader.install").install())
+
+
+def _without_ours(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames from the program's first one on; all of them if there is none."""
+    first = frames
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+        first = first.tb_next
+    return first or frames

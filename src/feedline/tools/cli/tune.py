@@ -1,0 +1,127 @@
+"""`feedline tune`: search the settings of a loader for a dataset or a program, and print the best as code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from feedline.errors import BadOption
+from feedline.insight.stats import aligned
+from feedline.tools.bench import chart, grid, rows
+from feedline.tools.cli.doctor import check_linux
+from feedline.tools.tune.search import Choice, Setting, search
+from feedline.types.shown import printable
+
+if TYPE_CHECKING:
+    from feedline.tools.cli.tune_runs import Kept
+
+_SECONDS = 60.0
+_PROGRAM_SECONDS = 180.0
+"""How long it may take if nobody says so."""
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search settings, and write them to standard output as a table and code, or as JSON."""
+    program, source = arguments.script, arguments.what
+    if not (program or source):
+        raise BadOption(
+            "What is to be tuned? Give a dataset or loader, as module:object, or a program: --script train.py."
+        )
+    if program and (arguments.step_ms or arguments.batch_size):
+        raise BadOption("--step-ms and --batch-size do not go with --script: the program's own are measured.")
+    title = source or " ".join(program)
+    check_linux(title)
+    from feedline.tools.cli import tune_runs  # which cannot be imported elsewhere
+
+    seconds = arguments.seconds or (_PROGRAM_SECONDS if program else _SECONDS)
+    with rows.progress(None) as on_stage:
+        if program:
+            kept = tune_runs.measure_program(program, source, seconds=seconds, on_stage=on_stage)
+        else:
+            step_s = arguments.step_ms / 1e3
+            kept = tune_runs.measure_dataset(
+                source, arguments.batch_size, step_s=step_s, seconds=seconds, on_stage=on_stage
+            )
+    assert kept.limits is not None  # told before anything was tried
+    choice = search(kept.tried.get, kept.limits, step_s=kept.step_s)
+    if choice is None:
+        raise grid.nothing_measured(kept.failures, seconds)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
+    else:
+        _show(title, kept, choice)
+    for setting, failure in kept.failures.items():
+        sys.stderr.write(printable(f"Left out, with {setting}: {failure.text}\n"))
+    if kept.ended is not None:
+        sys.stderr.write(printable(f"{kept.ended}. The rest was not tried.\n"))
+    if arguments.plot is not None:
+        chart.write(arguments.plot, f"feedline tune {title}", _panels(kept, choice))
+
+
+def _code(kept: Kept, choice: Choice) -> list[str]:
+    lines = ["from feedline import DataLoader", "", f"loader = {choice.setting.code(kept.code)}"]
+    return [*lines, "# and the other arguments of your loader, as they are"] if kept.is_loader else lines
+
+
+# Any: values that JSON keeps.
+def _as_dict(kept: Kept, choice: Choice) -> dict[str, object]:
+    return {
+        "setting": asdict(choice.setting),
+        "code": "\n".join(_code(kept, choice)),
+        "reasons": choice.reasons,
+        "batch_size": kept.batch_size,
+        "batch_bytes": kept.batch_bytes,
+        "tried": [{**asdict(setting), **asdict(rate)} for setting, rate in choice.tried.items()],
+    }
+
+
+def _show(source: str, kept: Kept, choice: Choice) -> None:
+    waits = ["training waits"] if kept.step_s > 0 else []
+    table = [["engine", "workers", "prefetch", "samples/s", *waits, "MB ahead", ""]]
+    for setting, rate in sorted(choice.tried.items(), key=lambda pair: (pair[0].engine, pair[0].workers)):
+        table.append(
+            [
+                setting.engine,
+                str(setting.workers),
+                str(setting.depth) if setting.workers else "-",
+                f"{rate.samples_per_s:,.0f}",
+                *[f"{rate.stall:.1%}" for _ in waits],
+                f"{_ahead_mb(kept, setting):,.1f}",
+                "chosen" if setting == choice.setting else "",
+            ]
+        )
+    lines = [source, aligned(table), "", *choice.reasons, "", *_code(kept, choice)]
+    sys.stdout.write(printable("\n".join(lines) + "\n"))
+
+
+def _ahead_mb(kept: Kept, setting: Setting) -> float:
+    return setting.workers * setting.depth * kept.batch_bytes / 1e6
+
+
+def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
+    """Draw rates against workers, and the memory of batches made ahead against the prefetch factor."""
+    chosen = choice.setting
+    best: dict[tuple[str, int], float] = {}  # with whatever prefetch factor
+    for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers):
+        place = f"feedline/{setting.engine}", setting.workers
+        best[place] = max(rate.samples_per_s, best.get(place, 0.0))
+    lines = chart.lines_of([(name, chart.Point(count, y, y, y)) for (name, count), y in best.items()])
+    step_s = kept.step_s
+    level = (kept.batch_size / step_s, f"all that steps of {step_s * 1e3:.3g} ms take") if step_s else None
+    panels = [
+        chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
+    ]
+    if chosen.workers:
+        ahead = [(depth, _ahead_mb(kept, Setting(chosen.engine, chosen.workers, depth))) for depth in (1, 2, 4, 8)]
+        points = [chart.Point(depth, size, size, size) for depth, size in ahead]
+        name = f"feedline/{chosen.engine}"
+        panels.append(
+            chart.Panel(
+                "Batches made ahead", "prefetch factor", "MB", [chart.Line(name, points)],
+                marked=(name, chosen.depth),
+            )
+        )  # fmt: skip
+    return panels

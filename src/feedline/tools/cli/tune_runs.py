@@ -1,0 +1,353 @@
+"""What `feedline tune` measures: loaders of a dataset, or runs of a user's program with settings tried on its loaders.
+
+Everything of the user's runs in processes of their own, which are ended when their time is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, BinaryIO
+from weakref import WeakSet
+
+from feedline.datasets.objects import open_object
+from feedline.delivery.driver.tuning import Tuning
+from feedline.delivery.machine.counters import Counters
+from feedline.errors import DatasetFailed
+from feedline.insight.batch_rows import Totals
+from feedline.insight.period import Period, period_of
+from feedline.insight.worker_model import Load
+from feedline.loader.install import install
+from feedline.loader.iteration import watchers
+from feedline.loader.parts import adjusters
+from feedline.tools.bench import grid, harness
+from feedline.tools.cli.script import Script
+from feedline.tools.tune.measured import room_now
+from feedline.tools.tune.probe import watch
+from feedline.tools.tune.probing.loading import is_loader
+from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
+from feedline.tools.tune.target import Target, make_some, open_target, target_of
+
+_LONGEST_S = 1.0
+_SHARE = 1 / 30
+"""Of the whole time, that one setting is measured; and for that long batches are made before, without workers."""
+_LONGEST_RUN_S = 3.0
+"""The same of a program: its steps differ more than those that are simulated. A guess."""
+_LOOK_S = 0.02
+_WARM_UP = 4
+"""Batches for each worker after which a program counts as come into its stride: two are made ahead, and used up."""
+_FEW = 5
+"""Batches from which something can be told. A guess."""
+_TAIL = 4000
+"""Characters that are shown of what a program has written before it failed."""
+
+
+@dataclass
+class Kept:
+    """What the processes that measure have told."""
+
+    limits: Limits | None = None
+    batch_bytes: int = 0
+    code: str = ""
+    is_loader: bool = False
+    batch_size: int = 0
+    step_s: float = 0.0
+    tried: dict[Setting, Rate] = field(default_factory=dict)
+    failures: dict[Setting, grid.Failure] = field(default_factory=dict)
+    ended: str | None = None
+    ended_in: str = ""
+
+    @property
+    def is_useful(self) -> bool:
+        return bool(self.tried)
+
+
+def measure_dataset(
+    source: str, batch_size: int | None, *, step_s: float, seconds: float, on_stage: Callable[[str], None]
+) -> Kept:
+    """Measure loaders of what `module:object` names, with a training loop that sleeps after each batch."""
+    body = partial(_measure, source, batch_size, step_s, seconds)
+    return watch(body, Kept(step_s=step_s), seconds=seconds, on_stage=on_stage)
+
+
+def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
+    """Measure what the search asks for; in a process of its own."""
+    until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
+    send("stage", "import")
+    target = open_target(source, batch_size)
+    send("stage", "samples")
+    looked = _looked_at(target, counted_s)
+    for name, value in looked.items():
+        send("part", name, value)
+    work = grid.Work(target.dataset, target.options, target.batch_size, step_s)
+    tried: dict[Setting, Rate] = {}
+    failures: dict[Setting, grid.Failure] = {}
+    longest_s = 0.0
+
+    def measure(setting: Setting) -> Rate | None:
+        nonlocal longest_s
+        began_s = time.monotonic()
+        if began_s + longest_s > until_s:
+            return None
+        send("stage", str(setting))
+        depth = None if setting.depth == DEPTH else setting.depth
+        options = harness.worker_arguments(setting.workers, prefetch=depth)
+        try:
+            side = harness.Side(harness.FEEDLINE, setting.engine)
+            figures = work.steady(side, options, counted_s, grid.waited).measure()
+        except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
+            failures[setting] = grid.Failure.of(exc)
+            send("part", "failures", failures)
+            return None
+        longest_s = max(longest_s, time.monotonic() - began_s)
+        stall = (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0)
+        tried[setting] = Rate(figures["samples_per_s"] or 0.0, min(1.0, stall), figures["other_cores"] or 0.0)
+        send("part", "tried", tried)
+        return tried[setting]
+
+    with harness.expected_warnings():
+        search(measure, looked["limits"], step_s=step_s)
+
+
+# Any: values of attributes of `Kept`.
+def _looked_at(target: Target, seconds: float) -> dict[str, Any]:
+    """Make batches without workers, and return what is kept of a target: also what there is room for."""
+    made, room = make_some(target, seconds=seconds), room_now()
+    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
+    told = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
+    return {**told, "batch_bytes": made.batch_bytes, "limits": limits}
+
+
+# -- a program -------------------------------------------------------------------------------------------------------
+
+
+def measure_program(words: list[str], source: str | None, *, seconds: float, on_stage: Callable[[str], None]) -> Kept:
+    """Run a program with one setting after the other, for some seconds each.
+
+    Args:
+        words: the program and its arguments, as behind `python`.
+        source: names a dataset or loader: settings are tried on loaders of such datasets. None for all.
+        seconds: what all of it may take.
+        on_stage: called with what comes next.
+
+    Raises:
+        BadOption: there is no such program, or no such dataset.
+        DatasetFailed: the program fails, hangs or crashes without workers already, or has iterated over no loader.
+    """
+    is_module = words[0] == "-m"
+    asked = argparse.Namespace(command="tune --script", module=words[1:] if is_module else None, program=words)
+    script, kept, until_s = Script.of(asked), Kept(), time.monotonic() + seconds
+    kind = (
+        None if source is None else watch(partial(_kind_of, source), _Kind(), seconds=seconds, on_stage=on_stage).name
+    )
+    counted_s, longest_s = min(_LONGEST_RUN_S, seconds * _SHARE), 0.0
+
+    def measure(setting: Setting) -> Rate | None:
+        nonlocal longest_s
+        began_s = time.monotonic()
+        if setting in kept.tried or began_s + longest_s > until_s:
+            return kept.tried.get(setting)
+        run = partial(_run, script, kind, setting, counted_s, kept.limits is None)
+        told = _Run()
+        try:
+            watch(run, told, seconds=until_s - began_s, on_stage=on_stage, subject="The program")
+        except DatasetFailed as exc:
+            if kept.limits is None:
+                raise
+            kept.failures[setting] = grid.Failure(str(exc), exc.traceback)
+            return None
+        longest_s = max(longest_s, time.monotonic() - began_s)
+        if kept.limits is None:
+            for name in ("limits", "batch_bytes", "code", "is_loader", "batch_size", "step_s"):
+                setattr(kept, name, getattr(told, name))
+        kept.tried[setting] = told.rate
+        return told.rate
+
+    measure(INLINE)
+    assert kept.limits is not None  # told by the first run
+    search(measure, kept.limits, step_s=kept.step_s)
+    return kept
+
+
+@dataclass
+class _Kind:
+    """What the process that opens a dataset has told: the name of its class."""
+
+    name: str = ""
+    ended: str | None = None
+    ended_in: str = ""
+    is_useful = False
+
+
+def _kind_of(source: str, send: Tell) -> None:
+    send("stage", "import")
+    opened = open_object(source)
+    send("part", "name", type(opened.dataset if is_loader(opened) else opened).__qualname__)
+
+
+@dataclass
+class _Run(Kept):
+    """What a run of the program has told."""
+
+    rate: Rate = field(default_factory=lambda: Rate(0.0))
+    is_useful = False
+
+
+def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Tell) -> None:
+    """Run the program until enough is known of a setting; in a process of its own."""
+    send("stage", str(setting))
+    install()
+    watching = _Watching(kind, setting, seconds, looks=is_first)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 1)
+        os.dup2(written.fileno(), 2)
+        adjusters.append(watching.adjust)
+        watchers.append(watching.note)
+        measuring = threading.Thread(target=watching.run, args=(send,), daemon=True)
+        measuring.start()
+        end: SystemExit | None = None
+        try:
+            script.run()
+        except SystemExit as exc:
+            end = exc
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        if end is not None and end.code not in (0, None) and not watching.is_done:
+            raise DatasetFailed(f"The program has failed, with {setting} ({_code(end)}).", "raises", _tail(written))
+        watching.has_ended.set()
+        measuring.join()
+        if watching.is_done:
+            return
+        which = "loader" if kind is None else f"loader of a dataset {kind}"
+        raise DatasetFailed(
+            f"The program has come to its end, and this process has delivered too few batches of any {which} to tell "
+            "anything. Ranks that a program starts are processes of their own, and are not seen.",
+            "empty",
+            _tail(written),
+        )
+
+
+# Any, throughout: loaders, as hooks are called with them, and values of attributes of `Kept`.
+class _Watching:
+    """Sees to it that loaders have a setting, and measures, beside the program, those that most time is spent with.
+
+    Loaders of the same kind count as one: a program may make another for each epoch.
+
+    Args:
+        kind: the class of their datasets; None for any.
+        setting: what they get.
+        seconds: how long is measured.
+        looks: True to look at loaders before they are iterated over.
+    """
+
+    def __init__(self, kind: str | None, setting: Setting, seconds: float, *, looks: bool) -> None:
+        self._kind, self._setting, self._seconds, self._looks = kind, setting, seconds, looks
+        self._adjusted: WeakSet[Any] = WeakSet()
+        self._looked: dict[str, dict[str, Any]] = {}
+        self._counters: dict[str, dict[int, Counters]] = {}
+        self._engines: dict[str, str] = {}
+        self.has_ended = threading.Event()
+        self.is_done = False
+        self._pid = os.getpid()
+
+    def adjust(self, loader: Any) -> None:
+        """Give a loader the setting, if it is one of those that are tried."""
+        is_meant = self._kind is None or type(loader.dataset).__qualname__ == self._kind
+        if not is_meant or loader in self._adjusted or os.getpid() != self._pid:
+            return
+        if self._looks and _kind(loader) not in self._looked:
+            adjusters.remove(self.adjust)  # not of the loaders that are made for this
+            try:
+                self._looked[_kind(loader)] = _looked_at(target_of(loader), min(self._seconds, _LONGEST_S))
+            finally:
+                adjusters.append(self.adjust)
+        self._adjusted.add(loader)
+        loader._given = replace(loader._given, engine="auto")  # another one may not go with this number
+        loader._tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
+
+    def note(self, loader: Any) -> None:
+        """Note who counts the batches of a loader, of which an epoch begins."""
+        if loader in self._adjusted and os.getpid() == self._pid:
+            counters = loader._resources.counters
+            self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
+            self._engines[_kind(loader)] = loader._resources.settings.engine_name
+
+    def run(self, send: Tell) -> None:
+        """Measure, and tell; the process is ended then. Nothing is told of a program that ends too early."""
+        warm = _WARM_UP * max(1, self._setting.workers)
+        while not self.has_ended.wait(_LOOK_S):
+            if any(period.batches >= warm for period in self._periods().values()):
+                break
+        while True:
+            before = self._periods()
+            has_ended = self.has_ended.wait(self._seconds)
+            after = self._periods()
+            if self._tell(before, after, warm, send):
+                return
+            if has_ended or after == before:  # of what is short, only the start of the workers is left out
+                is_told = self._tell({kind: _start_of(period) for kind, period in after.items()}, after, _FEW, send)
+                if is_told or has_ended:
+                    return
+
+    def _periods(self) -> dict[str, Period]:
+        found = {}
+        for kind, counters in list(self._counters.items()):
+            total = Totals()
+            for one in list(counters.values()):
+                total.merge(one.observer.totals(one.batches)[2])
+            found[kind] = period_of(total, self._setting.workers)
+        return found
+
+    def _tell(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Tell) -> bool:
+        """Tell what was measured in between, of those that most time was spent with; False if that is too little."""
+        spent = {kind: period.seconds - before.get(kind, Period()).seconds for kind, period in after.items()}
+        kind = max(spent, key=spent.__getitem__, default="")
+        old, new, seconds = before.get(kind, Period()), after.get(kind, Period()), spent.get(kind, 0.0)
+        batches = new.batches - old.batches
+        if batches < max(least, _FEW) or seconds <= 0:
+            return False
+        self.is_done = True
+        if self._engines[kind] != self._setting.engine:
+            text = f"The loader keeps engine={self._engines[kind]!r}, which its seed= asks for."
+            send("failed", "raises", (text, ""))
+            return True
+        making_s = _making_s(new) - _making_s(old)
+        told = {**self._looked.get(kind, {}), "step_s": max((seconds - new.wait_s + old.wait_s) / batches, 1e-6)}
+        told["rate"] = Rate((new.samples - old.samples) / seconds, min(1.0, max(0.0, making_s / seconds)))
+        for name, value in told.items():
+            send("part", name, value)
+        send("done")
+        return True
+
+
+def _kind(loader: Any) -> str:
+    """Return what loaders have in common that a program makes again and again."""
+    sampler = getattr(loader, "sampler", None)
+    return f"{type(loader.dataset).__qualname__} {loader.batch_size} {type(sampler).__qualname__}"
+
+
+def _start_of(period: Period) -> Period:
+    """Return the part of a period until its first batch."""
+    samples = period.samples // max(period.batches, 1)
+    return Period(1, samples, period.start_s, waits={"start": period.start_s})
+
+
+def _making_s(period: Period) -> float:
+    return sum(seconds for cause, seconds in period.waits.items() if cause not in ("transfer", "deliver"))
+
+
+def _code(end: SystemExit) -> str:
+    return f"exit code {end.code}" if isinstance(end.code, int) else str(end.code)
+
+
+def _tail(written: BinaryIO) -> str:
+    size = written.seek(0, os.SEEK_END)
+    written.seek(max(0, size - _TAIL))
+    return written.read().decode(errors="replace")

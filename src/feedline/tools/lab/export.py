@@ -1,0 +1,49 @@
+"""The lab as one file: runs of every view, made now, and shown by the page without a server."""
+
+from __future__ import annotations
+
+import platform
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from feedline.errors import FeedlineError
+from feedline.system.limits import usable_cores
+from feedline.tools.lab.controls import read
+from feedline.tools.lab.page import page_of
+from feedline.tools.lab.view import View
+
+_LIVE = ("still", "doing", "buttons")
+"""Events that mean something only while a run goes on."""
+
+
+def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: None) -> str:
+    """Run every view with each of its presets, and return a page that holds what they told.
+
+    Args:
+        views: what it shows.
+        told: called with the name of each run before it begins.
+
+    Raises:
+        FeedlineError: a run failed.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {view.name: [] for view in views}
+    for view in views:
+        for preset in view.presets:
+            told(view.title)
+            runs[view.name].append(_recorded(view, dict(preset)))
+    machine = f"{usable_cores()} cores, {platform.machine()}"
+    recorded = {"runs": runs, "origin": f"Recorded on a machine with {machine}; `feedline lab` runs it on yours."}
+    return page_of(views, recorded=recorded)
+
+
+# Any: what JSON has.
+def _recorded(view: View, preset: dict[str, Any]) -> dict[str, Any]:
+    values = read(view.controls, preset)
+    events = [{"kind": "run", "number": 0, "code": view.code(values)}]
+    for event in view.run(values, queue.SimpleQueue()):
+        if event["kind"] == "error":
+            raise FeedlineError(f"The view {view.title} failed with {preset or 'its defaults'}: {event['text']}")
+        if event["kind"] not in _LIVE:
+            events.append(event)
+    return {"values": values, "events": events}

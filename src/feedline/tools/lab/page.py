@@ -1,0 +1,48 @@
+"""The lab's page: one file of HTML with everything in it, live or with recorded runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from feedline.tools import report
+from feedline.tools.lab.view import View
+from feedline.tools.report.page import packed
+
+SCRIPTS = ("marks.js", "controls.js", "runs.js", "lab.js")
+"""In the order in which the page runs them, after the report's `drawing.js`."""
+
+
+# Any: what JSON has.
+def page_of(
+    views: Sequence[View], *, token: str = "", nonce: str = "", recorded: Mapping[str, Any] | None = None
+) -> str:
+    """Return the page.
+
+    Args:
+        views: what it shows.
+        token: what it sends with each request; nothing in an exported page.
+        nonce: under which the browser runs the scripts of this page and no others.
+        recorded: runs by view, for a page that has no server.
+    """
+    assets = resources.files(__package__) / "assets"
+    shared = resources.files(report.__name__) / "assets"
+    told = {
+        "views": [view.described() for view in views],
+        "token": token,
+        "recorded": None if recorded is None else packed(recorded),
+    }
+    parts = {
+        "STYLE": (assets / "lab.css").read_text("utf-8"),
+        "SCRIPT": "\n".join(
+            [(shared / "drawing.js").read_text("utf-8"), *((assets / name).read_text("utf-8") for name in SCRIPTS)]
+        ),
+        # "<" could end the element that holds this.
+        "DATA": json.dumps(told, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c"),
+        "NONCE": nonce,
+    }
+    page = (assets / "lab.html").read_text("utf-8")
+    return re.sub(r"/\*([A-Z]+)\*/", lambda found: parts[found[1]], page)

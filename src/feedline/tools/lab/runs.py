@@ -1,0 +1,99 @@
+"""Runs of views: each is read by one request as lines of JSON, and makes the next event when that is wanted.
+
+A page that is slow, or in the background, slows its run and nothing else. When the page has gone, the view's generator
+is closed, which frees what it holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+from collections.abc import AsyncIterator, Generator
+from contextlib import closing
+
+from starlette.concurrency import iterate_in_threadpool
+
+from feedline.errors import BadOption
+from feedline.tools.lab.controls import Values
+from feedline.tools.lab.pictures import Event, failure
+from feedline.tools.lab.view import Actions, View
+
+MOST = 4
+"""At a time: browsers have six connections to a server, and those for a page and a click have to be free."""
+
+
+class Runs:
+    """The runs that are going on. Used on the event loop's thread only."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._running: dict[str, _Run] = {}
+
+    def begin(self, view: View, values: Values) -> _Run:
+        """Start a run.
+
+        Raises:
+            BadOption: as many as are allowed are going on.
+        """
+        if len(self._running) >= MOST:
+            raise BadOption(
+                f"{MOST} runs of the lab are going on, which is as many as it does at a time. Close a tab or wait."
+            )
+        return _Run(str(next(self._numbers)), view, values, self._running)
+
+    def act(self, number: str, action: str) -> None:
+        """Tell a run what the user has clicked.
+
+        Raises:
+            BadOption: the run has ended, or has nothing of this name to click.
+        """
+        run = self._running.get(number)
+        if run is None:
+            raise BadOption("This run has ended. Start it again.")
+        if action not in run.offered:
+            raise BadOption(f"This run has no button {action!r}.")
+        run.actions.put(action)
+
+    def close(self) -> None:
+        """Have all runs end with what they tell next."""
+        for run in self._running.values():
+            run.is_stopped = True
+
+
+class _Run:
+    def __init__(self, number: str, view: View, values: Values, running: dict[str, _Run]) -> None:
+        self.actions: Actions = queue.SimpleQueue()
+        self.offered: frozenset[str] = frozenset()
+        """The actions of the buttons that the page shows now."""
+        self.is_stopped = False
+        self._number = number
+        self._view = view
+        self._values = values
+        self._running = running
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Yield events as lines of JSON, until the run has ended or whoever reads has gone."""
+        self._running[self._number] = self  # not before: whoever asked may have gone, and nobody would end it
+        try:
+            with closing(self._told()) as told:
+                async for event in iterate_in_threadpool(told):
+                    if self.is_stopped:
+                        return
+                    if event["kind"] == "buttons":
+                        self.offered = frozenset(event["actions"])
+                    if event["kind"] != "still":
+                        yield json.dumps(event, separators=(",", ":"), allow_nan=False, default=str) + "\n"
+        except ValueError as error:  # a number that JSON has not
+            yield json.dumps(failure(error)) + "\n"
+        finally:
+            del self._running[self._number]
+
+    def _told(self) -> Generator[Event, None, None]:
+        """Run the view. On whatever thread asks for the next event."""
+        try:
+            yield {"kind": "run", "number": self._number, "code": self._view.code(self._values)}
+            yield from self._view.run(self._values, self.actions)
+            yield {"kind": "done"}
+        except Exception as error:
+            yield failure(error)

@@ -1,0 +1,240 @@
+"""Loaders with one problem each: the symptom, the loader's own verdict, and the same with the fix applied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+import feedline
+from feedline.insight.stats import Stats
+from feedline.tools.lab.apart import apart
+from feedline.tools.lab.controls import Choice, Number, Values
+from feedline.tools.lab.pictures import Event, bars, doing, figures, say, table
+from feedline.tools.lab.view import Actions, View
+
+_SECONDS = 2.5
+_BATCH = 16
+
+
+class Decoded(Dataset[torch.Tensor]):
+    """Samples that a library decodes for a millisecond or two, without holding the GIL."""
+
+    def __len__(self) -> int:
+        return 1 << 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(np.sort(np.random.default_rng(index).random(20_000))[:256])
+
+
+class Looped(Decoded):
+    """Samples that are made by a loop in Python, which holds the GIL."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        total = 0
+        for number in range(12_000):
+            total += number ^ index
+        return torch.tensor(total)
+
+
+class Straggling(Decoded):
+    """Samples that take 1 ms; every 40th takes 60."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.06 if index % 40 == 7 else 0.001)
+        return torch.tensor(index)
+
+
+class Lists(Decoded):
+    """Samples that are lists of numbers, which have to be pickled one by one."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [float(index)] * 6_000
+
+
+class Arrays(Decoded):
+    """The same numbers as an array."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(6_000, float(index))
+
+
+class Slow(Decoded):
+    """A dataset of few samples, whose workers take long to get ready."""
+
+    def __len__(self) -> int:
+        return _BATCH * 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.0005)
+        return torch.tensor(index)
+
+
+class Leaking(Decoded):
+    """A dataset that keeps something of every sample."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.001)
+        self.kept.append(b"1" * 300_000)
+        return torch.tensor(index)
+
+
+def _ready_slowly(worker: int) -> None:
+    time.sleep(0.3)
+
+
+def _as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A dataset and arguments that go badly together, and what to change."""
+
+    symptom: str
+    fix: str
+    dataset: Callable[[], Dataset[Any]]
+    arguments: dict[str, Any]
+    """Besides the batch size."""
+    changed: dict[str, Any]
+    """Arguments that are different with the fix."""
+    fixed_dataset: Callable[[], Dataset[Any]] | None = None
+
+
+_PROBLEMS = {
+    "slow decode": Problem(
+        "The training loop decodes every sample itself, and the device waits meanwhile.",
+        "Let workers do it.",
+        Decoded,
+        {"num_workers": 0},
+        {"num_workers": 2},
+    ),
+    "GIL": Problem(
+        "Threads that run Python code wait for each other: two of them are no faster than one.",
+        "Use worker processes; threads are for libraries that release the GIL.",
+        Looped,
+        {"num_workers": 2, "engine": "thread"},
+        {"engine": "process"},
+    ),
+    "stragglers": Problem(
+        "A few samples take very long. With little prefetch every one of them stops the training.",
+        "More workers and a deeper prefetch: others go on meanwhile.",
+        Straggling,
+        {"num_workers": 2, "prefetch_factor": 1},
+        {"num_workers": 6, "prefetch_factor": 4},
+    ),
+    "big pickles": Problem(
+        "Samples are lists of Python objects. Each has to be pickled, sent and unpickled.",
+        "Return NumPy arrays or tensors: they are written once, into shared memory.",
+        Lists,
+        {"num_workers": 2, "collate_fn": _as_list},
+        {"collate_fn": None},
+        Arrays,
+    ),
+    "restarts every epoch": Problem(
+        "Epochs are short, and workers take long to get ready: most of the time they are being started.",
+        "persistent_workers=True keeps them from epoch to epoch.",
+        Slow,
+        {"num_workers": 2, "worker_init_fn": _ready_slowly},
+        {"persistent_workers": True},
+    ),
+    "leaking worker": Problem(
+        "The dataset keeps something of every sample, and its workers grow until the machine is full.",
+        "Mend the dataset. Until then max_memory_per_worker has a worker replaced before it is too large.",
+        Leaking,
+        {"num_workers": 2, "persistent_workers": True},
+        {"max_memory_per_worker": "60MB"},
+    ),
+}
+
+
+def _run(values: Values, _: Actions) -> Iterator[Event]:
+    problem = _PROBLEMS[values["problem"]]
+    yield say(problem.symptom)
+    step_s = values["step_ms"] / 1000
+    yield doing("The loader runs as it is.", _SECONDS)
+    sick = _measured(problem.dataset(), problem.arguments, step_s)
+    yield _verdicts([("as it is", sick)])
+    yield say(f"{problem.symptom} The fix: {problem.fix}")
+    yield doing("The loader runs with the fix.", _SECONDS)
+    dataset = (problem.fixed_dataset or problem.dataset)()
+    well = _measured(dataset, problem.arguments | problem.changed, step_s)
+    yield _verdicts([("as it is", sick), ("with the fix", well)])
+    rates = [sick.total.samples_per_s, well.total.samples_per_s]
+    yield bars(
+        "rates",
+        "Samples per second",
+        [("as it is", rates[0], f"{rates[0]:,.0f}", "bad"), ("with the fix", rates[1], f"{rates[1]:,.0f}", "good")],
+    )
+    grown = [_growth(stats) for stats in (sick, well)]
+    yield figures(
+        {
+            "times as fast": f"{rates[1] / max(1e-9, rates[0]):.2g}x",
+            "training waited": f"{sick.total.stall:.0%} → {well.total.stall:.0%}",
+            "workers grew": f"{grown[0]:.0f} → {grown[1]:.0f} MiB",
+            "workers replaced": f"{sick['recycled_workers']} → {well['recycled_workers']}",
+        }
+    )
+
+
+def _verdicts(told: list[tuple[str, Stats]]) -> Event:
+    return table(
+        "verdicts", "What the loader says of itself", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told]
+    )
+
+
+def _growth(stats: Stats) -> float:
+    return sum(worker.growth_bytes for worker in stats.memory) / (1 << 20)
+
+
+# Any: arguments of a loader.
+def _measured(dataset: Dataset[Any], arguments: dict[str, Any], step_s: float) -> Stats:
+    """Train for some time, epoch after epoch; return what the loader has measured."""
+    loader = feedline.DataLoader(dataset, batch_size=_BATCH, seed=0, **arguments)
+    until = time.monotonic() + _SECONDS
+    try:
+        while True:
+            for _ in loader:
+                time.sleep(step_s)
+                if time.monotonic() > until:
+                    return loader.stats()  # while the workers are there, whose memory is part of it
+    finally:
+        loader.close()
+
+
+def _code(values: Values) -> str:
+    problem = _PROBLEMS[values["problem"]]
+    lines = ["from feedline import DataLoader", "", "# before", _call("dataset", problem.arguments), "# after"]
+    name = "dataset_of_arrays" if problem.fixed_dataset else "dataset"
+    return "\n".join([*lines, _call(name, problem.arguments | problem.changed), ""])
+
+
+def _call(dataset: str, arguments: dict[str, Any]) -> str:
+    shown = {name: value.__name__.strip("_") if callable(value) else repr(value) for name, value in arguments.items()}
+    given = "".join(f", {name}={value}" for name, value in shown.items() if value != "None")
+    return f"loader = DataLoader({dataset}, batch_size={_BATCH}{given})"
+
+
+VIEW = View(
+    name="bottlenecks",
+    title="Bottlenecks",
+    notice="Pick a problem, and see what its fix gains.",
+    more="The loader runs with the problem for a moment and says itself what training waited for; then it runs again "
+    "with the fix. Both are measured on this machine, so figures differ from machine to machine: two processes need "
+    "two cores to be twice as fast.",
+    controls=(
+        Choice("problem", "Problem", tuple(_PROBLEMS), "slow decode"),
+        Number("step_ms", "Training step", 0, 50, 5, unit="ms"),
+    ),
+    code=_code,
+    run=apart(_run),
+    presets=tuple({"problem": name} for name in _PROBLEMS),
+)

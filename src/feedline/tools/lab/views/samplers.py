@@ -1,0 +1,193 @@
+"""Which sample comes when, by sampler: the balance of classes, and which rank sees what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import samplers
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.loader.loader import Loader
+from feedline.system.optional import require
+from feedline.tools.lab.controls import Choice, Number, Switch, Values
+from feedline.tools.lab.pictures import Event, bars, cells, figures, say, table
+from feedline.tools.lab.view import Actions, View
+
+_SAMPLES = 96
+_CLASSES = 4
+_SHOWN = 12
+_SEED = 7
+_LEGEND = [(f"class {label}", f"class-{label}") for label in range(_CLASSES)]
+_Batches = list[list[int]]
+
+
+def _labels(imbalance: float) -> NDArray[np.int64]:
+    """Return labels of which class 0 has the most: each next one is rarer by this factor."""
+    shares = np.power(1 / imbalance, np.arange(_CLASSES))
+    counts = np.maximum(1, np.floor(shares / shares.sum() * _SAMPLES)).astype(int)
+    counts[0] += _SAMPLES - counts.sum()
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(_CLASSES), counts))
+
+
+def _lengths() -> NDArray[np.int64]:
+    return np.random.default_rng(1).integers(5, 120, _SAMPLES)
+
+
+def _run(values: Values, _: Actions) -> Iterator[Event]:
+    labels, size, ranks = _labels(values["imbalance"]), values["batch_size"], values["ranks"]
+    forgets = values["forget"]
+    epochs = [[_batches(values, labels, rank, epoch) for rank in range(ranks)] for epoch in (0, 1)]
+    first = epochs[0]
+    seen = Counter(index for batches in first for batch in batches for index in batch)
+    yield figures(
+        {
+            "batches per rank": len(first[0]),
+            "different samples in the epoch": len(seen),
+            "seen more than once": sum(count > 1 for count in seen.values()),
+            "never seen": _SAMPLES - len(seen),
+        }
+    )
+    for rank, batches in enumerate(first):
+        drawn = [
+            (f"batch {number}", [(str(index), f"class-{labels[index]}") for index in batch])
+            for number, batch in enumerate(batches[:_SHOWN])
+        ]
+        whose = f", rank {rank} of {ranks}" if ranks > 1 else ""
+        more = f", the first {_SHOWN} batches" if len(batches) > _SHOWN else ""
+        yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", drawn, _LEGEND)
+    yield _balance(labels, seen)
+    yield table("spread", *_spread(values["sampler"], labels, first, size))
+    same = epochs[0] == epochs[1]
+    yield cells(
+        "epochs",
+        "The first batch of two epochs",
+        [(f"epoch {epoch}", [(str(i), f"class-{labels[i]}") for i in epochs[epoch][0][0]]) for epoch in (0, 1)],
+        _LEGEND,
+    )
+    yield say(_told(values["sampler"], same=same, forgets=forgets))
+
+
+def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
+    told = []
+    for label in range(_CLASSES):
+        draws = sum(count for index, count in seen.items() if labels[index] == label)
+        there = int((labels == label).sum())
+        told.append((f"class {label}", float(draws), f"{draws} draws of {there} samples", f"class-{label}"))
+    return bars("balance", "Over the epoch, all ranks: how often each class was drawn", told)
+
+
+def _spread(
+    sampler: str, labels: NDArray[np.int64], ranks: Sequence[_Batches], size: int
+) -> tuple[str, list[str], list[list[str]]]:
+    """Tell how even batches are: of classes, or of lengths where that is what the sampler is for."""
+    batches = [batch for batches in ranks for batch in batches if len(batch) == size]
+    if sampler == "bucketed":
+        lengths = _lengths()
+        padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+        wasted = 1 - sum(int(lengths[batch].sum()) for batch in batches) / max(1, padded)
+        rows = [["share of a padded batch that is padding", f"{wasted:.0%}"]]
+        return "Lengths of samples that share a batch", ["", "measured"], rows
+    rows = []
+    for label in range(_CLASSES):
+        counts = [int((labels[batch] == label).sum()) for batch in batches] or [0]
+        rows.append([f"class {label}", str(min(counts)), f"{np.mean(counts):.1f}", str(max(counts))])
+    return "In a full batch, samples of each class", ["", "fewest", "on average", "most"], rows
+
+
+def _told(sampler: str, *, same: bool, forgets: bool) -> str:
+    if sampler == "sequential":
+        return "A sequential order has no epochs: every one is the same."
+    if forgets:
+        return (
+            "set_epoch was forgotten, and torch's DistributedSampler drew both epochs alike."
+            if same
+            else "set_epoch was forgotten, and the order still changes: feedline's loader tells its sampler the epoch."
+        )
+    return "The second epoch has another order. Nobody had to call set_epoch: the loader tells its sampler the epoch."
+
+
+def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -> _Batches:
+    """Return the batches that a rank gets in an epoch, from the real loader."""
+    ranks, size = values["ranks"], values["batch_size"]
+    if values["forget"]:
+        return _torchs(size, rank, ranks)
+    made: Any = _MAKERS[values["sampler"]](labels, size)
+    if ranks > 1:
+        made = samplers.distribute(made, rank, ranks)
+    if isinstance(made, BatchSampler):
+        loader = Loader(np.arange(_SAMPLES), batch_sampler=made, seed=_SEED)
+    else:
+        loader = Loader(np.arange(_SAMPLES), size, sampler=made, seed=_SEED)
+    loader.set_epoch(epoch)
+    return [batch.tolist() for batch in loader]
+
+
+def _torchs(size: int, rank: int, ranks: int) -> _Batches:
+    """Return batches of torch's own sampler, whose epoch nobody sets: a script without set_epoch."""
+    torch_data: Any = require("torch.utils.data", extra="torch", purpose="torch's DistributedSampler")
+    sampler = torch_data.DistributedSampler(range(_SAMPLES), num_replicas=ranks, rank=rank, shuffle=True, seed=_SEED)
+    return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
+
+
+_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler]] = {
+    "sequential": lambda labels, size: samplers.SequentialSampler(range(_SAMPLES)),
+    "random": lambda labels, size: samplers.RandomSampler(range(_SAMPLES)),
+    "weighted": lambda labels, size: samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], _SAMPLES),
+    "stratified": lambda labels, size: samplers.StratifiedBatchSampler(labels, size),
+    "bucketed": lambda labels, size: samplers.LengthBucketBatchSampler(_lengths(), size),
+}
+_WRITTEN = {
+    "sequential": "sampler = samplers.SequentialSampler(dataset)",
+    "random": "sampler = samplers.RandomSampler(dataset)",
+    "weighted": "sampler = samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], len(dataset))",
+    "stratified": "batches = samplers.StratifiedBatchSampler(labels, batch_size={batch_size})",
+    "bucketed": "batches = samplers.LengthBucketBatchSampler(lengths, batch_size={batch_size})",
+}
+
+
+def _code(values: Values) -> str:
+    if values["forget"]:
+        return f"""from torch.utils.data import DataLoader, DistributedSampler
+
+sampler = DistributedSampler(dataset, num_replicas={values["ranks"]}, rank=rank, seed={_SEED})
+loader = DataLoader(dataset, batch_size={values["batch_size"]}, sampler=sampler)
+for epoch in range(epochs):
+    for batch in loader:  # sampler.set_epoch(epoch) is missing: every epoch has the same order
+        ...
+"""
+    made = _WRITTEN[values["sampler"]].format(batch_size=values["batch_size"])
+    name = made.partition(" ")[0]
+    numpy = ["import numpy as np"] if "np." in made else []
+    lines = [*numpy, "from feedline import DataLoader, samplers", "", made]
+    if values["ranks"] > 1:
+        lines.append(f"{name} = samplers.distribute({name})  # rank and {values['ranks']} ranks: from torchrun")
+    option = "batch_sampler=batches" if name == "batches" else f"batch_size={values['batch_size']}, sampler=sampler"
+    return "\n".join([*lines, f"loader = DataLoader(dataset, {option}, seed={_SEED})", ""])
+
+
+VIEW = View(
+    name="samplers",
+    title="Samplers",
+    notice="See which sample comes when, by sampler. Colours are classes.",
+    more="A random order leaves rare classes out of many batches. Weights draw them more often, and some samples not "
+    "at all. Strata give every batch the mixture of the whole. With several ranks, each one gets its own part of one "
+    "common order. If you forget set_epoch with torch's DistributedSampler, every epoch has the same order; feedline's "
+    "loader sets the epoch itself.",
+    controls=(
+        Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
+        Number("batch_size", "Batch size", 1, 48, 12),
+        Number("imbalance", "Each class is rarer than the one before, times", 1, 4, 2, step=0.5),
+        Number("ranks", "Ranks", 1, 4, 1),
+        Switch("forget", "torch's DistributedSampler, and set_epoch forgotten", default=False),
+    ),
+    code=_code,
+    run=_run,
+    presets=(
+        *({"sampler": name, "ranks": ranks} for name in _MAKERS for ranks in (1, 2)),
+        {"ranks": 2, "forget": True},
+    ),
+)

@@ -1,0 +1,145 @@
+"""What is in a store or folder, as the source that reads it delivers it. Nothing is imported, run or unpickled."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import CorruptSource, FeedlineError
+from feedline.system.failures import words
+from feedline.system.optional import is_tensor
+from feedline.tools.packing.opening import Opened, open_path
+from feedline.tools.packing.pictures import extension_of
+from feedline.tools.packing.reading import count_samples, loader_text, size_on_disk
+from feedline.tools.packing.schema import Column, Sample, Schema
+
+_LOOKED_AT = 100
+"""Samples that say what the fields hold."""
+_SHOWN = 8
+"""Elements of an array that an example shows."""
+_KEPT = 1 << 16
+"""Characters or bytes of a value that are kept: a hundred large files might fill the memory."""
+
+
+# Any, throughout: the value of a field, and values that JSON keeps.
+def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> dict[str, Any]:
+    """Return what is at a path, in values that JSON keeps.
+
+    With `verify` all samples are read, so that the source compares all checksums.
+
+    Raises:
+        SourceError: there is nothing, or nothing that a source reads.
+        CorruptSource: it is damaged.
+    """
+    with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
+        samples, examples = _look(opened.dataset)
+        names = dict.fromkeys(name for sample in samples for name in sample)
+        schema = Schema(tuple(Column.of(name, [sample.get(name) for sample in samples]) for name in names))
+        verified = _verified(opened) if verify else None
+        is_map = hasattr(opened.dataset, "__getitem__")
+        return {
+            "path": path,
+            "format": opened.format,
+            "form": "map-style" if is_map else "stream",
+            "source": type(opened.dataset).__name__,
+            "samples": len(opened.dataset) if is_map else verified,
+            "bytes": size_on_disk(opened.files),
+            "files": len(opened.files),
+            "left out": opened.left_out,
+            "skipped": (opened.stored or {}).get("skipped", 0),
+            "facts": opened.facts,
+            "looked at": len(samples),
+            "fields": [
+                {"name": column.name, "type": type_text(column), "example": examples.get(column.name, "None")}
+                for column in schema.columns
+            ],
+            "verified": verified,
+            "line": loader_text(opened.expression, _as_loaded(opened, schema), is_stream=not is_map) if samples else "",
+        }
+
+
+def _spread(dataset: Any, count: int) -> Iterator[Any]:
+    """Yield so many samples: from everywhere in a map-style dataset, the first of a stream."""
+    if not hasattr(dataset, "__getitem__"):
+        return itertools.islice(dataset, count)
+    # The same in each run. At random: samples at equal distances may all be of one kind.
+    chosen = random.Random(0).sample(range(len(dataset)), min(len(dataset), count))
+    return (dataset[index] for index in sorted(chosen))
+
+
+def _look(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
+    """Return some samples, of large values only what a schema looks at, and an example of each field as text."""
+    samples: list[Sample] = []
+    examples: dict[str, str] = {}
+    for sample in _spread(dataset, _LOOKED_AT):
+        if isinstance(sample, (tuple, list)):
+            sample = {str(number): value for number, value in enumerate(sample)}
+        named = sample if isinstance(sample, dict) else {"value": sample}
+        for name, value in named.items():
+            if value is not None and str(name) not in examples:
+                examples[str(name)] = value_text(value)
+        samples.append({str(name): _outline(value) for name, value in named.items()})
+    return samples, examples
+
+
+def _outline(value: Any) -> Any:
+    if is_tensor(value):
+        value = value.numpy()
+    if isinstance(value, (np.str_, np.bytes_)):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return np.broadcast_to(np.empty((), value.dtype), value.shape)
+    return value[:_KEPT] if isinstance(value, (str, bytes)) else value
+
+
+def _as_loaded(opened: Opened, schema: Schema) -> Schema:
+    """Return what the fields hold when the example of `loader_text` reads them."""
+    if opened.format == "pictures":  # decoded then, and of different sizes unless somebody made them equal
+        return Schema((Column("image", "ragged", "|u1", (-1, -1, 3)),))
+    return schema if opened.stored is None else Schema.from_json(opened.stored["fields"])
+
+
+def _verified(opened: Opened) -> int:
+    """Read all samples, and return how many there are. Raises CorruptSource: they cannot be read, or some are gone."""
+    count = 0
+
+    def report(done: int) -> None:
+        nonlocal count
+        count = done
+
+    try:
+        count_samples(opened.dataset, size_on_disk(opened.files), report)
+    except Exception as exc:  # whatever a library makes of damaged bytes
+        if isinstance(exc, FeedlineError) and not isinstance(exc, CorruptSource):
+            raise
+        raise CorruptSource(f"{opened.path} is damaged: reading failed after {count} samples: {words(exc)}.") from exc
+    packed = count if opened.stored is None else opened.stored["count"]
+    if count != packed:
+        raise CorruptSource(
+            f"{opened.path} is damaged or was changed: it has {count} samples, but {packed} were packed. Pack it "
+            "again, or restore it."
+        )
+    return count
+
+
+def type_text(column: Column) -> str:
+    """Return what a field holds, as a table shows it."""
+    kind = column.extension if column.kind == "bytes" and column.extension != "bin" else column.described
+    return f"{kind} or None" if column.nullable else kind
+
+
+def value_text(value: Any) -> str:
+    """Show a value in a line."""
+    if is_tensor(value):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return str(value.tolist()) if value.size <= _SHOWN else f"{value.dtype.name} array of shape {value.shape}"
+    if isinstance(value, bytes):
+        kind = extension_of(value)
+        return f"{len(value):,} bytes{f', {value[:24]!r}' if kind == 'bin' else ''}"
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

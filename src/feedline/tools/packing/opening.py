@@ -1,0 +1,203 @@
+"""From what users write for a dataset, a path or `module:object`, to the dataset; for `pack` and `inspect` alike.
+
+A folder of files is a dataset of what is in the files. These are not decoded: they are packed as they are, unless
+pictures are to be encoded again.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.objects import open_object
+from feedline.datasets.opening import FACTS, Recognised, recognise
+from feedline.datasets.remote.storage import local_path, protocol_of
+from feedline.datasets.tar import TarDataset, TarStream
+from feedline.errors import BadOption, SourceError
+from feedline.system.failures import words
+from feedline.tools.packing.options import Renamed
+from feedline.tools.packing.reading import dataset_text, fields_for
+from feedline.tools.packing.schema import Sample, Schema, listed
+from feedline.tools.packing.writers.contract import FORMATS
+from feedline.tools.packing.writers.npy import stored as stored_in_folder
+
+
+# Any: a dataset of any class.
+def called(dataset: Any, number: int) -> str:
+    """Return what people call a sample: by its file, if the dataset says which that is, as torchvision's do, too."""
+    path = None
+    if callable(path_of := getattr(dataset, "path_of", None)):
+        path = path_of(number)
+    elif isinstance(pairs := getattr(dataset, "samples", None), list) and number < len(pairs):
+        path = pairs[number][0] if isinstance(pairs[number], tuple) and pairs[number] else None
+    return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A transform: the path of a sample as seen from its folder."""
+
+    root: str
+
+    def __call__(self, sample: Sample) -> Sample:
+        return {**sample, "path": os.path.relpath(sample["path"], self.root)}
+
+
+# Any, throughout: a dataset of any class, and what JSON keeps.
+@dataclass(frozen=True)
+class Opened:
+    """A dataset, and what is known of it."""
+
+    path: str
+    """What the user named."""
+    dataset: Any
+    text: str
+    """What it is, for people, and to recognise it by when a run goes on."""
+    fields: tuple[str, ...] | None = None
+    """That are packed if nothing else was said."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """About all samples, such as the names of classes; stored with them."""
+    left_out: int = 0
+    """Files of a folder that are no samples."""
+    format: str = "Python"
+    """A format of `feedline.datasets.opening`, or "Python" for `module:object`."""
+    files: tuple[Path, ...] = ()
+    """What it is read from, as far as that is known."""
+    stored: dict[str, Any] | None = None
+    """What `feedline pack` stored with the samples; None if it was not written by it."""
+    expression: str = ""
+    """The call of something in `feedline.datasets` that opens it; "" if there is none."""
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the dataset, if it can be."""
+        if callable(close := getattr(self.dataset, "close", None)):
+            close()
+
+
+def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
+    """Open what a user names: a folder, a store of any of the formats, or `module:object`.
+
+    Of a store, no other than the wanted fields are looked at. Raises BadOption: it is nothing of these, or has no such
+    fields; SourceError: it is not there, or empty.
+    """
+    if not os.path.exists(source) and ":" in source and "://" not in source:
+        dataset = open_object(source)
+        return Opened(source, dataset, f"{source} {dataset_fingerprint(dataset)}".rstrip())
+    return open_path(source, fields=fields)
+
+
+def open_path(source: str, *, fields: Renamed | None = None) -> Opened:
+    """Open a path, as `open_source` does; nothing is imported or run."""
+    found = recognise(source)
+    if found.format in ("pictures", "files"):
+        return _open_folder(found)
+    return _open_store(found, None if fields is None else [old for _, old in fields])
+
+
+def _open_folder(found: Recognised) -> Opened:
+    """Open a folder of files, of which each is a sample; pictures in folders of it are labelled by them."""
+    has_labels = found.format == "pictures" and "labels" not in found.options()
+    content, options = ("data", {}) if found.format == "files" else ("image", {"decode": "bytes"})
+    fields = [content, "label", "path"] if has_labels else [content, "path"]
+    dataset = found.open(fields=fields, transform=Relative(found.path), **options)
+    files = tuple(Path(dataset.path_of(number)) for number in range(len(dataset)))
+    return Opened(
+        found.path,
+        dataset,
+        f"{found.path} {fingerprint(files)}",
+        tuple(fields[:2]),
+        {"classes": dataset.classes} if has_labels else {},
+        dataset.left_out,
+        found.format,
+        files,
+        expression=f"open_dataset({found.path!r})",
+    )
+
+
+def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
+    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had."""
+    stored = _stored(found)
+    fields = _fields(found, stored, wanted)
+    options = {} if fields is None else {"fields": fields}
+    dataset = found.open(**options)
+    files = tuple(found.files or _local_files(found.path, dataset))
+    if stored is not None and wanted is None:
+        suffix = FORMATS[found.format].suffixes[0]
+        place = os.path.join(found.path, f"*{suffix}") if found.files else found.path
+        expression = dataset_text(found.format, place, Schema.from_json(stored["fields"]), stored["form"])
+    else:
+        given = "" if fields is None else f", fields={fields!r}"
+        expression = f"open_dataset({found.path!r}{given})"
+    facts = stored.get("facts", {}) if stored else {}
+    text = f"{found.path} {fingerprint(files)}"
+    return Opened(found.path, dataset, text, None, facts, len(found.beside), found.format, files, stored, expression)
+
+
+def _local_files(source: str, dataset: Any) -> list[Path]:
+    if isinstance(dataset, (TarDataset, TarStream)):  # whose patterns are more than those of `glob`
+        return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
+    path = Path(source)
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    return [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
+
+
+# Any: whatever `fields=` of a source takes.
+def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
+    """Return `fields=` for a source, so that it looks at no others than are wanted."""
+    if stored is None:
+        is_one_array = found.format == "npy" and os.path.isfile(found.path)
+        return None if found.format in ("lmdb", "precomputed") or is_one_array else wanted
+    schema, form = Schema.from_json(stored["fields"]), stored["form"]
+    if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
+        return fields_for(found.format, schema, form)  # of tuples, names may also be new ones
+    missing = next((one for one in wanted if one not in schema.names), None)
+    if missing is not None:
+        raise BadOption(f"{found.path} has no field {missing!r}, only {listed(schema.names)}.")
+    columns = {column.name: column for column in schema.columns}
+    chosen = fields_for(found.format, Schema(tuple(columns[one] for one in wanted)), form)
+    return list(wanted) if chosen is None else chosen
+
+
+def _stored(found: Recognised) -> dict[str, Any] | None:
+    """Return what `feedline pack` stored about all samples; None if it was someone else, or the store is damaged."""
+    if found.files and os.path.exists(os.path.join(found.path, FACTS)):
+        return stored_in_folder(Path(found.path))
+    first = found.files[0] if found.files else Path(found.path)
+    is_single_array = found.format == "npy" and first.is_file()
+    if found.format not in FORMATS or not first.exists() or is_single_array or found.is_compressed:
+        return None
+    try:
+        stored: dict[str, Any] | None = FORMATS[found.format].module.stored(first)
+    except Exception:  # whatever a library makes of damaged bytes: the source says it in words
+        return None
+    return stored
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
+    hashed = blake2b(digest_size=16)
+    for path in files:
+        try:
+            found = os.stat(path)
+        except OSError as exc:
+            raise SourceError(f"The file {path} cannot be looked at: {words(exc)}.") from exc
+        hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
+
+
+def dataset_fingerprint(dataset: Any) -> str:
+    """Return what differs if a dataset in Python does; "" if that cannot be told."""
+    try:
+        return fingerprint_of(dataset).hex()[:32]
+    except Exception:  # whatever the objects of a user raise that are looked into
+        return ""

@@ -1,0 +1,191 @@
+"""`feedline.pack`: a dataset, read in parallel, into a format that reads fast."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.datasets.kind import kind_of
+from feedline.errors import BadOption, PackError
+from feedline.loader.loader import Loader
+from feedline.system.failures import words
+from feedline.system.process import core_count
+from feedline.tools.packing.opening import Opened, called, dataset_fingerprint, open_source
+from feedline.tools.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
+from feedline.tools.packing.output import Output, WorkFolder
+from feedline.tools.packing.pictures import Pictures
+from feedline.tools.packing.prepare import Prepare, numbered
+from feedline.tools.packing.run import Packed, Run, Stage
+from feedline.tools.packing.writers.contract import format_of
+from feedline.types import DatasetKind, EngineName
+from feedline.types.sizes import byte_count
+
+BATCH = 16
+"""Samples that a worker makes at a time."""
+_SHARD_BYTES = 1 << 30
+"""Of a shard, if nothing was said. What the webdataset package's authors advise, about."""
+
+
+# Any: a dataset is any object that fits, and so is the path of an output.
+def pack(
+    dataset: Any,
+    out: Any,
+    *,
+    format: str | None = None,  # noqa: A002  (what users call it)
+    workers: int | None = None,
+    fields: Sequence[str] | Mapping[str, str] | None = None,
+    encode: str = "keep",
+    resize: int | tuple[int, int] | None = None,
+    quality: int = 90,
+    ragged: Sequence[str] = (),
+    samples_per_shard: int | None = None,
+    shard_bytes: int | str | None = None,
+    compression: str | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    overwrite: bool = False,
+    restart: bool = False,
+    verify: bool = True,
+    engine: EngineName = "auto",
+    start_method: str | None = None,
+    source: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    report: Callable[[Stage], Any] | None = None,
+) -> Packed:
+    """Write a dataset into one of the formats that read fast.
+
+    The output is built in `OUT.packing`, beside `out`, checked, and only then gets its name. If a run that writes
+    shards is interrupted in any way, the same call goes on after the last complete shard; the result has the same
+    bytes. A single file is begun again.
+
+    Args:
+        dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
+            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder or a
+            store, or "module:object".
+        out: a file whose suffix says the format, or a folder: of shards for tar, hdf5 and parquet, of arrays for npy.
+        format: "lmdb", "hdf5", "tar", "parquet" or "npy".
+        workers: that read, decode and encode; as many as there are cores if not given.
+        fields: names of the fields to keep, or names for the elements of tuples ("0", "1" if not given); a dict from
+            new names to the dataset's gives fields others.
+        encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
+        resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
+        quality: of JPEG, 1 to 100.
+        ragged: array fields whose shapes differ, if the first samples do not show it.
+        samples_per_shard: how many samples a shard has.
+        shard_bytes: about how many bytes a shard has, or a text such as "500MB".
+        compression: "gzip" or "lzf" (hdf5); "snappy", "zstd", "lz4", "gzip" or "none" (parquet).
+        on_error: "raise", or "skip" to leave out samples that cannot be read, or do not fit the others or the format.
+        overwrite: True to replace what is there.
+        restart: True to begin again instead of going on with an interrupted run.
+        verify: False to leave out the check at the end, which reads everything again.
+        engine: of the loader.
+        start_method: of the loader's worker processes.
+        source: what the dataset is, in words; an interrupted run is gone on with only if it is the same. If not given,
+            the dataset itself has to be: what it consists of, and the code that makes its samples.
+        facts: anything about all samples that is to be stored with them, such as the names of classes; in values that
+            JSON keeps. A single tar file has no place for it.
+        report: called with a `Stage` from time to time.
+
+    Raises:
+        BadOption: an option that cannot work, or the output exists already.
+        SourceError: the dataset is a path at which nothing is.
+        PackError: a sample cannot be packed, the disk is full, or what was read back differs.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> import feedline
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> data = {"x": np.zeros((100, 3), np.float32), "y": np.arange(100)}
+        >>> packed = feedline.pack(data, folder / "train.lmdb", workers=0)
+        >>> packed.count, packed.skipped
+        (100, 0)
+    """
+    begin = time.monotonic()
+    path = as_path(out)
+    chosen = as_fields(fields)
+    with _opened(dataset, path, chosen) as opened:
+        options = Options(
+            pictures=Pictures(encode, resize, quality),
+            fields=as_fields(opened.fields) if chosen is None else chosen,
+            ragged=as_names(ragged, "ragged"),
+            samples_per_shard=samples_per_shard,
+            shard_bytes=byte_count("shard_bytes", shard_bytes),
+            compression=compression,
+            on_error=on_error,
+            facts={**opened.facts, **(facts or {})},
+        )
+        format_ = format_of(path, format)
+        sharded = check_place(path, format_, options, overwrite=overwrite)
+        if sharded and not options.is_sharded:
+            options = replace(options, shard_bytes=_SHARD_BYTES)
+        dataset = ArrayDataset(opened.dataset) if is_arrays(opened.dataset) else opened.dataset
+        is_map = kind_of(dataset, "dataset") is DatasetKind.MAP
+        total = len(dataset) if is_map else None
+        if total == 0:
+            raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
+        # Before anything is read, which may change what the dataset holds.
+        named = {"source": source or opened.text or type(dataset).__name__}
+        if not (source or opened.text):
+            named["dataset"] = dataset_fingerprint(dataset)
+        loader = Loader(
+            numbered(dataset, skips=options.skips),
+            BATCH,
+            collate=Prepare(options.pictures, options.fields, skips=options.skips),
+            workers=core_count() if workers is None else workers,
+            engine=engine,
+            start_method=start_method,
+            seed=0,
+        )
+        loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
+        job = {"samples": total, "format": format_.name, **asdict(options), **named}
+        work = WorkFolder(path, job, restart=restart)
+        output = Output(work.path, format_, options.compression, sharded=sharded)
+        name = partial(called, dataset)
+        run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))
+        try:
+            with _explained(path, work):
+                packed = run.run(path, str(out), verify=verify)
+        finally:
+            output.close()
+            loader.close()
+            work.close()
+    return replace(packed, seconds=time.monotonic() - begin, left_out=opened.left_out)
+
+
+# Any: a dataset of any class.
+@contextmanager
+def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]:
+    """Open what is named by a path or as module:object, as the command does; a dataset stays what it is."""
+    if isinstance(dataset, os.PathLike):
+        dataset = os.fspath(dataset)
+    if isinstance(dataset, (bytes, bytearray, memoryview)):
+        raise BadOption(
+            f"{bytes(dataset[:40])!r} is no dataset. Give one, or the path of a folder or store as a string."
+        )
+    if not isinstance(dataset, str):
+        yield Opened("", dataset, "")
+        return
+    check_apart(dataset, out)
+    with open_source(dataset, fields=fields) as opened:
+        yield opened
+
+
+@contextmanager
+def _explained(out: Path, work: WorkFolder) -> Iterator[None]:
+    """Say what to do about a full disk."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        kept = f" and go on: complete shards are kept in {work.path}" if work.note is not None else ""
+        raise PackError(f"There is no room left for {out.name}: {words(exc)}. Make room, run again{kept}.") from exc

@@ -1,0 +1,185 @@
+"""Pictures on their way into a store: made smaller, and encoded again."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import BadOption, PackError
+from feedline.images.pillow import checked_picture, eight_bits
+from feedline.system.failures import words
+from feedline.system.optional import require
+
+ENCODINGS = ("keep", "jpg", "png", "raw")
+
+_MAGIC = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+)
+_FORMATS = {"jpg": "JPEG", "png": "PNG"}
+_JPEG_MODES = ("L", "RGB")
+_ARRAY_MODES = ("L", "RGB", "RGBA", "I", "F")
+"""Of images of Pillow that become arrays as they are, unless they are to be encoded."""
+
+
+def extension_of(data: bytes) -> str:
+    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin"."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "avif"
+    if data[:2] == b"BM" and (len(data) < 14 or int.from_bytes(data[2:6], "little") != len(data)):
+        return "bin"  # two letters alone would make pictures of many texts
+    return next((extension for magic, extension in _MAGIC if data.startswith(magic)), "bin")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What becomes of pictures: bytes of a picture's file, images of Pillow, and uint8 arrays if they are encoded.
+
+    Raises BadOption: an option that makes no sense.
+    """
+
+    encode: str = "keep"
+    """"jpg" or "png": encoded so; "raw": decoded into uint8 arrays of height, width and three colours; "keep": files
+    stay as they are, images of Pillow become arrays, grey ones of two axes."""
+    resize: int | tuple[int, int] | None = None
+    """A number: the shorter side is made as short, if it is longer; (width, height): exactly that."""
+    quality: int = 90
+    """Of JPEG."""
+
+    def __post_init__(self) -> None:
+        if self.encode not in ENCODINGS:
+            raise BadOption(f"encode={self.encode!r} is none of {', '.join(map(repr, ENCODINGS))}.")
+        sizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
+        if self.resize is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise BadOption(f"resize={self.resize!r} is no number of pixels, and no (width, height) of them.")
+        if len(sizes) > 2:
+            raise BadOption(f"resize={self.resize!r} has {len(sizes)} sides: a picture has a width and a height.")
+        if not 1 <= self.quality <= 100:
+            raise BadOption(f"quality={self.quality!r} is not between 1 and 100.")
+        if self.does_something:
+            require("PIL", extra="images", purpose="Resizing or encoding pictures")
+
+    @property
+    def does_something(self) -> bool:
+        """False if values pass as they are, except images of Pillow, which no store holds."""
+        return self.encode != "keep" or self.resize is not None
+
+    # Any: the value of a field, before and after.
+    def apply(self, value: Any) -> Any:
+        """Return a picture as it is to be stored; what is no picture comes back as it is.
+
+        Raises PackError: the bytes are a picture's, but it cannot be decoded, or not be stored in the way that was
+        asked.
+        """
+        if isinstance(value, bytes):
+            kind = extension_of(value) if self.does_something else "bin"
+            return (
+                value if kind == "bin" or (self.encode == kind and self.resize is None) else self._of_file(value, kind)
+            )
+        if _is_pillow(value):
+            return self._stored(self._resized(value), value.info, "raw")
+        if isinstance(value, np.ndarray) and self.does_something and is_picture(value):
+            return self._of_array(value)
+        return value
+
+    def _of_array(self, value: Any) -> Any:
+        image = require("PIL.Image", extra="images", purpose="Encoding pictures")
+        pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+        resized = self._resized(image.fromarray(np.ascontiguousarray(pixels)))
+        if self.encode in _FORMATS:
+            return self._stored(resized, {}, "raw")
+        made = np.asarray(resized)  # with as many colours as it had: whoever gives arrays has decided about them
+        return made[..., None] if made.ndim < value.ndim else made
+
+    def _of_file(self, data: bytes, kind: str) -> Any:
+        try:
+            with checked_picture(data) as opened:
+                info = dict(opened.info)
+                target = self._target(opened.size)
+                if target is not None and kind == "jpg":
+                    # The decoder itself halves; the rest is done with care. Twice the size leaves enough to do.
+                    opened.draft(None, (2 * target[0], 2 * target[1]))
+                opened.load()
+                return self._stored(self._resized(opened, target), info, kind)
+        except (OSError, SyntaxError, ValueError) as exc:
+            raise PackError(
+                f"a picture ({kind}, {len(data)} bytes) cannot be decoded or encoded: {words(exc)}."
+            ) from exc
+
+    def _target(self, size: tuple[int, int]) -> tuple[int, int] | None:
+        if isinstance(self.resize, tuple):
+            return None if self.resize == size else self.resize
+        if self.resize is None or min(size) <= self.resize:
+            return None
+        shorter = min(size)
+        width, height = (max(1, round(side * self.resize / shorter)) for side in size)
+        return width, height
+
+    def _resized(self, image: Any, target: tuple[int, int] | None = None) -> Any:
+        target = target or self._target(image.size)
+        if target is None:
+            return image
+        if image.mode in ("P", "PA", "1"):  # the neighbours of a pixel can be mixed only where there are colours
+            image = image.convert("L" if image.mode == "1" else _with_colours(image))
+        bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
+        return image.resize(target, bicubic)
+
+    def _stored(self, image: Any, info: dict[str, Any], kind: str) -> Any:
+        encoding = self.encode
+        if encoding == "keep":
+            encoding = kind if kind in _FORMATS or kind == "raw" else "png"
+        if encoding == "raw":
+            has_mode = self.encode == "keep" and image.mode in _ARRAY_MODES
+            return np.asarray(image if has_mode else rgb(image))
+        kept = {name: info[name] for name in ("exif", "icc_profile") if info.get(name)}
+        if image.mode == "CMYK" or (encoding == "jpg" and image.mode not in _JPEG_MODES):
+            if image.mode not in ("P", "RGBA"):
+                kept.pop("icc_profile", None)  # it is about the colours that the picture had
+            image = rgb(image)
+        out = io.BytesIO()
+        options = {"quality": self.quality} if encoding == "jpg" else {}
+        image.save(out, _FORMATS[encoding], **options, **kept)
+        return out.getvalue()
+
+
+# Any: images of Pillow.
+def rgb(image: Any) -> Any:
+    """Return an image in the three colours and eight bits that most code expects, without transparency.
+
+    Raises PackError: nobody knows which of its values are black and white.
+    """
+    if image.mode == "RGB":
+        return image
+    image = eight_bits(image)
+    if image.mode in ("I", "F"):
+        raise PackError(
+            f"a picture has values of 32 bits (Pillow's mode {image.mode!r}), which do not say what is black and what "
+            "is white. Leave --encode out, or turn it into 8 bits in a dataset in Python."
+        )
+    if image.mode in ("P", "PA"):
+        image = image.convert(_with_colours(image))
+    return image.convert("RGB")
+
+
+def _with_colours(image: Any) -> str:
+    return "RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB"
+
+
+def is_picture(array: Any) -> bool:
+    """True for uint8 arrays of height, width and up to four colours."""
+    if array.dtype != np.uint8 or array.size == 0:
+        return False
+    return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+
+
+def _is_pillow(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")

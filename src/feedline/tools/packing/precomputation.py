@@ -1,0 +1,220 @@
+"""`precompute`: the samples of a dataset, made once and stored."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.cache import sample_store
+from feedline.datasets.cache.fingerprint import fingerprint
+from feedline.datasets.cache.keepable import RandomWatch, check_dataset
+from feedline.datasets.cache.precomputed import PrecomputedDataset
+from feedline.datasets.cache.sample_store import Head, SampleStore, encode
+from feedline.datasets.cache_file import check_own
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.loader.loader import Loader
+from feedline.system.optional import require
+from feedline.types import EngineName
+from feedline.types.terminal import plain_console, plain_progress
+
+_BATCH = 16
+"""Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
+
+_LIMIT = 1 << 62
+"""The disk is the limit."""
+
+
+# Any, throughout: a dataset, a version and a sample are any objects.
+def precompute(
+    dataset: Any,
+    out: str | os.PathLike[str],
+    *,
+    workers: int = 0,
+    engine: EngineName = "auto",
+    transform: Callable[[Any], Any] | None = None,
+    version: Any = None,
+    overwrite: bool = False,
+    pickle: bool = False,
+    freeze_random: bool = False,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> PrecomputedDataset:
+    """Make every sample of a map-style dataset once, and store it; returns a dataset that reads what was stored.
+
+    Interrupted, it goes on where it was when it is called again with the same arguments. A folder that is not complete
+    is never mistaken for one that is: it is marked when every sample was read back and found whole. If all of it is
+    there already, it is checked, and what is damaged is made again.
+
+    Args:
+        dataset: whose samples. Asynchronous ones are read many at a time.
+        out: the folder to store them in: new, empty, or one that they were stored in before.
+        workers: how many workers make them; 0 to make them in this process.
+        engine: of the loader that has them: see `feedline.Loader`.
+        transform: applied to each sample that the returned dataset delivers, and not stored: what is random belongs
+            here.
+        version: anything with a `repr`; see `feedline.datasets.CachedDataset`.
+        overwrite: True to drop samples of another dataset that are in the folder.
+        pickle: True to pickle samples that a record cannot hold.
+        freeze_random: True to store samples that draw random numbers.
+        seed: of these random numbers.
+        progress: True to show a bar; None to show one in a terminal, if the package `rich` is there.
+
+    Raises:
+        BadOption: the dataset is not map-style, or draws random numbers; or the folder holds somebody else's files.
+        SourceChanged: the folder holds the samples of another dataset.
+        SourceError: it cannot be written to, or the disk is full.
+
+    Example:
+        >>> import feedline, tempfile
+        >>> out = tempfile.mkdtemp()
+        >>> stored = feedline.precompute([[1, 2], [3, 4]], out, progress=False)
+        >>> stored[1], len(stored)
+        ([3, 4], 2)
+    """
+    check_dataset(dataset, freeze_random=freeze_random)
+    path = Path(out).absolute()
+    head = Head(fingerprint(dataset, repr(version), pickle), len(dataset))
+    store = _begun(path, head, overwrite=overwrite)
+    missing = [index for index in range(head.count) if store.get(index) is None]
+    filling = _filling(dataset, store, path, pickles=pickle, freezes=freeze_random)
+    loader = Loader(
+        filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
+    )
+    loader._rank_watch.is_over = True  # it is for one process, on whatever rank
+    with _shown(progress, head.count, len(missing), path) as advance:
+        for sizes in loader:
+            advance(len(sizes), sum(sizes))
+    _finish(path, store, missing)
+    return PrecomputedDataset(path, transform=transform, pickle=pickle)
+
+
+def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
+    """Return the store to fill, which may hold samples already."""
+    check_own(path, sample_store.FILE)
+    if not overwrite and sample_store.has_store(path) and sample_store.head_of(path) != head:
+        raise SourceChanged(
+            f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
+            "give overwrite=True to drop them."
+        )
+    sample_store.drop_other(path, head)
+    store = sample_store.write_store(path, _LIMIT)
+    if not store.open(head):
+        raise _overtaken(path)
+    return store
+
+
+def _overtaken(path: Path) -> SourceChanged:
+    return SourceChanged(
+        f"Another program has put the samples of another dataset into {path} meanwhile. Give each its own folder."
+    )
+
+
+def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
+    """Read back what was stored, and mark the folder as complete."""
+    if sample_store.head_of(path) != store.head():  # this process has the file open that was there before
+        raise _overtaken(path)
+    damaged = [index for index in missing if store.get(index) is None]
+    if damaged:
+        raise SourceError(
+            f"{len(damaged)} samples that were stored in {path} cannot be read back, sample {damaged[0]} first. The "
+            "disk may be failing. Call precompute again to store them again."
+        )
+    store.note_whole()
+    store.close()
+
+
+class _Filling:
+    """Makes a sample, stores it, and returns its size."""
+
+    def __init__(self, dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> None:
+        self._dataset = dataset
+        self._pickles = pickles
+        self._freezes = freezes
+        self._store = store
+        self._path = path
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> int:
+        watch = RandomWatch()
+        with watch.watching():
+            sample = self._dataset[index]
+        return self._keep(index, sample, watch.generators)
+
+    def _keep(self, index: int, sample: Any, generators: list[str]) -> int:
+        if generators and not self._freezes:
+            raise BadOption(
+                f"Sample {index} draws random numbers (from {', '.join(generators)}), and stored it would be the same "
+                "for ever. Give the random part as precompute(..., transform=), which is applied to what is read; or "
+                "freeze_random=True."
+            )
+        encoded = encode(sample, pickles=self._pickles)
+        if not self._store.put(index, encoded):
+            if not self._store.is_current():
+                raise _overtaken(self._path)
+            raise SourceError(
+                f"The disk of {self._path} is full. Make room and call precompute again: it goes on where it was."
+            )
+        return len(encoded.data)
+
+
+class _AsyncFilling(_Filling):
+    """The same for a dataset whose samples are awaited. Who draws random numbers meanwhile is not known."""
+
+    async def __getitem__(self, index: int) -> int:  # type: ignore[override]  # the loader awaits it
+        return self._keep(index, await self._dataset[index], [])
+
+
+def _filling(dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
+    is_async = inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+    return (_AsyncFilling if is_async else _Filling)(dataset, store, path, pickles=pickles, freezes=freezes)
+
+
+Advance = Callable[[int, int], None]
+"""Called with the number of samples and bytes that are done."""
+
+
+@contextlib.contextmanager
+def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
+    """Show how far it is, if that is wanted."""
+    if wanted is None:
+        try:
+            require("rich", extra="pack", purpose="A progress bar")
+            wanted = sys.stderr.isatty()
+        except MissingExtra:
+            wanted = False
+    if not wanted:
+        yield lambda samples, size: None
+        return
+    require("rich", extra="pack", purpose="A progress bar")
+    from rich import progress as bars
+
+    begun_s = time.monotonic()
+    columns = (
+        "{task.description}",
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        "{task.fields[rate]}",
+        bars.TimeRemainingColumn(),
+    )
+    with plain_progress(*columns, console=plain_console(stderr=True)) as bar:
+        task = bar.add_task(f"precompute {path.name}", total=count, completed=count - missing, rate="")
+        done = [0, 0]
+
+        def advance(samples: int, size: int) -> None:
+            done[0], done[1] = done[0] + samples, done[1] + size
+            elapsed_s = max(1e-9, time.monotonic() - begun_s)
+            rate = f"{done[0] / elapsed_s:,.0f} samples/s, {done[1] / 1e6 / elapsed_s:,.1f} MB/s"
+            bar.update(task, advance=samples, rate=rate)
+
+        yield advance
+
+
+__all__ = ["precompute"]

@@ -1,0 +1,85 @@
+"""How an output is read: the options of its source, one example for people, and all samples of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.opening import SOURCES
+from feedline.tools.packing.schema import Schema
+from feedline.tools.packing.writers.tar import member_names
+
+_READ_SAMPLES, _READ_BYTES = 256, 1 << 24
+"""How much is read in one step, about."""
+
+
+# Any: whatever `fields=` of a source takes.
+def fields_for(format_name: str, schema: Schema, form: str) -> Any:
+    """Return `fields=` of the source, with which samples have the form they had; None if it is not needed."""
+    names: Any = schema.names
+    if format_name == "tar":
+        members = member_names(schema)
+        if form == "dict":
+            return members
+        names = tuple(members[name] for name in names)
+    return {"dict": None, "tuple": names, "one": names[0] if names else None}[form]
+
+
+def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
+    """Return the call of something in `feedline.datasets` that opens an output."""
+    fields = fields_for(format_name, schema, form)
+    return f"{SOURCES[format_name].__name__}({place!r}{'' if fields is None else f', fields={fields!r}'})"
+
+
+def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str:
+    """Return the line of Python that loads the dataset that a call opens.
+
+    Example:
+        >>> loader_text("HDF5Dataset('a.h5')", Schema.of([{"x": 1}]))
+        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('a.h5'), batch_size=32, shuffle=True, workers=4)"
+    """
+    options = "batch_size=32, workers=4" if is_stream else "batch_size=32, shuffle=True, workers=4"
+    call = f"loader = feedline.Loader(feedline.datasets.{dataset}, {options}"
+    if all(column.stacks for column in schema.columns):
+        return f"{call})"
+    return f"{call}, collate=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
+
+
+# Any, from here on: a dataset of any class, and samples of any form.
+def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) -> Any:
+    """Open an output with the source that reads it."""
+    options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
+    if format_name == "tar":
+        options["cache"] = False
+    # A path, not a string: a file's name may look like a pattern.
+    return SOURCES[format_name](files[0] if len(files) == 1 else files, **options)
+
+
+def count_samples(dataset: Any, size: int, report: Callable[[int], Any]) -> int:
+    """Read all samples of a dataset of about `size` bytes, with which the source compares all checksums.
+
+    `report` is called with the number of samples from time to time, and at the end.
+    """
+    count = 0
+    for count, _ in enumerate(_all_of(dataset, size), 1):
+        if count % _READ_SAMPLES == 0:
+            report(count)
+    report(count)
+    return count
+
+
+def _all_of(dataset: Any, size: int) -> Iterator[Any]:
+    if not hasattr(dataset, "__getitems__"):
+        yield from (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else dataset
+        return
+    count = len(dataset)
+    step = max(1, min(_READ_SAMPLES, _READ_BYTES * count // max(1, size)))
+    for first in range(0, count, step):
+        yield from dataset.__getitems__(range(first, min(first + step, count)))
+
+
+def size_on_disk(paths: Iterable[Path]) -> int:
+    """Return how many bytes files have, and all files in folders."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,0 +1,309 @@
+"""One run of `pack`: the loop from the first sample to the name of the output.
+
+The loader makes items of samples (in workers), in order. They are written in blocks. When a shard is complete, a note
+says where the loader is. A run that finds such a note goes on from there, and does what the interrupted one would have
+done: where blocks and shards end depends on the samples alone, never on time or the number of workers. So both leave
+the same bytes.
+
+The first samples are held back until they are as many as a block: they decide what the fields hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import BadOption, CorruptSource, PackError
+from feedline.loader.loader import Loader
+from feedline.system.failures import words
+from feedline.tools.packing.options import Options
+from feedline.tools.packing.output import Output, WorkFolder
+from feedline.tools.packing.pictures import extension_of, is_picture
+from feedline.tools.packing.prepare import Item
+from feedline.tools.packing.reading import count_samples, dataset_text, loader_text, open_packed, size_on_disk
+from feedline.tools.packing.schema import Agreement, Sample, Schema, Unfit
+from feedline.tools.packing.writers.contract import Format, Summary
+
+_BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
+"""How many are written together, and how many decide what the fields hold."""
+_REASONS_KEPT = 20
+_REASON_LENGTH = 400
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What `pack` did."""
+
+    path: Path
+    format: str
+    count: int
+    """Samples in the output."""
+    size: int
+    """Bytes of the output."""
+    skipped: int = 0
+    """Samples that were left out: they could not be read, or did not fit."""
+    reasons: tuple[str, ...] = ()
+    """Which these were, and why: the first 20."""
+    resumed: int = 0
+    """Samples in shards that an earlier, interrupted run had written."""
+    seconds: float = 0.0
+    line: str = ""
+    """The line of Python that reads it."""
+    left_out: int = 0
+    """Files of a folder that are no samples, such as texts among pictures."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far `pack` is, for whoever shows it."""
+
+    name: str
+    """"packing" or "checking"."""
+    done: int
+    total: int | None
+    """None if the dataset has no length."""
+
+
+@dataclass
+class Progress:
+    """Where a run is. It is noted when a shard is complete."""
+
+    loader: Any = None  # a state of the loader; "finished" behind the last sample
+    done: int = 0
+    """Items of the loader's next batch that were written as well."""
+    taken: int = 0
+    """Samples of the dataset that were dealt with."""
+    count: int = 0
+    form: str = "dict"
+    skipped: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Count a sample that is left out, and note why, of the first ones."""
+        self.taken += 1
+        self.skipped += 1
+        if len(self.reasons) < _REASONS_KEPT:
+            text = " ".join(f"{name}: {reason}".split())
+            self.reasons.append(text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 3]}...")
+
+
+@dataclass
+class Run:
+    """One call of `pack`."""
+
+    loader: Loader
+    work: WorkFolder
+    output: Output
+    format: Format
+    options: Options
+    total: int | None
+    """Samples of the dataset, if that is known."""
+    called: Callable[[int], str]
+    """Returns what people call a sample of the dataset, given its number."""
+    report: Callable[[Stage], Any]
+    _progress: Progress = field(default_factory=Progress, init=False)
+    _has_schema: bool = field(default=False, init=False)
+    _first: list[Item] = field(default_factory=list, init=False)
+    """Held back until it is decided what the fields hold."""
+    # Any: whatever the format's writer makes of a sample.
+    _block: list[Any] = field(default_factory=list, init=False)
+    _block_bytes: int = field(default=0, init=False)
+    _shard_count: int = field(default=0, init=False)
+    _shard_bytes: int = field(default=0, init=False)
+
+    def run(self, path: Path, given: str, *, verify: bool) -> Packed:
+        """Write, check and deliver the output."""
+        resumed = self._resume()
+        if self._progress.loader != "finished":
+            self._write()
+        progress, output = self._progress, self.output
+        output.finish(Summary(progress.count, progress.form, progress.skipped, self.options.facts))
+        size = size_on_disk([output.path])
+        if verify:
+            self._check(size)
+        place = Path(given) / f"shard-*{self.format.suffixes[0]}" if output.is_sharded else given
+        line = loader_text(dataset_text(self.format.name, str(place), output.schema, progress.form), output.schema)
+        self.work.deliver(output.path)
+        reasons = tuple(progress.reasons)
+        return Packed(path, self.format.name, progress.count, size, progress.skipped, reasons, resumed, line=line)
+
+    def _resume(self) -> int:
+        """Go on where an interrupted run was, and return how many samples it had written."""
+        note = self.work.note
+        if note is None or not self.output.resume(
+            note["shards"], note["progress"]["count"], Schema.from_json(note["schema"])
+        ):
+            return 0
+        self._progress, self._has_schema = Progress(**note["progress"]), True
+        return self._progress.count
+
+    def _write(self) -> None:
+        for batch, before in self._batches():
+            self._take(batch, before)
+        self._decide()
+        self._flush()
+        if self._progress.count == 0:
+            first = self._progress.reasons[0] if self._progress.reasons else "the dataset yielded none"
+            raise PackError(
+                f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
+            )
+        if self.output.is_sharded:
+            self._finish_shard("finished", 0)
+
+    def _batches(self) -> Iterator[tuple[list[Item], Any]]:
+        """Yield batches, and the state of the loader before each, where it is needed."""
+        if self._progress.loader is not None:
+            self.loader.load_state_dict(self._progress.loader)
+        self.report(Stage("packing", self._progress.taken, self.total))
+        skip = self._progress.done
+        before = self.loader.state_dict() if self.output.is_sharded else None
+        for batch in self.loader:
+            yield batch[skip:], before
+            skip = 0
+            self.report(Stage("packing", self._progress.taken + len(self._first), self.total))
+            if self.output.is_sharded:
+                before = self.loader.state_dict()
+
+    def _take(self, batch: list[Item], before: Any) -> None:
+        offset, self._progress.done = self._progress.done, 0
+        for place, item in enumerate(batch, offset + 1):
+            if item.sample is None:
+                self._progress.leave_out(self.called(item.number), item.failure)
+            elif self._has_schema:
+                self._add(item, item.sample)
+            else:
+                self._first.append(item)
+                if self._first_is_full():
+                    self._decide()
+            # Of a first block no shard is full before its end.
+            if self._shard_is_full():
+                self._flush()
+                self._finish_shard(before, place)
+
+    def _first_is_full(self) -> bool:
+        samples = min(_BLOCK_SAMPLES, self.options.samples_per_shard or _BLOCK_SAMPLES)
+        size = min(_BLOCK_BYTES, self.options.shard_bytes or _BLOCK_BYTES)
+        return len(self._first) >= samples or sum(item.size for item in self._first) >= size
+
+    def _decide(self) -> None:
+        """Decide what the fields hold, and begin the output with the samples that were held back."""
+        first, self._first = self._first, []
+        if not first:
+            return
+        samples = [item.sample or {} for item in first]
+        agreement = Agreement(
+            self.format.name,
+            self.format.writer.cannot_hold,
+            lambda place: self.called(first[place].number),
+            self.options.ragged,
+            self.options.skips,
+        )
+        schema = agreement.schema(samples)
+        self._check_pictures([sample for sample in samples if sample.keys() == set(schema.names)])
+        self.output.schema, self._has_schema = schema, True
+        for item, sample in zip(first, samples, strict=True):
+            self._add(item, sample)
+
+    def _add(self, item: Item, sample: Sample) -> None:
+        """Put a sample into the block, unless it does not fit."""
+        schema = self.output.schema
+        try:
+            encoded = self.format.writer.encoded(schema, schema.fitted(sample))
+        except Unfit as exc:
+            name = self.called(item.number)
+            if self.options.skips:
+                self._progress.leave_out(name, str(exc))
+                return
+            raise PackError(
+                f"{name[:1].upper()}{name[1:]} does not fit: {words(exc)}. {exc.advice} Or leave out "
+                "such samples: --on-error skip (on_error='skip')."
+            ) from exc
+        self._progress.taken += 1
+        self._progress.count += 1
+        self._progress.form = item.form
+        self._shard_count += 1
+        self._shard_bytes += item.size
+        self._block.append(encoded)
+        self._block_bytes += item.size
+        if len(self._block) >= _BLOCK_SAMPLES or self._block_bytes >= _BLOCK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the block."""
+        block, self._block, self._block_bytes = self._block, [], 0
+        if block:
+            self.output.write(block)
+
+    def _check_pictures(self, samples: Sequence[Sample]) -> None:
+        pictures = self.options.pictures
+        values = (value for sample in samples for value in sample.values())
+        if pictures.does_something and not any(map(_may_be_picture, values)):
+            raise BadOption(
+                f"encode={pictures.encode!r}, resize={pictures.resize!r} are about pictures, but no field of the first "
+                f"samples is one: they have {', '.join(map(repr, samples[0]))}. Pictures are the bytes of files that "
+                "Pillow reads, its images, and uint8 arrays of height, width and colours. Leave the options out."
+            )
+
+    def _shard_is_full(self) -> bool:
+        most, most_bytes = self.options.samples_per_shard, self.options.shard_bytes
+        is_full = most is not None and self._shard_count >= most
+        return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
+
+    def _finish_shard(self, state: Any, done: int) -> None:
+        """Complete a shard, and note that the run is in front of the loader's next batch, of which `done` are done."""
+        self.output.finish_shard(Summary(self._shard_count, self._progress.form))
+        self._shard_count = self._shard_bytes = 0
+        self.work.write_note(
+            {
+                "progress": {**asdict(self._progress), "loader": state, "done": done},
+                "schema": self.output.schema.as_json(),
+                "shards": self.output.shard_count,
+            }
+        )
+
+    def _check(self, size: int) -> None:
+        """Read everything again, as the printed line will, so that the source compares all checksums.
+
+        Raises PackError: something else was read than was written, or it could not be read.
+        """
+        expected, output = self._progress.count, self.output
+        found = 0
+
+        def report(done: int) -> None:
+            nonlocal found
+            found = done
+            self.report(Stage("checking", done, expected))
+
+        report(0)
+        try:
+            dataset = open_packed(self.format.name, output.files, output.schema, self._progress.form)
+            try:
+                count_samples(dataset, size, report)
+            finally:
+                dataset.close()
+        except CorruptSource as exc:
+            raise self._differs(f"reading a sample after {found} failed: {words(exc)}") from exc
+        except Exception as exc:  # says nothing of the bytes: an option, a library, too many open files
+            raise PackError(
+                f"Everything was written, but could not be read back to check it: after {found} samples came "
+                f"{type(exc).__name__}: {words(exc)}. The output did not get its name. If that can be mended, do so "
+                "and run again; if the fault seems to be feedline's, report it."
+            ) from exc
+        if found != expected:
+            raise self._differs(f"{found} of {expected} samples came back")
+
+    def _differs(self, what: str) -> PackError:
+        restart = f" with --restart (restart=True): the shards are in {self.work.path}"
+        return PackError(
+            f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
+            f"The output did not get its name. Run again{restart if self.output.is_sharded else ''}."
+        )
+
+
+# Any: the value of a field.
+def _may_be_picture(value: Any) -> bool:
+    if isinstance(value, bytes):
+        return extension_of(value) != "bin"
+    return hasattr(value, "dtype") and is_picture(value)

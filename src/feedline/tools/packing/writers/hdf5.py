@@ -1,0 +1,208 @@
+"""Writes an HDF5 file: one dataset per field at the root, its first axis counts the samples."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.hdf5.checked import SUMS, value_sum
+from feedline.system.optional import require
+from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
+from feedline.tools.packing.writers.contract import Summary, Writer, unfit
+from feedline.types.checksums import BlockSums, sealed
+
+META = "feedline"
+"""Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
+_REFERENCE_BYTES = 16
+"""What a value of variable length takes in its chunk: the value itself lies elsewhere."""
+_CHUNK_BYTES = 1 << 16
+"""Of a chunk, about. Guess, not measured: small enough for random access, large enough to be read in order."""
+_MOST_BYTES = (1 << 32) - 1
+"""Of a chunk."""
+
+
+class _File(io.FileIO):
+    """A file for h5py that keeps the first error, such as that of a full disk, for `check`.
+
+    h5py calls these methods from C code that does not survive an exception, and after a failed write of its own the
+    process crashes when it ends. So none is raised there: after the first error nothing is written any more.
+    """
+
+    error: OSError | None = None
+
+    # Any: whatever has a buffer.
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.error is None:
+            try:
+                written = 0
+                while written < len(view):
+                    written += super().write(view[written:]) or 0
+                return written
+            except OSError as exc:
+                self.error = exc
+        self.seek(len(view), os.SEEK_CUR)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        if self.error is None:
+            try:
+                return super().truncate(size)
+            except OSError as exc:
+                self.error = exc
+        return self.tell() if size is None else size
+
+    def check(self) -> None:
+        """Raise the error of an earlier call."""
+        if self.error is not None:
+            raise self.error
+
+
+class Hdf5Writer(Writer):
+    """Appends rows to chunked datasets."""
+
+    format = "hdf5"
+    compressions = ("gzip", "lzf")
+
+    @classmethod
+    def cannot_hold(cls, column: Column) -> str:
+        if column.nullable:
+            return "it has no None. Give such samples a value, or use lmdb or parquet."
+        if column.kind == "ragged" and len(column.shape) > 1:
+            return (
+                "only arrays of one axis may differ in length. Make shapes equal (--resize 256x256 for pictures), "
+                "encode pictures (--encode png), or use lmdb."
+            )
+        if column.dtype and np.dtype(column.dtype).kind not in "biufc":
+            return "it holds arrays of numbers. Turn it into numbers or strings in the dataset, or use lmdb."
+        if 0 in column.shape:
+            return "it holds no arrays without elements. Leave the field out, or use lmdb."
+        if column.kind == "mixed":
+            return "arrays of one field have one type. Make them alike in the dataset, or use lmdb or tar."
+        if column.kind == "array" and _row_bytes(column) > _MOST_BYTES:
+            return f"a row of {_row_bytes(column):,} bytes is more than a chunk may have. Use npy or tar."
+        return "use lmdb or tar." if column.kind == "nested" else ""
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        if column.kind != "str":
+            return None
+        reason = "a zero" if "\0" in value else "" if is_utf8(value) else "half of a surrogate pair"
+        if reason:
+            what = f"is the string {value!r:.80}, which has {reason} in it"
+            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+        return None
+
+    def _open(self) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        self._count = 0
+        self._file = _File(self.path, "w+")
+        self._blocks: dict[str, BlockSums | array[int]] = {}
+        """Checksums: of each chunk, or of each value of any length."""
+        # Any: an object of a library without types.
+        self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
+        for column in self.schema.columns:
+            self._create(column)
+
+    def _create(self, column: Column) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        fixed = column.kind in ("array", "number")
+        if column.kind == "str":
+            dtype = h5py.string_dtype("utf-8")
+        elif column.kind == "bytes":
+            dtype = h5py.vlen_dtype(np.uint8)
+        else:
+            dtype = np.dtype(column.dtype) if fixed else h5py.vlen_dtype(np.dtype(column.dtype))
+        shape = column.shape if fixed else ()
+        dataset = self._store.create_dataset(
+            column.name,
+            (0, *shape),
+            dtype,
+            maxshape=(None, *shape),
+            chunks=(self._chunk_rows(dtype if fixed else None, shape), *shape),
+            compression=self.compression if fixed else None,
+        )
+        row_bytes = _row_bytes(column) if fixed else 0
+        self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else array("I")
+        if column.kind == "bytes":
+            dataset.attrs[META] = "bytes"
+
+    def _chunk_rows(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> int:
+        row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        rows = max(1, _CHUNK_BYTES // max(1, row_bytes))
+        return 1 << (int(rows).bit_length() - 1)
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        if not samples:
+            return
+        stop = self._count + len(samples)
+        try:
+            for column in self.schema.columns:
+                dataset = self._store[column.name]
+                dataset.resize(stop, 0)
+                self._write_column(column, dataset, [sample[column.name] for sample in samples])
+        except (OSError, RuntimeError):
+            self._file.check()  # the reason, if it is one of the disk
+            raise
+        self._file.check()
+        self._count = stop
+
+    # Any: objects of a library without types.
+    def _write_column(self, column: Column, dataset: Any, values: list[Any]) -> None:
+        stop = self._count + len(values)
+        sums = self._blocks[column.name]
+        if isinstance(sums, BlockSums):
+            rows = np.stack(values) if column.kind == "array" else np.array(values, column.dtype)
+            rows = np.ascontiguousarray(rows, column.dtype)
+            dataset[self._count : stop] = rows
+            sums.add(rows.reshape(-1).view(np.uint8))
+        else:
+            self._write_varying(column, dataset, values)
+            sums.extend(map(value_sum, values))
+
+    def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
+        """Write values of different lengths, which h5py's own assignment takes for a table if they are alike."""
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        rows = np.empty(len(values), object)
+        for place, value in enumerate(values):
+            rows[place] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+        space = dataset.id.get_space()
+        space.select_hyperslab((self._count,), (len(values),))
+        dataset.id.write(h5py.h5s.create_simple((len(values),)), space, rows, h5py.h5t.py_create(dataset.dtype))
+
+    def finish(self, summary: Summary) -> None:
+        for name, sums in self._blocks.items():
+            found = sums.finish() if isinstance(sums, BlockSums) else np.array(sums, np.uint32)
+            self._store[name].attrs[SUMS] = found
+        self._store.attrs[META] = json.dumps(sealed(summary.as_json(self.schema)))
+        self._store.close()
+        self._file.check()
+        self.close()
+
+    def close(self) -> None:
+        self._store.close()
+        self._file.close()
+
+
+def _row_bytes(column: Column) -> int:
+    return np.dtype(column.dtype).itemsize * math.prod(column.shape)
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """Return what was stored about the samples, None if nothing was."""
+    h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
+    with h5py.File(path, "r") as store:
+        meta = store.attrs.get(META)
+    try:
+        facts = json.loads(meta) if isinstance(meta, str) else None
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) and "feedline" in facts else None

@@ -1,0 +1,186 @@
+"""Writes a Parquet file: one column per field."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.system.optional import require
+from feedline.tools.packing.prepare import size_of
+from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
+from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.types.checksums import sealed
+
+META = "feedline"
+_MOST_ROWS = 4096
+"""In a row group. Guess, not measured: a sample costs the reading of its group, at worst."""
+
+_GROUP_BYTES = 1 << 18
+"""Of a row group, about. A sample costs the reading of its group: random reads of rows of 48 KB took about a fifth of
+the time that they take from groups of 4 MiB, and half of that from groups of 1 MiB."""
+
+_READS_MISSING = 26
+"""The first version of pyarrow that reads lists of one length from Parquet files where some are missing."""
+
+_TIMES = tuple(f"<M8[{unit}]" for unit in ("D", "s", "ms", "us", "ns"))
+
+_MOST_BYTES = (1 << 31) - 1
+"""Of a value: Parquet counts them in 31 bits."""
+
+
+def _pyarrow_major() -> int:
+    return int(require("pyarrow", extra="parquet", purpose="Writing Parquet").__version__.split(".")[0])
+
+
+class ParquetWriter(Writer):
+    """Collects samples, and writes them as row groups."""
+
+    format = "parquet"
+    compressions = ("snappy", "zstd", "lz4", "gzip", "none")
+
+    @classmethod
+    def cannot_hold(cls, column: Column) -> str:
+        if column.kind == "ragged" and len(column.shape) > 1:
+            return "only arrays of one axis may differ in length. Make shapes equal, encode pictures, or use lmdb."
+        if column.kind == "mixed":
+            return "arrays of one column have one type. Make them alike in the dataset, or use lmdb or tar."
+        if column.kind == "array" and np.dtype(column.dtype).itemsize * math.prod(column.shape) > _MOST_BYTES:
+            return "an array of 2 GiB or more has no place in it. Use npy, hdf5 or tar."
+        if column.kind == "nested":
+            return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
+        if _is_time(column):
+            return ""
+        if column.dtype and np.dtype(column.dtype).kind in "mM":
+            return (
+                "of dates and durations it holds single dates in days, seconds or parts of seconds. Use lmdb, tar or "
+                "npy, or make numbers of them."
+            )
+        if column.dtype and np.dtype(column.dtype).kind not in "biuf":
+            return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
+        if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:
+            return "pyarrow before 26 writes missing arrays in a way it cannot read. Update it, or use lmdb."
+        if column.kind == "array" and 0 in column.shape:
+            return "Parquet holds no arrays without elements. Leave the field out, or use lmdb."
+        return "" if np.dtype(column.dtype or "u1").itemsize <= 8 else "Arrow has no such numbers. Use lmdb."
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        if isinstance(value, str) and not is_utf8(value):
+            what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
+            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+        if _is_time(column) and value is not None and np.isnat(value):
+            return unfit(cls, column, "is NaT, which would come back as None", "Use lmdb, or None in the dataset.")
+        size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
+        if size > _MOST_BYTES:
+            return unfit(cls, column, f"is {said(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
+        return None
+
+    def _open(self) -> None:
+        parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
+        self._waiting: list[Sample] = []
+        self._waiting_bytes = 0
+        # Any: objects of a library without types.
+        self._arrow: Any = schema_of(self.schema)
+        self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._sink: Any = parquet.ParquetWriter(
+            self._file,
+            self._arrow,
+            compression=self.compression or "snappy",
+            use_dictionary=_small_paths(self.schema),
+            write_page_index=True,
+            write_page_checksum=True,  # which `ParquetDataset` compares
+        )
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            self._waiting.append(sample)
+            self._waiting_bytes += sum(map(size_of, sample.values()))
+            if self._waiting_bytes >= _GROUP_BYTES or len(self._waiting) >= _MOST_ROWS:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if not self._waiting:
+            return
+        pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+        rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        columns = [array_of(column, [row[column.name] for row in rows]) for column in self.schema.columns]
+        self._sink.write_table(pa.Table.from_arrays(columns, schema=self._arrow), row_group_size=_MOST_ROWS)
+
+    def finish(self, summary: Summary) -> None:
+        self._write_group()
+        self._sink.add_key_value_metadata({META: json.dumps(sealed(summary.as_json(self.schema)))})
+        self._sink.close()
+        self._file.close()
+
+    def close(self) -> None:
+        # What it still had to write is not wanted any more, and may have no room.
+        with contextlib.suppress(OSError):
+            self._sink.close()
+        let_go(self._file)
+
+
+def _small_paths(schema: Schema) -> list[str]:
+    """Return the columns of one byte per number, as Parquet calls them.
+
+    Parquet stores a byte in four, except by its place in a table of all values, which takes one byte again.
+    """
+    small = [column for column in schema.columns if column.dtype and np.dtype(column.dtype).itemsize == 1]
+    return [column.name if column.kind == "number" else f"{column.name}.list.element" for column in small]
+
+
+# Any: objects of a library without types.
+def schema_of(schema: Schema) -> Any:
+    """Return the schema of Arrow's for samples."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    return pa.schema([pa.field(column.name, type_of(column), nullable=column.nullable) for column in schema.columns])
+
+
+def type_of(column: Column) -> Any:
+    """Return the type of Arrow's for a column."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    if column.kind in ("str", "bytes"):
+        return pa.large_string() if column.kind == "str" else pa.large_binary()
+    number = pa.from_numpy_dtype(np.dtype(column.dtype))
+    if column.kind == "number":
+        return number
+    return pa.fixed_shape_tensor(number, column.shape) if column.kind == "array" else pa.large_list(number)
+
+
+def array_of(column: Column, values: list[Any]) -> Any:
+    """Return values as an array of Arrow's."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    kind = type_of(column)
+    if _is_time(column):
+        return pa.array(np.array(values, column.dtype), kind)
+    if column.kind != "array":
+        return pa.array([_plain(value) for value in values], kind)
+    mask = np.array([value is None for value in values])
+    filler = np.zeros(column.shape, column.dtype)
+    rows = np.stack([filler if value is None else value for value in values])
+    flat = pa.array(rows.reshape(-1), kind.value_type)
+    size = int(np.prod(column.shape))
+    storage = pa.FixedSizeListArray.from_arrays(flat, size, mask=pa.array(mask) if mask.any() else None)
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _is_time(column: Column) -> bool:
+    """True for single dates of units that Arrow has. Parquet keeps seconds as milliseconds."""
+    return column.kind == "number" and column.dtype in _TIMES
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) and value.dtype != np.float16 else value
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """Return what was stored about the samples, None if nothing was."""
+    parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
+    meta = parquet.read_metadata(path).metadata or {}
+    found: dict[str, Any] | None = json.loads(meta[META.encode()]) if META.encode() in meta else None
+    return found

@@ -1,0 +1,126 @@
+"""A recording as one page of HTML that needs nothing else: no network, no other file.
+
+The parts of the page lie in `assets/`. What was recorded is packed into it, and unpacked and drawn by the browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.insight.attribution import CAUSES, causes_of
+from feedline.insight.batch_rows import DURATIONS, MOMENTS
+from feedline.insight.recording import Recording
+
+SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
+"""In the order in which the page runs them."""
+_COUNTS = ("epoch", "ordinal", "worker", "samples", "behind", "held")
+_MOST_ROWS = 100_000
+"""Batches that are drawn, 4 MB of them: more would keep a browser busy for seconds. Figures are of all."""
+_SHARES = ("cpu", "gpu")
+"""Figures of the machine from 0 to 1; the page has them in thousandths."""
+
+
+# Any: what JSON has.
+def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None) -> str:
+    """Return the page.
+
+    Args:
+        recording: what is shown.
+        advice: what to change, a sentence each, the most rewarding first.
+        predicted: what other settings would do: `grid`, the one without workers first; `best`, the place of the best
+            in it; and `notes`, which may be alone. None to leave that section out.
+    """
+    assets = resources.files(__package__) / "assets"
+    parts = {
+        "STYLE": (assets / "page.css").read_text("utf-8"),
+        "SCRIPT": "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS),
+        "DATA": packed(contents(recording, advice, predicted)),
+    }
+    page = (assets / "page.html").read_text("utf-8")
+    for name, text in parts.items():
+        page = page.replace(f"/*{name}*/", text, 1)
+    return page
+
+
+# Any: what JSON has.
+def contents(
+    recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the page shows."""
+    stats, count = recording.stats(), len(recording.rows["got"])
+    log = list(recording.log)
+    if count > _MOST_ROWS:
+        log.append(f"The timeline shows the first {_MOST_ROWS:,} of {count:,} batches; the figures are of all.")
+    return {
+        "feedline": recording.environment.get("feedline", ""),
+        "started": recording.started,
+        "causes": CAUSES,
+        "verdict": stats.verdict,
+        "advice": list(advice),
+        "stats": stats.as_dict(),
+        "settings": dict(recording.settings),
+        "environment": dict(recording.environment),
+        "rows": _rows(recording),
+        "system": {name: _differences(column) for name, column in _system(recording).items()},
+        "predicted": predicted,
+        "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
+        "faults": list(recording.faults),
+        "log": log,
+    }
+
+
+def packed(values: Mapping[str, Any]) -> str:
+    """Return values as text that a page may hold."""
+    text = json.dumps(_readable(values), separators=(",", ":"), allow_nan=False, default=str)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def _readable(value: Any) -> Any:
+    """Return a value with what browsers cannot read, such as NaN or keys that are no text, as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _readable(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)) and not (value and type(value[0]) is int):
+        return [_readable(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rows(recording: Recording) -> dict[str, list[int]]:
+    """Return the columns of the batches: microseconds since the first, and counts; each as differences."""
+    columns = {name: column[:_MOST_ROWS] for name, column in recording.rows.items()}
+    origin = _origin(columns)
+    made = {name: (columns[name] - origin) // 1000 for name in MOMENTS}
+    made |= {name: np.maximum(columns[name], 0) // 1000 for name in DURATIONS if name != "body"}
+    made |= {name: columns[name] for name in _COUNTS}
+    waited = causes_of(columns, in_order=bool(recording.settings.get("in_order", True)))
+    made["cause"] = np.stack([waited[cause] for cause in CAUSES]).argmax(axis=0)
+    return {name: _differences(column) for name, column in made.items()}
+
+
+def _origin(columns: Mapping[str, NDArray[np.int64]]) -> int:
+    moments = [columns[name] for name in ("asked", "began") if len(columns[name])]
+    return min((int(column[column > 0].min()) for column in moments if (column > 0).any()), default=0)
+
+
+def _system(recording: Recording) -> dict[str, NDArray[np.int64]]:
+    """Return figures of the machine as integers, at microseconds since the first batch; what was not told is 0."""
+    system = recording.system
+    if not system.get("at"):
+        return {}
+    made = {name: np.array([value or 0 for value in column]) for name, column in system.items()}
+    made["at"] = (made["at"] - _origin(recording.rows)) / 1000
+    made |= {name: made[name] * 1000 for name in _SHARES if name in made}
+    return {name: column.astype(np.int64) for name, column in made.items()}
+
+
+def _differences(column: NDArray[np.int64]) -> list[int]:
+    values: list[int] = np.diff(column, prepend=0).tolist()
+    return values

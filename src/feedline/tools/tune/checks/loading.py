@@ -1,0 +1,193 @@
+"""A loader that was asked for too much or too little: workers, prefetching, limits of the system, the order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feedline.insight.worker_model import Load
+from feedline.tools.tune.finding import Finding, gain_of, seconds_text
+from feedline.tools.tune.measured import LoaderFacts, Measured, Room
+from feedline.types.sizes import bytes_text
+
+_STARTING = 0.05
+"""Share of an epoch that starting its workers takes."""
+_STARTING_S = 0.01
+_COMPUTING = 0.7
+"""Share of computing above which more workers than cores gain nothing."""
+_BATCH_S = 5e-3
+"""A shorter batch may be made fast enough without workers: how long a training step takes is not known here. With the
+formula's 0.5 ms instead, a dataset of the tests got this finding, too, whose batches take 2.2 ms ("shuffling")."""
+_MUCH = 0.5
+"""Of the memory that can be had, or of /dev/shm."""
+_SHUFFLING_S = 1.0
+_SHUFFLING_BYTES = 256 << 20
+"""All of these are guesses."""
+LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
+WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
+
+
+def find(measured: Measured) -> list[Finding]:
+    """Return what is found about the loader, if one was given."""
+    loader = measured.loader
+    if loader is None:
+        return []
+    return [
+        *_failing(measured, loader),
+        *_restarted(measured, loader),
+        *_workers(measured, loader),
+        *_memory(measured, loader),
+        *open_files(measured.room, loader),
+        *_shuffling(measured, loader),
+    ]
+
+
+def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    if loader.failure and not _is_explained(measured, loader):
+        yield Finding(
+            "failing-loader",
+            "Single samples can be made, but a batch of the loader raised an exception.",
+            "Correct what it raises: the collate function, or what workers get of the dataset.",
+            is_serious=True,
+            evidence=loader.failure.rstrip(),
+        )
+
+
+def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
+    """True if another finding says why batches fail."""
+    state, threads, batch = measured.state, measured.threads, measured.batch
+    if measured.samples is not None and measured.samples.failed:
+        return True
+    if loader.engine == "thread":
+        return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
+    return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
+
+
+def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    start_s, epoch_s = loader.start_s, measured.epoch_s
+    if start_s is None or epoch_s is None or start_s < (limit_s := max(_STARTING_S, _STARTING * epoch_s)):
+        return
+    yield Finding(
+        "workers-restarted",
+        f"Each epoch spends {start_s / (start_s + epoch_s):.0%} of its time on starting workers.",
+        "Keep the workers from epoch to epoch.",
+        f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
+        gain=gain_of(start_s + epoch_s, start_s),
+        evidence=f"Starting {loader.workers} workers takes {seconds_text(start_s)}, and making the samples of an epoch "
+        f"about {seconds_text(epoch_s)}",
+        margin=start_s / limit_s,
+    )
+
+
+def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    samples, room = measured.samples, measured.room
+    cores = room.rank_cores
+    if samples is None or samples.cpu_share < _COMPUTING or loader.batch_size is None:
+        return
+    whose = f"{cores} core{'' if cores == 1 else 's'} (affinity, control group and ranks counted)"
+    margin = (1 - _COMPUTING) / max(1 - samples.cpu_share, 0.01)
+    batch_s = samples.mean_s * loader.batch_size
+    load = Load(batch_s, 0.0, samples.cpu_share * batch_s, cores)
+    most = load.most
+    if loader.workers > most + 1:
+        yield Finding(
+            "too-many-workers",
+            f"{loader.workers} workers compute on {cores} core{'' if cores == 1 else 's'}.",
+            f"Use {most}, or one less where the training loop itself computes.",
+            f"DataLoader(dataset, num_workers={most})",
+            evidence=f"A sample computes for {samples.cpu_share:.0%} of its time, and there are {whose}: more workers "
+            "take the cores from each other and from the training loop, and memory for nothing",
+            margin=margin,
+        )
+    is_few = 2 * loader.workers < most if loader.workers else most > 1  # one is for the training loop
+    if is_few and batch_s >= _BATCH_S:
+        rate = max(loader.workers, 1) / samples.mean_s
+        yield Finding(
+            "too-few-workers",
+            f"{loader.workers or 'No'} worker{'' if loader.workers == 1 else 's'} use few of {cores} cores.",
+            "Use more workers, if training waits for batches.",
+            f"DataLoader(dataset, num_workers={most})",
+            gain=round(load.rate(most) / load.rate(loader.workers), 2),
+            evidence=f"A batch takes {seconds_text(batch_s)} to be made, {samples.cpu_share:.0%} of it computing, so "
+            f"that {rate:,.0f} samples a second can be made; there are {whose}",
+            margin=min(margin, batch_s / _BATCH_S),
+        )
+
+
+def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    samples, batch = measured.samples, measured.batch
+    if samples is not None:
+        each = samples.sample_bytes if batch is None else batch.bytes / batch.size
+        yield from prefetch_memory(measured.room, loader, (loader.batch_size or 1) * each)
+
+
+def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Finding]:
+    """Compare the batches that are made ahead of time, of so many bytes each, with what the system grants."""
+    if loader.engine == "inline":
+        return
+    whole = loader.workers * loader.depth * each * room.local_ranks
+    sum_text = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
+    if room.memory_bytes is not None and whole > _MUCH * room.memory_bytes:
+        yield Finding(
+            "prefetch-memory",
+            "Batches that are made ahead of time may take most of the memory.",
+            "Prefetch less, use fewer workers or smaller batches; feedline's loader bounds it by memory_budget=.",
+            f"DataLoader(dataset, num_workers={loader.workers}, prefetch_factor=2)",
+            is_serious=True,
+            evidence=f"They take up to {sum_text}, and {bytes_text(room.memory_bytes)} of memory are free",
+        )
+    elif loader.kind == "torch" and room.shared_bytes is not None and whole > _MUCH * room.shared_bytes:
+        yield Finding(
+            "shared-memory",
+            "Batches that are made ahead of time may fill /dev/shm.",
+            "Use feedline's loader, which does not need it; or prefetch less, or give the container more (docker run "
+            "--shm-size=8g).",
+            "from feedline import DataLoader",
+            is_serious=True,
+            evidence=f"torch's loader keeps up to {sum_text} there, and it has {bytes_text(room.shared_bytes)}",
+        )
+
+
+def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
+    """Return what a loader can do about samples that are late, as a sentence and as code.
+
+    Args:
+        moves: True if its idle workers take over the work of late ones already.
+    """
+    if moves:
+        return "Until then deliver batches as they come.", "DataLoader(dataset, in_order=False)"
+    return (
+        "Until then give the loader a seed=, so that idle workers take over the work of late ones, or deliver batches "
+        "as they come.",
+        "DataLoader(dataset, seed=0)  # or in_order=False",
+    )
+
+
+def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+    """Compare the open files that workers take with what the system grants."""
+    needed = LOADER_FILES + WORKER_FILES * loader.workers
+    if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
+        return
+    yield Finding(
+        "open-files",
+        f"{loader.workers} workers take most of the {room.open_files} files that may be open.",
+        "Raise the limit in the shell, or use fewer workers.",
+        f"ulimit -n {max(4096, 4 * needed)}",
+        is_serious=needed > room.open_files,
+        evidence=f"They take about {needed}, the limit (ulimit -n) is {room.open_files}, and datasets need some, too",
+    )
+
+
+def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    seconds, size = loader.shuffle_s, loader.shuffle_bytes
+    if seconds is None or (seconds < _SHUFFLING_S and size < _SHUFFLING_BYTES):
+        return
+    epoch_s = measured.epoch_s
+    yield Finding(
+        "shuffling",
+        "torch's RandomSampler draws the indices of a whole epoch at once.",
+        "Use feedline's sampler in feedline's loader: it computes each index when it is needed.",
+        "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
+        gain=None if epoch_s is None else gain_of(seconds + epoch_s, seconds),
+        evidence=f"Each epoch begins with {seconds_text(seconds)} for that, and the indices take {bytes_text(size)}",
+        margin=max(seconds / _SHUFFLING_S, size / _SHUFFLING_BYTES),
+    )

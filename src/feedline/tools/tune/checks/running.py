@@ -1,0 +1,335 @@
+"""What the figures of a run tell of its loader: no dataset is tried, nothing is measured anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from feedline.insight.histogram import Spread
+from feedline.insight.period import Period
+from feedline.insight.stats import Stats
+from feedline.insight.verdict import FEW, SLIGHT, load_of, moves_of
+from feedline.insight.worker_model import LEAST_GAIN, Load
+from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
+from feedline.tools.tune.finding import Finding, gain_of, seconds_text
+from feedline.tools.tune.measured import LoaderFacts, Room
+from feedline.types.shown import counted
+from feedline.types.sizes import bytes_text
+
+_OTHER_GAIN = 1.25
+"""If a part of the work can be saved and that gains so much, more workers are not the first thing."""
+_PART = 0.3
+"""Share of a worker's time that putting batches together, or sending them, takes."""
+_PART_S = 1e-3
+_COPIES = 3
+_COPIED_PER_S = 1e9
+"""Bytes a second that a collate function which only copies writes: times how much longer it may take."""
+_LATE = 4
+"""Times the usual fetch of a batch, that one in a hundred takes."""
+_TOO_MANY = 2
+"""Times the workers that are needed."""
+_COPIED_SHARE = 0.1
+"""Of the batches, that did not stay in their slots."""
+_GROWTH_BYTES = 64 << 20
+"""Of all workers. All of these are guesses."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run."""
+
+    stats: Stats
+    room: Room
+    growth: float = 0.0
+    """Bytes that the memory of all workers grows by with 1,000 samples, as long as it is watched; 0 if it does not."""
+
+    @property
+    def period(self) -> Period:
+        return self.stats.judged
+
+    @property
+    def loader(self) -> LoaderFacts:
+        settings = self.stats.settings
+        return LoaderFacts(
+            "feedline",
+            workers=int(self.stats.counters.get("workers", 0)),
+            engine=str(settings.get("engine", "inline")),
+            depth=int(settings.get("prefetch", 1)),
+            batch_size=settings.get("batch_size"),
+            is_persistent=bool(settings.get("persistent", False)),
+            start_method=self.room.start_method,
+            moves=moves_of(settings),
+        )
+
+    @property
+    def load(self) -> Load:
+        """What a batch costs, on the cores that this rank has."""
+        return load_of(self.period, self.room.rank_cores)
+
+    def share(self, *causes: str) -> float:
+        """Return for which share of the time training waited because of these."""
+        return sum(self.period.waits.get(cause, 0.0) for cause in causes) / max(self.period.seconds, 1e-9)
+
+    @property
+    def start_s(self) -> float:
+        return self.period.waits.get("start", 0.0)
+
+    @property
+    def stall(self) -> float:
+        """The share of the time that training waited, once workers had started."""
+        return (self.period.wait_s - self.start_s) / max(self.period.seconds - self.start_s, 1e-9)
+
+    def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
+        """Return how many times as many batches come with so many workers, and so much less work for each batch."""
+        period, load = self.period, self.load
+        make_s = max(load.make_s - saved_s, 1e-9)
+        own_s = period.waits.get("slot", 0.0) / period.batches
+        then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
+        now_s = (period.seconds - self.start_s) / period.batches
+        return gain_of(now_s, now_s - 1 / then.rate(self.loader.workers if workers is None else workers))
+
+    def gain_without(self, cause: str) -> float:
+        """Return how many times as many batches come if training does not wait because of this."""
+        return gain_of(1.0, self.share(cause))
+
+
+def find(run: Run) -> list[Finding]:
+    """Return what is found."""
+    found = [*_faults(run), *_deaths(run)]
+    if run.period.batches < FEW:
+        return found
+    each = run.period.data_bytes / run.period.batches
+    found += [
+        *_restarted(run),
+        *_growth(run),
+        *(prefetch_memory(run.room, run.loader, each) if run.room.memory_bytes else ()),
+        *open_files(run.room, run.loader),
+        *_slots(run),
+    ]
+    if run.stall < SLIGHT:
+        return [*found, *_too_many(run)]
+    parts = [*_collating(run, each), *_writing(run), *_stragglers(run), *_held(run), *_device(run), *_delivering(run)]
+    if not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in parts):
+        parts += _too_few(run)
+    return found + parts
+
+
+def _faults(run: Run) -> Iterator[Finding]:
+    faults = {action: count for action, count in dict(run.stats.faults).items() if count}
+    raised = int(run.stats.counters.get("failures", 0))
+    if faults or raised:
+        seen = [f"{count} samples ({action})" for action, count in faults.items()]
+        seen += [f"{raised} batches, which raised an exception"] * (raised > 0)
+        yield Finding(
+            "failing-samples",
+            f"{counted(sum(faults.values()), 'sample')} and {counted(raised, 'batch', 'batches')} failed.",
+            "Correct or remove these samples; on_error= says what becomes of them.",
+            'loader.faults.to_csv("faults.csv")  # then: feedline doctor faults.csv',
+            is_serious=True,
+            evidence=f"These failed: {', '.join(seen)}",
+        )
+
+
+def _deaths(run: Run) -> Iterator[Finding]:
+    died, recycled = (int(run.stats.counters.get(name, 0)) for name in ("restarted_workers", "recycled_workers"))
+    if died:
+        yield Finding(
+            "dying-workers",
+            f"{counted(died, 'worker')} died or hung and had to be replaced.",
+            "Look for what ends them: most often it is memory, or a library that crashes. The faults name the samples.",
+            is_serious=True,
+        )
+    if recycled:
+        yield Finding(
+            "memory-growth",
+            f"{counted(recycled, 'worker')} outgrew max_memory_per_worker and had to be replaced.",
+            "Find with tracemalloc what samples leave behind, or bound the cache.",
+        )
+
+
+def _restarted(run: Run) -> Iterator[Finding]:
+    loader, period = run.loader, run.period
+    if loader.is_persistent or loader.engine != "process" or run.stats.last_epoch is None:
+        return
+    gain = run.gain_without("start")
+    if gain >= LEAST_GAIN:
+        yield Finding(
+            "workers-restarted",
+            f"Each epoch starts {counted(loader.workers, 'worker')} anew.",
+            "Keep the workers from epoch to epoch.",
+            f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
+            gain=gain,
+            evidence=f"Training waited {seconds_text(run.start_s)} of {seconds_text(period.seconds)} for that",
+        )
+
+
+def _growth(run: Run) -> Iterator[Finding]:
+    grown = run.growth * run.stats.total.samples / 1000
+    if grown < _GROWTH_BYTES:
+        return
+    yield Finding(
+        "memory-growth",
+        f"The workers' memory grows by {bytes_text(run.growth)} with 1,000 samples.",
+        "Bound the cache, hold large lists in feedline.share, or find with tracemalloc what samples leave behind. "
+        "Until then let the loader replace workers that have grown too large.",
+        'DataLoader(dataset, max_memory_per_worker="4GB")',
+        is_serious=run.room.memory_bytes is not None and 2 * grown > run.room.memory_bytes,
+        evidence=f"It grew by {bytes_text(grown)} in all: a cache without a bound, a leak, or Python objects that each "
+        "worker copies when it reads them",
+    )
+
+
+def _slots(run: Run) -> Iterator[Finding]:
+    counters, batches = run.stats.counters, max(int(run.stats.counters.get("batches", 0)), 1)
+    overflowed = int(counters.get("overflowed_batches", 0))
+    if overflowed > _COPIED_SHARE * batches and run.loader.engine == "process":
+        yield Finding(
+            "small-budget",
+            f"{overflowed} of {batches} batches did not fit into the memory for batches.",
+            "Allow more memory, or prefetch fewer or smaller batches.",
+            'DataLoader(dataset, memory_budget="8GB")',
+            evidence="They were larger than their slot, or than what memory_budget= left, and were sent another way",
+        )
+
+
+def _held(run: Run) -> Iterator[Finding]:
+    counters, batches = run.stats.counters, max(int(run.stats.counters.get("batches", 0)), 1)
+    copied = int(counters.get("copied_batches", 0))
+    if run.share("slot") < SLIGHT and copied <= _COPIED_SHARE * batches:
+        return
+    yield Finding(
+        "held-batches",
+        "The program keeps batches, and the loader runs out of memory for new ones.",
+        "Keep less of a batch: copies of what you need (tensor.clone()), numbers instead of tensors (loss.item()).",
+        'DataLoader(dataset, memory_budget="8GB")',
+        gain=run.gain_without("slot"),
+        evidence=f"It holds {counters.get('leased_slots', 0)} batches. Training waited {run.share('slot'):.0%} of the "
+        f"time for the memory of one, and {copied} of {batches} were copied to get it back",
+    )
+
+
+def _device(run: Run) -> Iterator[Finding]:
+    if run.share("device") >= SLIGHT:
+        yield Finding(
+            "late-copies",
+            f"Training waits {run.share('device'):.0%} of the time for copies to the device.",
+            "Pin the memory, and send fewer bytes: uint8 instead of float32.",
+            "DataLoader(dataset, pin_memory=True)",
+            gain=run.gain_without("device"),
+        )
+
+
+def _delivering(run: Run) -> Iterator[Finding]:
+    if run.share("deliver") >= 2 * SLIGHT:
+        yield Finding(
+            "slow-delivery",
+            f"The training process spends {run.share('deliver'):.0%} of the time on receiving batches.",
+            "Return arrays instead of objects, use a sampler of feedline's, and larger batches.",
+            "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
+            gain=run.gain_without("deliver"),
+            evidence="Unpacking batches and drawing indices happens in the training process itself",
+        )
+
+
+def _part(run: Run, stage: str) -> float:
+    """Return how long a batch is in a stage, if that is a large part of the work; else 0."""
+    spread = run.period.stages.get(stage, Spread())
+    spent_s = spread.mean * spread.count / run.period.batches
+    return spent_s if spent_s >= max(_PART * run.period.busy_s, _PART_S) else 0.0
+
+
+def _collating(run: Run, each: float) -> Iterator[Finding]:
+    collate_s, copy_s = _part(run, "collate"), each / _COPIED_PER_S
+    gain = run.gain(saved_s=collate_s - copy_s)
+    if collate_s > _COPIES * copy_s and gain >= LEAST_GAIN:
+        yield Finding(
+            "slow-collate",
+            f"Putting a batch together takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
+            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; the doctor tries "
+            "whether the default does the same.",
+            "feedline doctor module:loader",
+            gain=gain,
+            evidence=f"It takes {seconds_text(collate_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
+            "made",
+        )
+
+
+def _writing(run: Run) -> Iterator[Finding]:
+    write_s = _part(run, "write")
+    gain = run.gain(saved_s=write_s)
+    if write_s and gain >= LEAST_GAIN:
+        yield Finding(
+            "serialisation",
+            f"Sending a batch takes {write_s / run.period.busy_s:.0%} of a worker's time.",
+            "Return arrays or tensors, which are not pickled; the doctor says which fields are neither.",
+            "feedline doctor module:loader",
+            gain=gain,
+            evidence=f"It takes {seconds_text(write_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
+            "made",
+        )
+
+
+def _stragglers(run: Run) -> Iterator[Finding]:
+    fetch, share = run.period.stages.get("fetch", Spread()), run.share("order")
+    gain = min(run.gain(), run.gain_without("order"))  # where all workers are busy anyway, another order gains nothing
+    if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < LEAST_GAIN:
+        return
+    slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])
+    fix, code = bridging_stragglers(moves=run.loader.moves)
+    yield Finding(
+        "stragglers",
+        f"Training waits {share:.0%} of the time for batches that come out of turn.",
+        f"See what the slowest samples have in common. {fix}",
+        code,
+        gain=gain,
+        evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to be fetched, "
+        f"{fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"
+        + (f". The slowest samples: {slowest}" if slowest else ""),
+    )
+
+
+def _too_many(run: Run) -> Iterator[Finding]:
+    workers, fewest, busy = run.loader.workers, run.load.fewest(), run.period.worker_utilisation
+    if workers >= _TOO_MANY * fewest and workers - fewest > 1:
+        yield Finding(
+            "too-many-workers",
+            f"{workers} workers are more than the {fewest} that are needed.",
+            f"Use {fewest}.",
+            f"DataLoader(dataset, num_workers={fewest})",
+            evidence=f"Data was ready {1 - run.stall:.1%} of the time, and each worker made batches for "
+            f"{sum(busy) / len(busy):.0%} of it",
+        )
+
+
+def _too_few(run: Run) -> Iterator[Finding]:
+    workers, period, load = run.loader.workers, run.period, run.load
+    if load.is_cheap or load.needed <= workers:
+        return
+    if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
+        return
+    computing, cores = period.computing, run.room.rank_cores
+    parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
+    evidence = (
+        f"A batch takes {seconds_text(period.busy_s)} to be made{parts}, and training is at one for "
+        f"{seconds_text(period.body.mean)}; there are {cores} cores (affinity, control group and ranks counted)"
+    )
+    problem = f"Training waits {run.stall:.0%} of the time, with {counted(workers, 'worker')}"
+    fewest = load.fewest()
+    if fewest <= workers:
+        yield Finding(
+            "slow-samples",
+            f"{problem} on {counted(cores, 'core')}.",
+            "Make samples cheaper: the doctor tries the dataset and says what takes long.",
+            "feedline doctor module:dataset",
+            gain=run.gain(saved_s=period.make_s),
+            evidence=evidence,
+        )
+        return
+    yield Finding(
+        "too-few-workers",
+        f"{problem}.",
+        f"Use {counted(fewest, 'worker')}.",
+        f"DataLoader(dataset, num_workers={fewest})",
+        gain=run.gain(workers=fewest),
+        evidence=evidence,
+    )

@@ -1,0 +1,161 @@
+"""All of what is found about a dataset or a run, and what was measured of it in a few words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import BadOption
+from feedline.insight.recording import Recording
+from feedline.loader.base import LoaderBase
+from feedline.tools.tune.checks import batching, fetching, loading, running, state
+from feedline.tools.tune.checks.running import Run
+from feedline.tools.tune.finding import Findings, beyond_noise, seconds_text
+from feedline.tools.tune.measured import Measured, Room, room_now, steady_growth
+from feedline.types.sizes import bytes_text
+
+_NOISY = 0.2
+"""From this share on, the summary says how noisy the machine is. A guess."""
+_GROUPS = (fetching.find, batching.find, state.find, loading.find)
+
+
+def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
+    """Say what ought to be changed about a loader, from what it has measured so far, or from a recording of it.
+
+    Nothing is tried and nothing waits, unless `seconds` are given. May be called while the loader is iterated.
+    `feedline doctor run.json` and `feedline doctor module:dataset` are the same from a shell.
+
+    Args:
+        run: a loader, a recording, or the path of one.
+        seconds: how long to try the loader's dataset besides, at most; in a process of its own, on Linux.
+
+    Returns:
+        A list of findings with `name`, `evidence`, `fix`, `code`, `gain`; what is serious first, then by gain. Print
+        it to read them.
+
+    Raises:
+        BadOption: it is no loader of feedline's; or a recording, of which no dataset can be tried.
+        BadRecording: the file is no recording, cut off, or of another version.
+        DatasetFailed: no sample could be made in the seconds given.
+
+    Example:
+        >>> import feedline
+        >>> loader = feedline.Loader(list(range(8)), 2)
+        >>> batches = list(loader)
+        >>> print(feedline.doctor(loader))
+        Nothing that ought to be changed was found.
+    """
+    if isinstance(run, LoaderBase):
+        found = diagnose_run(_run_of_loader(run))
+        return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
+    if not isinstance(run, (str, os.PathLike, Recording)):
+        raise BadOption(
+            f"doctor() was given {type(run).__name__}, which is no loader of feedline's and no recording. Give the "
+            "DataLoader or Loader itself, or what feedline.record has written. For a dataset, and for torch's loader: "
+            "feedline doctor module:dataset, in a shell."
+        )
+    if seconds is not None:
+        raise BadOption(
+            "seconds= was given, and there is no dataset in a recording that could be tried. Leave it out, or give the "
+            "loader."
+        )
+    return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
+
+
+def diagnose_recording(recording: Recording) -> Findings:
+    """Return what is found about the run that was recorded, on whatever machine."""
+    stats = recording.stats()
+    told = stats.settings
+    room = Room(
+        cores=int(told.get("cores") or 1), memory_bytes=told.get("memory_limit"), shared_bytes=None, open_files=None,
+        local_ranks=int(told.get("local_ranks") or 1),
+    )  # fmt: skip
+    system, got = recording.system, recording.rows["got"]
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # machines may lack the second
+    made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
+    memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
+    return diagnose_run(Run(stats, room, steady_growth(memory)))
+
+
+def _run_of_loader(loader: LoaderBase) -> Run:
+    stats = loader.stats()
+    grown = sum(max(0, one.growth_bytes) for one in stats.memory)
+    return Run(stats, room_now(), 1000 * grown / max(stats.total.samples, 1))
+
+
+def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
+    """Try the dataset of a loader; what its run has told already is not told again."""
+    if sys.platform != "linux":
+        raise BadOption("A dataset can be tried on Linux only, where its process can be watched. Leave seconds= out.")
+    from feedline.tools.tune.probe import probe  # which cannot be imported elsewhere
+
+    names = {finding.name for finding in known}
+    return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
+
+
+def diagnose_run(run: Run) -> Findings:
+    """Return what is found about a run."""
+    return Findings(running.find(run))
+
+
+def diagnose(measured: Measured) -> Findings:
+    """Return what is found about a dataset that was tried; what noise may have caused is left undecided."""
+    found = (finding for find in _GROUPS for finding in find(measured))
+    return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
+
+
+def summary(measured: Measured) -> list[str]:
+    """Return what was measured, a line each."""
+    making, samples, batch = measured.making, measured.samples, measured.batch
+    lines = []
+    if making is not None:
+        length = "samples without a known end" if making.length is None else f"{making.length:,} samples"
+        lines.append(f"{making.kind}: {length}, made in {seconds_text(making.make_s)}")
+    if samples is not None:
+        usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
+        lines.append(
+            f"{len(samples.seconds)} samples tried: {seconds_text(samples.mean_s)} each (p50 {seconds_text(usual)}, "
+            f"p99 {seconds_text(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
+            f"{bytes_text(samples.sample_bytes)}"
+        )
+    if batch is not None:
+        lines.append(
+            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
+            f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
+        )
+    elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
+        lines.append("The samples could not be put together into a batch")
+    rates = {} if measured.threads is None else measured.threads.rates
+    several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
+    lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
+    noise = measured.noise
+    if noise.floor >= _NOISY or noise.queued >= _NOISY:
+        lines.append(f"This machine is busy. {noise}")
+    return lines
+
+
+# Any: values that JSON keeps.
+def as_dict(measured: Measured) -> dict[str, Any]:
+    """Return the figures of `summary` for programs."""
+    making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
+    facts: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
+    if making is not None:
+        facts.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+    if samples is not None:
+        p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
+        facts.update(
+            samples=len(samples.seconds), failed=samples.failed, sample_s=samples.mean_s, p50_s=p50, p90_s=p90,
+            p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
+        )  # fmt: skip
+    if batch is not None:
+        facts.update(
+            batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
+            pickle_s=batch.pickle_s,
+        )  # fmt: skip
+    if threads is not None:
+        facts["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
+    return facts

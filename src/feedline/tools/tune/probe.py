@@ -1,0 +1,283 @@
+"""Tries a dataset in a process of its own, so that one that hangs, crashes or eats memory harms nothing else.
+
+The process is forked where that is possible, in a calm moment, as workers are. It leads a session, all of which is
+killed in the end, whatever happens here. If the caller is killed itself, the system kills the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.loader.base import LoaderBase
+from feedline.system.openmp import dismiss_idle_threads
+from feedline.system.process import scheduled_s, seen_bytes
+from feedline.tools.tune.measured import Measured, room_now
+from feedline.tools.tune.probing.process import ProbeMessage, Tell, run, try_parts
+from feedline.types.sizes import bytes_text
+from feedline.workers.fork_safety import quiesce_threads
+from feedline.workers.processes.stacks import Stacks
+
+_LOOK_S = 0.05
+_START_S = 30.0
+"""For the process to start, before the time that was given begins."""
+_GRACE_S = 1.0
+"""What a sample that has begun may take longer than the time that was given, without computing."""
+_BUSY_GRACE_S = 10.0
+"""The same, as long as the process or one that it has started computes, or waits for a core."""
+_MOVING = 0.05
+"""The share of a second that counts as computing."""
+_MEMORY_SHARE = 0.8
+"""Of the memory that can be had, that the dataset may take."""
+
+
+class Kept(Protocol):
+    """What the messages of a process are kept in: each is about one of its attributes."""
+
+    ended: str | None
+    """What ended the process early, in words; None if nothing did."""
+    ended_in: str
+    """In which stage."""
+
+    @property
+    def is_useful(self) -> bool:
+        """True if so much came that it can be told, whatever ends the process."""
+
+
+K = TypeVar("K", bound=Kept)
+
+
+def probe(
+    source: str | LoaderBase,
+    *,
+    seconds: float,
+    memory_bytes: int | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Measured:
+    """Try the dataset or loader that `module:object` names, or the dataset of a loader; returns what was measured.
+
+    Blocks for about `seconds`, and longer for a sample that has begun: a second, or ten if it computes. Time in which
+    the process had no core, or the machine stood still, is not counted. Its process may take `memory_bytes`, four
+    fifths of what is free if that is None. `on_stage` is called with each of `STAGES` when it begins.
+
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
+    made in this time and memory; InternalError: the probe itself has a fault.
+    """
+    body = partial(try_parts, source, seconds)
+    return watch(body, Measured(room_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
+
+
+def watch(
+    body: Callable[[Tell], None],
+    kept: K,
+    *,
+    seconds: float,
+    memory_bytes: int | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+    subject: str = "The dataset",
+) -> K:
+    """Run user's code in a process that is ended when its time or memory is up, and return what it told.
+
+    `body` is called there, and tells stages, and the attributes of `kept`. Blocks and raises as `probe` does; `subject`
+    is what an error is about.
+    """
+    if memory_bytes is None:
+        memory_bytes = int((room_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
+    methods = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+    near, far = context.Pipe(duplex=False)
+    stacks = Stacks()
+    dismiss_idle_threads()
+    process = context.Process(target=run, args=(body, os.getpid(), far, stacks.far))
+    with quiesce_threads():
+        process.start()
+    far.close()
+    try:
+        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(Patience(seconds), kept)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)  # before it leads a session, it may be in ours
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        process.close()
+        near.close()
+        stacks.close()
+
+
+class Patience:
+    """Decides when a process has had its time. It only counts time in which the process could run.
+
+    A listener that finds a long time gone since it last looked was stopped itself, or had no core: the process most
+    likely, too. So no step counts for more than twice the time between two looks. Time in which the main thread of the
+    process was ready and had no core does not count either.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._limit_s = _START_S
+        self._last_s: float | None = None
+        self._queued_s = 0.0
+        self._moved_s = 0.0
+        self._moved_at_s = 0.0
+        self.spent_s = 0.0
+        """What was counted since the process began."""
+
+    def begin(self) -> None:
+        """The process has started: the time that was given begins."""
+        self._limit_s, self.spent_s = self._seconds, 0.0
+
+    def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
+        """Count the time since the last call, and return True if the process is to be ended.
+
+        Args:
+            now_s: on the listener's clock.
+            queued_s: how long the main thread of the process has been ready and had no core.
+            moved_s: returns how long the process and all that it has started have computed or waited for a core. It is
+                only called when the time is up.
+        """
+        if self._last_s is not None:
+            step_s = min(now_s - self._last_s, 2 * _LOOK_S)
+            self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
+        self._last_s, self._queued_s = now_s, queued_s
+        beyond_s = self.spent_s - self._limit_s
+        if beyond_s <= 0:
+            return False
+        moved = moved_s()
+        if moved - self._moved_s > _MOVING * _GRACE_S:
+            self._moved_s, self._moved_at_s = moved, self.spent_s
+        return beyond_s > _BUSY_GRACE_S or (beyond_s > _GRACE_S and self.spent_s - self._moved_at_s > _GRACE_S)
+
+
+def _session_s(leader: int) -> float:
+    """Return how long the processes of a session have computed or waited for a core."""
+    total_s = 0.0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            facts = status.read_text().rpartition(")")[2].split()
+            if int(facts[3]) == leader:
+                total_s += (int(facts[11]) + int(facts[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
+    return total_s
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class _Listening:
+    """Takes the messages of the process, and ends it when its time or memory is up."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        process: BaseProcess,
+        stacks: Stacks,
+        memory_bytes: int,
+        on_stage: Callable[[str], None],
+        subject: str,
+    ) -> None:
+        self._subject = subject
+        self._connection = connection
+        self._process = process
+        self._stacks = stacks
+        self._memory_bytes = memory_bytes
+        self._on_stage = on_stage
+        self._stage = "start"
+
+    def listen(self, patience: Patience, kept: K) -> K:
+        """Take messages until the last, or until patience is over."""
+        pid = self._process.pid or 0
+        while True:
+            # Its death does not close the connection if it has forked others, which have it, too.
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self._connection.poll(0 if end is not None else _LOOK_S):
+                try:
+                    told: ProbeMessage = self._connection.recv()
+                except EOFError:
+                    end = end or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                    return self._died(end, kept)
+                if told.kind == "done":
+                    return kept
+                if self._stage == "start":
+                    patience.begin()
+                self._take(told, kept)
+                continue
+            if end is not None:
+                return self._died(end, kept)
+            used = seen_bytes(pid) or 0
+            if used > self._memory_bytes:
+                text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
+                return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
+            computed_s, queued_s = scheduled_s(pid)
+            if patience.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
+                text = (
+                    f"did not come to an end within {patience.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
+                )
+                return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
+
+    def _take(self, told: ProbeMessage, kept: K) -> None:
+        if told.kind == "stage":
+            self._stage = told.name
+            self._on_stage(told.name)
+        elif told.kind == "part":
+            setattr(kept, told.name, told.value)
+        elif told.name == "wrong":
+            raise BadOption(told.value[0])
+        elif told.name == "internal":
+            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{told.value[0]}")
+        else:
+            text, traceback = told.value
+            raise DatasetFailed(text, told.name, traceback)
+
+    @property
+    def _where(self) -> str:
+        return _WHERE.get(self._stage) or f"while it was measured ({self._stage})"
+
+    def _died(self, end: os.waitid_result | None, kept: K) -> K:
+        """Say how the process ended. It is still there to be killed with its session."""
+        assert end is not None  # who waits for it is told
+        if end.si_code != os.CLD_EXITED:
+            how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+        else:
+            how = f"ended its process with status {end.si_status}"
+        return self._cut_short(kept, "crashes", how, self._stacks.read() or None)
+
+    def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
+        """Return what is known if samples were made; otherwise raise."""
+        where = self._where
+        if kept.is_useful:
+            kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
+            return kept
+        advice = {
+            "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
+            "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",
+        }
+        raise DatasetFailed(f"{self._subject} {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
+
+
+def _users(stack: str) -> str:
+    """Return the stacks that Python wrote, without the lines that led to the user's code."""
+    lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
+    return "\n".join(lines) if any('File "' in line for line in lines) else ""
+
+
+_OURS = (f'File "{Path(__file__).parents[2]}', "multiprocessing/", 'File "<frozen')
+
+
+_WHERE = {
+    "start": "before anything of it ran",
+    "import": "while it was imported and made",
+    "samples": "while it was looked through and samples were made one after the other",
+    "batch": "while a batch was put together",
+    "loader": "while the loader began an epoch",
+    "threads": "while several threads made samples",
+}

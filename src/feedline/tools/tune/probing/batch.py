@@ -1,0 +1,310 @@
+"""Puts samples together into a batch and sends it, to see what both take."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.framework import Framework
+from feedline.collate import default, pad
+from feedline.errors import BatchNotPicklable
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.codec import Codec, SlotFull, SlotWriter
+from feedline.memory.reading import Views
+from feedline.system.failures import words
+from feedline.system.optional import is_tensor
+from feedline.system.timing import Clock, usual_s
+from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
+from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
+
+_ROOM_BYTES = 16 << 20
+"""Beside the arrays of a batch, for what is not arrays."""
+_FLOATS = 4096
+"""Values of a field that make it worth looking at."""
+_LOOKED_AT = 8
+"""Samples whose floats are looked at."""
+_DISTINCT = 16
+"""Different values from which on floats are taken for pixels, not for flags or classes. A guess."""
+
+# Any, throughout: samples, batches and functions of the user's.
+Collate = Callable[[Any], Any]
+
+
+def collates_for(given: Collate | None) -> list[Collate]:
+    """Return what may put samples together: the loader's function, or the defaults."""
+    if given is not None:
+        return [given]
+    torch_data = sys.modules.get("torch.utils.data")  # if the program has it, it will use a DataLoader
+    return [default if torch_data is None else torch_data.default_collate, pad()]
+
+
+def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch | None:
+    """Make a batch of the samples and send it; None if they cannot be put together."""
+    collate, batch = _first_that_works(collates_for(given), samples)
+    if collate is None:
+        return None
+    arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
+    size = sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None)
+    is_custom = given is not None and not _is_default(given)
+    facts: dict[str, Any] = {
+        "size": len(samples),
+        "collate": getattr(collate, "__qualname__", type(collate).__name__),
+        "is_custom": is_custom,
+        "collate_s": usual_s(lambda: collate(samples), clock),
+        "copy_s": _copy_s(arrays, clock),
+        "fields": len(list(leaves(samples[0]))),
+        "other": _other_collate(samples, batch, clock) if is_custom else None,
+    }
+    try:
+        return Batch(**facts, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
+    except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
+        )
+        return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
+
+
+def collate_for(samples: list[Any], given: Collate | None) -> Collate | None:
+    """Return the function that a loader must be given for these samples; None if the default does."""
+    collate, _ = _first_that_works(collates_for(given), samples)
+    return None if collate is None or _is_default(collate) else collate
+
+
+Carry = Callable[[list[Any], "Collate | None"], "float | None"]
+"""Returns what a loader needs for a batch of samples that are made, with a collate function."""
+
+
+def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
+    """Add what the batch would need if it were as findings ask for."""
+    floats = tuple(
+        replace(field, carry_s=carry([_changed(one, field.name, _fitting(field)) for one in samples], collate))
+        for field in batch.floats
+    )
+    objects, other = None, batch.other
+    if batch.object_kind:
+        change = np.asarray if batch.object_kind == "numbers" else "\0".join
+        name = batch.objects.partition(" ")[0]
+        changed = [_changed(one, name, change) for one in samples]
+        # The change is made for each sample of the batch, too.
+        change_s = usual_s(lambda: [_changed(one, name, change) for one in samples], clock)
+        objects = None if (carried := carry(changed, collate)) is None else carried + change_s
+    if other is not None:
+        names: dict[str, Any] = {"np": np, "torch": sys.modules.get("torch"), "collate": None}
+        exec(other.code, names)  # made by `_stacking`
+        other = replace(other, carry_s=carry(samples, names["collate"]))
+    return replace(batch, floats=floats, object_carry_s=objects, other=other)
+
+
+def _fitting(field: FloatField) -> Callable[[Any], Any]:
+    def change(value: Any) -> Any:
+        small = _as_bytes(as_array(value), 255 if field.is_scaled else 1)
+        return small if small is None or not is_tensor(value) else sys.modules["torch"].from_numpy(small)
+
+    return change
+
+
+def _changed(value: Any, target: str, change: Callable[[Any], Any], name: str = "") -> Any:
+    """Return a sample with one field changed; fields have the names that `leaves` gives them."""
+    if isinstance(value, Mapping):
+        return {
+            key: _changed(held, target, change, f"{name}.{key}" if name else str(key)) for key, held in value.items()
+        }
+    if isinstance(value, (list, tuple)) and len(value) < LONG_LIST:
+        return [_changed(held, target, change, f"{name or 'sample'}[{place}]") for place, held in enumerate(value)]
+    return change(value) if (name or "sample") == target else value
+
+
+def _first_that_works(collates: list[Collate], samples: list[Any]) -> tuple[Collate | None, Any]:
+    for collate in collates:
+        try:
+            return collate, collate(samples)
+        except Exception:  # of feedline's, of torch's or the user's own: the loader tells it when it is used
+            continue
+    return None, None
+
+
+def _is_default(collate: Collate) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    is_torchs = torch_data is not None and collate in (torch_data.default_collate, torch_data.default_convert)
+    return is_torchs or getattr(collate, "is_default", False)
+
+
+def _other_collate(samples: list[Any], batch: Any, clock: Clock) -> OtherCollate | None:
+    """Look for a quicker way to put the same batch together: the default, or each field stacked in one call."""
+    for code, collate in [("", collates_for(None)[0]), *_stacking(samples, batch)]:
+        try:
+            is_same = _is_same(collate(samples), batch)
+        except Exception:  # samples that it is not made for
+            continue
+        if is_same:
+            return OtherCollate(code, usual_s(functools.partial(collate, samples), clock))
+    return None
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """True if two batches have the same fields with the same values."""
+    pairs = list(zip(leaves(first), leaves(second), strict=False))
+    if type(first) is not type(second) or len(list(leaves(first))) != len(list(leaves(second))):
+        return False
+    for (name, one), (other_name, other) in pairs:
+        if name != other_name or type(one) is not type(other):
+            return False
+        one, other = (value if (array := as_array(value)) is None else array for value in (one, other))
+        if isinstance(one, np.ndarray) and (one.dtype != other.dtype or one.shape != other.shape):
+            return False
+        if not np.array_equal(one, other):
+            return False
+    return True
+
+
+def _stacking(samples: list[Any], batch: Any) -> Iterator[tuple[str, Collate]]:
+    """Yield functions, and their code, that stack fields of the samples into the arrays of a batch."""
+    sources: dict[str, tuple[str, str]] = {}
+    for target, value in leaves(batch):
+        array = as_array(value)
+        if array is None:
+            return
+        for name, one in leaves(samples[0]):
+            if (part := as_array(one)) is None or (len(samples), *part.shape) != array.shape:
+                continue
+            changed = "" if part.dtype == array.dtype else str(array.dtype)
+            if np.array_equal(part.astype(array.dtype), array[0]):
+                sources[target] = name, changed
+                break
+        else:
+            return
+    module, convert = ("torch", "to(torch.{})") if any(is_tensor(value) for _, value in leaves(batch)) else (
+        "np", "astype(np.{})"
+    )  # fmt: skip
+
+    def stacked(target: str) -> str:
+        name, changed = sources[target]
+        call = f"{module}.stack([{field_in('sample', name)} for sample in samples])"
+        return call if not changed else f"{call}.{convert.format(changed)}"
+
+    if isinstance(batch, dict):
+        made = "{" + ", ".join(f'"{target}": {stacked(target)}' for target in sources) + "}"
+    elif isinstance(batch, (list, tuple)):
+        made = ", ".join(map(stacked, sources))
+        made = f"[{made}]" if isinstance(batch, list) else f"({made},)"
+    else:
+        made = stacked("sample")
+    code = f"def collate(samples):\n    return {made}"
+    names: dict[str, Any] = {"np": np, "torch": sys.modules.get("torch")}
+    exec(code, names)  # made of names of fields above
+    yield code, names["collate"]
+
+
+def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
+    """Return how long it takes to copy arrays behind each other, into new memory as every collate function must."""
+
+    def copy() -> None:
+        room = np.empty(sum(array.nbytes for array in arrays), np.uint8)
+        place = 0
+        for array in arrays:
+            room[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+            place += array.nbytes
+
+    return usual_s(copy, clock)
+
+
+def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, Any]:
+    """Send a batch as a pickle, and through memory that processes share; returns what both took."""
+    whole = pickle.dumps(batch, 5)
+    objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
+    object_bytes = sum(count for count, _ in objects.values())
+    largest = max(objects, key=objects.__getitem__, default=None)
+    codec = Codec(_framework())
+    room = np.zeros(2 * len(whole) + _ROOM_BYTES, np.uint8)
+
+    def write() -> Any:
+        return codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
+
+    return {
+        "bytes": size + object_bytes,
+        "pickle_s": usual_s(lambda: pickle.loads(pickle.dumps(batch, 5)), clock),
+        "pickle_bytes": len(whole),
+        "write_s": usual_s(write, clock),
+        "as_arrays_s": _as_arrays_s(object_bytes, len(samples), clock),
+        "arena_s": usual_s(lambda: codec.decode(write(), Views(room)), clock),
+        "object_bytes": object_bytes,
+        "objects": "" if largest is None else f"{largest} ({objects[largest][1]})",
+        "object_kind": "" if largest is None else _kind(samples[0], largest),
+    }
+
+
+def _kind(sample: Any, field: str) -> str:
+    """Return what a field of a sample is: a list of "numbers", or of "texts"; empty for anything else."""
+    value = next((value for name, value in leaves(sample) if name == field), None)
+    if not isinstance(value, (list, tuple)) or not value:
+        return ""
+    if all(isinstance(item, str) for item in value):
+        return "texts"
+    return "numbers" if all(isinstance(item, (int, float)) for item in value) else ""
+
+
+def _as_arrays_s(size: int, samples: int, clock: Clock) -> float:
+    """Return how long it takes to put so many bytes together, if each sample has its part of them in an array."""
+    arrays = [{"values": np.zeros(size // samples + 1, np.uint8)} for _ in range(samples)]
+    collate = collates_for(None)[0]
+    return usual_s(lambda: collate(arrays), clock)
+
+
+def _objects(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a batch that are no arrays."""
+    return ((name, value) for name, value in leaves(batch) if as_array(value) is None)
+
+
+def _framework() -> Framework:
+    if "torch" not in sys.modules:
+        return NumpyFramework()
+    from feedline.frameworks.torch import TorchFramework  # the program has imported torch
+
+    return TorchFramework()
+
+
+def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
+    """Yield the fields of floats whose values would fit into bytes."""
+    fields: dict[str, list[NDArray[Any]]] = {}
+    tensors: set[str] = set()
+    for sample in samples[:_LOOKED_AT]:
+        for name, value in leaves(sample):
+            array = as_array(value)
+            if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:
+                fields.setdefault(name, []).append(array)
+                tensors.update([name] if is_tensor(value) else [])
+    for name, arrays in fields.items():
+        for scale in (1, 255):
+            small = [_as_bytes(array, scale) for array in arrays]
+            fitting = [array for array in small if array is not None]
+            if len(fitting) == len(arrays) and len(np.unique(fitting[0])) >= _DISTINCT:
+                convert = _conversion(fitting[0], arrays[0].dtype, scale, is_torchs=name in tensors)
+                convert_s = usual_s(convert, clock)
+                yield FloatField(name, str(arrays[0].dtype), scale > 1, convert_s, arrays[0].nbytes)
+                break
+
+
+def _conversion(array: NDArray[np.uint8], dtype: np.dtype[Any], scale: int, *, is_torchs: bool) -> Callable[[], Any]:
+    """Return what makes floats of bytes, as the dataset will have done it."""
+    if is_torchs:
+        torch: Any = sys.modules["torch"]
+        tensor, kind = torch.from_numpy(array), torch.from_numpy(np.zeros(0, dtype)).dtype
+        return (lambda: tensor.to(kind) / scale) if scale > 1 else (lambda: tensor.to(kind))
+    return (lambda: array.astype(dtype) / np.float32(scale)) if scale > 1 else (lambda: array.astype(dtype))
+
+
+def _as_bytes(array: NDArray[Any], scale: int) -> NDArray[np.uint8] | None:
+    """Return an array as bytes, None if they would not say the same."""
+    scaled = array * scale
+    rounded = np.rint(scaled)
+    if not (np.isfinite(array).all() and rounded.min() >= 0 and rounded.max() <= 255):
+        return None
+    is_same = np.abs(scaled - rounded).max() <= 1e-3
+    return rounded.astype(np.uint8) if is_same else None

@@ -1,0 +1,242 @@
+"""Tries a dataset, part by part, in a process of its own, and tells what each part showed.
+
+The parts go from what is safe to what may end the process: whatever was told before that is kept.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import faulthandler
+import gc
+import itertools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from feedline.datasets.kind import kind_of
+from feedline.datasets.objects import open_object, users_traceback
+from feedline.errors import DatasetFailed, FeedlineError
+from feedline.loader.base import LoaderBase
+from feedline.randomness.global_states import GlobalStates
+from feedline.system.failures import words
+from feedline.system.timing import Clock
+from feedline.tools.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tools.tune.probing.batch import collate_for, try_batch, with_carries
+from feedline.tools.tune.probing.loading import carried_s, collate_of, facts_of, is_loader, with_times
+from feedline.tools.tune.probing.noise import Calibration
+from feedline.tools.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
+from feedline.tools.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
+from feedline.workers.fetch.awaiting import is_awaited
+from feedline.workers.processes.worker import STACK_SIGNAL
+from feedline.workers.worker_setup import end_with
+
+_SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
+"""Of the time that is left when a part begins."""
+_CARRY_S = 0.5
+"""That must be left to try what the loader needs for a batch once its samples are made."""
+_BATCH = 32
+_LARGEST_BATCH = 256
+_THREADS = (1, 2)
+_WAITING_THREADS = (1, 2, 8)
+_LEAST_THREADS_S = 0.4
+"""In less, threads that take turns with the interpreter's lock have had too few turns."""
+_WORTH_THREADS_S = 5e-5
+"""A sample that takes less is not worth handing to another thread."""
+
+
+@dataclass(frozen=True)
+class ProbeMessage:
+    """A message of the process in which a dataset is tried."""
+
+    kind: Literal["stage", "part", "failed", "done"]
+    name: str = ""
+    """Of a stage, of a field of `Measured`, or of the reason for a failure."""
+    # Any: what the field holds; text and traceback of a failure.
+    value: Any = None
+
+
+Tell = Callable[..., None]
+"""Sends a message: called with what `ProbeMessage` is made of."""
+
+
+def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, stacks_fd: int) -> None:
+    """Run what tries a dataset and sends messages about it; the target of a process."""
+    os.setsid()  # so that whatever it starts can be ended with it
+    if os.getppid() != parent_pid:
+        return  # nobody listens any more
+    end_with(parent_pid, -1, started_by_main_thread=True)
+    os.dup2(2, 1)  # what the user's code prints is no part of the result
+    faulthandler.enable(stacks_fd)
+    faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # before other programs, should the memory of the machine end
+    try:
+        body(lambda *told: connection.send(ProbeMessage(*told)))
+        connection.send(ProbeMessage("done"))
+    except FeedlineError as exc:
+        failed = exc if isinstance(exc, DatasetFailed) else None
+        reason = "wrong" if failed is None else failed.reason
+        connection.send(ProbeMessage("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
+    except Exception as exc:  # what the user's code raises is caught where it is called
+        connection.send(ProbeMessage("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
+
+
+def try_parts(source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+    """Try the dataset or loader that was named, part by part; of a loader that is given, its dataset."""
+    _Probe(source, seconds, tell).run()
+
+
+class _Probe:
+    def __init__(self, source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+        self._source = source
+        self._tell = tell
+        self._end_s = time.monotonic() + seconds
+        self._clock = Clock()
+        self._calibration = Calibration(self._clock)
+
+    def _until(self, part: str) -> float:
+        """Return until when a part may go on."""
+        now_s = time.monotonic()
+        return now_s + max(0.2, self._end_s - now_s) * _SHARES[part]
+
+    def run(self) -> None:
+        self._tell("stage", "import")
+        opened, make_s, cpu_share = self._opened()
+        loader = opened if is_loader(opened) else None
+        dataset = opened if loader is None else loader.dataset
+        making = replace(making_of(dataset, make_s), cpu_share=cpu_share)
+        self._tell("part", "making", making)
+        facts = None if loader is None else facts_of(loader)
+        self._tell("part", "loader", facts)
+        if (facts is None or facts.engine == "process") and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # as in worker processes
+        self._tell("stage", "samples")
+        samples, kept, state, ask = self._samples(dataset, making, facts)
+        self._tell("stage", "batch")
+        batch = None
+        if facts is None or facts.batch_size is not None:
+            given = None if loader is None else collate_of(loader)
+            batch = try_batch(kept, given, self._clock)
+            self._tell("part", "batch", batch)
+            if batch is not None and batch.not_picklable is None and time.monotonic() < self._end_s - _CARRY_S:
+                collate = collate_for(kept, given)
+                carry = partial(carried_s, engine="process" if facts is None else facts.engine)
+                self._tell("part", "carry_s", carry(kept, collate))
+                batch = with_carries(batch, kept, collate, carry, self._clock)
+                self._tell("part", "batch", batch)
+        # A loader that was given, not named, may be running: what its epochs take is known already.
+        if loader is not None and facts is not None and isinstance(self._source, str):
+            self._tell("stage", "loader")
+            batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
+            self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
+        self._calibration.tick()
+        self._tell("part", "noise", self._calibration.noise())
+        self._tell("stage", "threads")
+        counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
+        until_s = max(self._until("threads"), time.monotonic() + _LEAST_THREADS_S)
+        is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
+        if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
+            self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
+        self._tell("part", "noise", self._calibration.noise())
+
+    def _opened(self) -> tuple[Any, float, float]:
+        """Return what the user named or gave, how long the user's own code took to make it, and its computing share."""
+        if not isinstance(self._source, str):
+            return self._source, 0.0, 1.0
+        before = self._clock.now()
+        with _imports_timed(self._clock) as spent:
+            opened = open_object(self._source)
+        whole_s, computed_s = self._clock.since(before)
+        return opened, max(0.0, whole_s - spent[0]), min(1.0, computed_s / whole_s)
+
+    def _samples(
+        self, dataset: Any, making: Making, facts: LoaderFacts | None
+    ) -> tuple[Samples, list[Any], State, Ask]:
+        # Before there is a sample: what is opened when it is first used is each worker's own.
+        pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
+        state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
+        self._tell("part", "state", state)
+        size = _BATCH if facts is None or facts.batch_size is None else min(facts.batch_size, _LARGEST_BATCH)
+        if making.is_map:
+            ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
+        else:
+            iterator = _iterated(dataset)
+            ask, indices = (lambda _: next(iterator)), itertools.count()
+        gc.freeze()  # or one of the samples would pay for a look through everything that was imported
+        own = OwnGenerators(dataset)
+        before, has_torch = GlobalStates.now(), "torch" in sys.modules
+        sampling = Sampling(ask, indices, size)
+        samples = sampling.run(
+            self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
+        )
+        # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
+        drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
+        self._tell("part", "samples", samples)
+        state = replace(
+            state,
+            thread_handles=handles_of_threads(dataset),
+            global_generators=tuple(drawn),
+            own_generators=own.drawn_from(),
+        )
+        self._tell("part", "state", state)
+        return samples, sampling.kept, state, ask
+
+
+def making_of(dataset: Any, make_s: float) -> Making:
+    """Return what is known of a dataset before its first sample.
+
+    Raises DatasetFailed: it is empty, or does not tell its length.
+    """
+    is_map = kind_of(dataset, "dataset").value == "map"
+    try:
+        length = len(dataset) if hasattr(type(dataset), "__len__") else None
+    except (Exception, SystemExit) as exc:
+        if is_map:
+            text = f"len(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+            raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
+        length = None  # as torch's iterable datasets that do not know it
+    if is_map and not length:
+        raise DatasetFailed(
+            f"The dataset is empty: len({type(dataset).__name__}) is 0. Look at the paths and filters that it is made "
+            "from.",
+            "empty",
+        )
+    return Making(type(dataset).__name__, length, make_s, is_map, is_map and is_awaited(dataset))
+
+
+def _iterated(dataset: Any) -> Iterator[Any]:
+    try:
+        return iter(dataset)
+    except (Exception, SystemExit) as exc:
+        text = f"iter(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+        raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
+
+
+@contextlib.contextmanager
+def _imports_timed(clock: Clock) -> Iterator[list[float]]:
+    """Add up, in the list that is yielded, how long statements take that import modules."""
+    spent, depth = [0.0], [0]
+    original = builtins.__import__
+
+    def timed(*args: Any, **options: Any) -> Any:
+        if depth[0]:
+            return original(*args, **options)
+        depth[0], before = 1, clock.now()
+        try:
+            return original(*args, **options)
+        finally:
+            depth[0] = 0
+            spent[0] += clock.since(before)[0]
+
+    builtins.__import__ = timed
+    try:
+        yield spent
+    finally:
+        builtins.__import__ = original

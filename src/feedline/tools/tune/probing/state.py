@@ -1,0 +1,185 @@
+"""What a dataset is made of, as far as workers get it: handles, large containers, generators, its pickle."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from feedline.memory.sharing import share
+from feedline.system.failures import words
+from feedline.system.timing import Clock
+from feedline.tools.tune.measured import Held, OpenHandle
+from feedline.workers.handles import inherited, objects_in, used_by_threads
+from feedline.workers.unpicklable import what_fails
+
+_MANY = 1000
+"""Items from which on a container is looked at."""
+_LOOKED_AT = 500
+"""Of its items, from which the others are estimated."""
+_DEPTH = 6
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+
+
+# Any, throughout: whatever the user has made.
+def handles_before(dataset: Any) -> tuple[OpenHandle, ...]:
+    """Return what is open in a dataset of which no sample was made: forked workers inherit it."""
+    found = [(path, known) for path, _, known in inherited(dataset)]
+    return tuple(
+        OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
+        for path, (library, name) in found
+    )
+
+
+def handles_of_threads(dataset: Any) -> tuple[OpenHandle, ...]:
+    """Return what is open in a dataset that threads must not use at the same time."""
+    return tuple(
+        OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
+        for path, library, name in used_by_threads(dataset)
+    )
+
+
+def held_in(dataset: Any) -> tuple[Held, ...]:
+    """Return the large containers of Python objects in a dataset; none that lies in another."""
+    found: list[Held] = []
+    for path, value in objects_in(dataset, "dataset", ()):
+        is_inside = any(path.removeprefix("list(").startswith(other.path) for other in found)
+        if isinstance(value, np.ndarray) and value.dtype.hasobject and value.dtype.names is None:
+            value = value.reshape(-1)
+        elif not isinstance(value, _CONTAINERS):
+            continue
+        if len(value) >= _MANY and not is_inside:
+            some: Any = _some(value)
+            each = _size(some, {}, 0) / len(some)
+            found.append(
+                Held(path, len(value), int(sys.getsizeof(value) + each * len(value)), _shared_bytes(value, some))
+            )
+    return tuple(found)
+
+
+def _some(container: Any) -> Any:
+    """Return some items from all over a container, in one of its kind."""
+    step = max(1, len(container) // _LOOKED_AT)
+    if isinstance(container, dict):
+        return dict(islice(dict.items(container), 0, None, step))
+    return list(islice(iter(container), 0, None, step))
+
+
+def _shared_bytes(container: Any, some: Any) -> int | None:
+    if isinstance(container, (set, frozenset)):
+        return None
+    try:
+        return int(share(some).nbytes / len(some) * len(container))
+    except (TypeError, ValueError):  # objects that it cannot hold
+        return None
+
+
+def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
+    """Return the memory of an object and of what it holds; what several hold is counted once."""
+    if id(value) in seen or isinstance(value, (type, bool, type(None))):
+        return 0
+    seen[id(value)] = value
+    size = object.__sizeof__(value) if isinstance(value, np.ndarray) else sys.getsizeof(value)
+    if depth == _DEPTH:
+        return size
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, _CONTAINERS):
+        parts = list(value)
+    elif hasattr(value, "__dict__"):
+        parts = [vars(value)]
+    return size + sum(_size(part, seen, depth + 1) for part in parts)
+
+
+class OwnGenerators:
+    """The random generators that a dataset holds, and whether anything was drawn from them since."""
+
+    def __init__(self, dataset: Any) -> None:
+        kinds = tuple(_generator_kinds())
+        found = objects_in(dataset, "dataset", kinds)
+        shared = list(map(id, _of_the_process()))
+        self._found = [(path, value) for path, value in found if isinstance(value, kinds) and id(value) not in shared]
+        self._before = [_state_of(value) for _, value in self._found]
+
+    def drawn_from(self) -> tuple[str, ...]:
+        """Return the paths of those from which something was drawn."""
+        pairs = zip(self._found, self._before, strict=True)
+        return tuple(path for (path, value), before in pairs if _state_of(value) != before)
+
+
+def _generator_kinds() -> Iterator[type]:
+    yield from (np.random.Generator, np.random.RandomState, random.Random)
+    if (torch := sys.modules.get("torch")) is not None:
+        yield torch.Generator
+
+
+def _of_the_process() -> Iterator[Any]:
+    """Yield the generators behind functions such as `random.random`, to which a dataset may refer."""
+    yield from (np.random.get_state.__self__, random.random.__self__)  # type: ignore[attr-defined]
+    if (torch := sys.modules.get("torch")) is not None:
+        yield torch.default_generator
+
+
+def _state_of(generator: Any) -> str:
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return repr(pickle.dumps(generator.get_state()))
+    return repr(generator.get_state().numpy().tobytes())
+
+
+class _Bounded(io.BytesIO):
+    """Takes a pickle until a time."""
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self._until_s = until_s
+
+    def write(self, data: Any) -> int:
+        if time.monotonic() > self._until_s:
+            raise _TooLong
+        return super().write(data)
+
+
+class _TooLong(Exception):
+    """Pickling takes longer than it may."""
+
+
+def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
+    """Pickle a dataset and read it again, arrays aside; returns what `State` tells of that."""
+    file = _Bounded(time.monotonic() + most_s)
+    buffers: list[pickle.PickleBuffer] = []
+    before = clock.now()
+    try:
+        pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
+    except _TooLong:
+        return _timed(clock, before, file.tell())
+    except Exception as exc:  # also what the user's own __getstate__ raises
+        failure = what_fails(dataset, "dataset")
+        if failure is None:  # of multiprocessing: such objects are sent only to a process that is being started
+            return {}
+        told = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
+        return {"not_picklable": told, "pickle_advice": failure.advice}
+    try:
+        pickle.loads(file.getvalue(), buffers=buffers)
+    except Exception as exc:
+        told = f"The pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
+        return {"not_picklable": told, "pickle_advice": "Correct its __setstate__ or __reduce__."}
+    return _timed(clock, before, file.tell())
+
+
+def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, Any]:
+    seconds, computed = clock.since(before)
+    return {"pickle_s": seconds, "pickle_bytes": size, "pickle_cpu_share": min(1.0, computed / seconds)}

@@ -1,0 +1,331 @@
+"""Values that travel between folders."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption
+
+
+class DatasetKind(Enum):
+    """How samples come out of a dataset."""
+
+    MAP = "map"
+    ITERABLE = "iterable"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the order of an epoch follows from."""
+
+    seed: int
+    epoch: int
+
+
+Tail: TypeAlias = Literal["pad", "drop", "exact"]
+"""What ranks do at the end of an epoch that does not go round."""
+TAILS: tuple[Tail, ...] = get_args(Tail)
+
+EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class MapStyle(Protocol[T_co]):
+    """Any map-style dataset, as type checkers see it: feedline's own are no subclasses of torch's."""
+
+    # Any: what a sampler yields.
+    def __getitem__(self, index: Any, /) -> T_co: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a common order belongs to one rank: every `world_size`-th place, beginning with `rank`.
+
+    After the same number of steps the ranks together have gone through a prefix of the order, whatever their number.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    tail: str = "pad"
+    """What becomes of places that do not go round: "pad" begins the order again, "drop" leaves them out, "exact" gives
+    them to the first ranks, so that the others have fewer."""
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise BadOption(f"{name}={value!r} is not an integer.")
+        if self.world_size < 1:
+            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least the rank that asks.")
+        if not 0 <= self.rank < self.world_size:
+            raise BadOption(
+                f"rank={self.rank} is not among the ranks 0 to {self.world_size - 1} of world_size={self.world_size}. "
+                "Ranks are counted from 0."
+            )
+        if self.tail not in TAILS:
+            raise BadOption(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}.")
+
+    def count(self, total: int) -> int:
+        """Return how many of `total` places belong to this rank."""
+        if self.tail == "pad":
+            return -(-total // self.world_size)
+        if self.tail == "drop":
+            return total // self.world_size
+        return (total - self.rank + self.world_size - 1) // self.world_size
+
+    def places(self, own: NDArray[np.int64], total: int | None) -> NDArray[np.int64]:
+        """Return where in the common order of `total` places (None: endless) this rank's own places lie."""
+        places = own * self.world_size + self.rank
+        return places if total is None or self.tail != "pad" else places % max(total, 1)
+
+
+@dataclass(slots=True)
+class IndexBlock:
+    """Indices that feedline's own plan made: one integer array. A user's array is never wrapped in this."""
+
+    array: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, place: int) -> int:
+        return int(self.array[place])
+
+
+@dataclass(slots=True)
+class Draw:
+    """Where the random numbers of a batch come from: sample i of it has the key `mix(key, first + stride * i)`."""
+
+    key: int
+    first: int = 0
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step of all ranks through a stream of samples that each worker reads as a whole, keeping its own."""
+
+    number: int
+    """Which step of the epoch, counted from where the epoch was entered."""
+    origin: int = 0
+    """How many samples of the stream all ranks together had consumed where the epoch was entered."""
+
+
+@dataclass(slots=True)
+class Resume:
+    """Where a worker's stream, or its dataset, goes on."""
+
+    dataset: Any = None
+    """State of the dataset; None if it has none."""
+    iterator: Any = None
+    """State of its iterator; None if it has none."""
+    place: int = 0
+    """Samples of the stream that had been read when these states were taken."""
+    skip: int = 0
+    """Samples to read and leave out from there."""
+    least: int = 0
+    """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
+    last: Any = None
+    """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
+    is_before: bool = False
+    """True if the state of the dataset is of the end of the epoch before."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A method of the dataset to be called in a worker, instead of a batch."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a worker has to say besides the batch; most batches come without."""
+
+    dataset: Any = None
+    """State of the dataset after the batch."""
+    iterator: Any = None
+    """State of the dataset's iterator after the batch."""
+    is_one: bool = False
+    """True if the dataset is its own iterator, so that its state outlives the epoch."""
+    place: int = 0
+    """How many samples of the stream had been read by then."""
+    is_before: bool = False
+    """True if these states are what the epoch before has left: a generator, for one, has not begun to look at them."""
+    consumed: int | None = None
+    """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
+    splits_itself: bool = False
+    """True if the dataset has asked which worker it is in although the loader shares out the samples."""
+    faults: list[Any] = field(default_factory=list)
+    """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
+    receipts: Any = None
+    """For the samples of the batch, of a dataset that is told when they were consumed."""
+    digest: bytes | None = None
+    """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
+    opening: Notes | None = None
+    """With the first answer of an epoch: the states before it, if a new worker with the same seed had others."""
+
+    def outlasting(self) -> Notes:
+        """Return what the next epoch begins with, if these are notes of the end of one."""
+        if self.is_one:
+            return Notes(self.iterator, is_before=True)
+        return Notes(self.dataset, self.iterator, is_before=True)
+
+
+@dataclass(slots=True)
+class Task:
+    """The work for one batch, or for the next batch of one worker's stream."""
+
+    id: int
+    """Unique for the life of an engine, so that an answer from an abandoned epoch is recognised."""
+    indices: Any
+    """What the plan asks for: an `IndexBlock`, a list, one index, a `Span`; the sample count of a worker's own stream;
+    a `Call`."""
+    slot: int = -1
+    """Number of the slot the batch may be written to; -1 when there is none."""
+    epoch: int = 0
+    """A worker that sees a higher number than before begins its stream again."""
+    shared_seed: int | None = None
+    """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
+    draw: Draw = field(default_factory=lambda: Draw(0))
+    resume: Resume | None = None
+    """With the first task of an epoch: where to go on."""
+    snapshot: bool = False
+    """True if the answer is to hold the states of dataset and iterator, if they have any."""
+    skip: tuple[int, ...] = ()
+    """Places whose samples are known to fail and are not asked for."""
+
+
+@dataclass(slots=True)
+class TaskNotes:
+    """What a worker has to say of the time that a task took, besides the usual; most tasks come without."""
+
+    stages: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds in stages that have a name of the user's, or "transform"."""
+    slow: list[tuple[int, Any]] = field(default_factory=list)
+    """Samples that took long: nanoseconds, and the index."""
+
+
+TIMES = struct.Struct("<qqqqq")
+
+TaskTimes = tuple[int, int, int, int, int]
+"""When a worker began a task (`time.monotonic_ns`; 0 if it does not say), and nanoseconds: fetching, collating, CPU
+time (-1 if it does not say), and ready to run without a core."""
+
+NO_TIMES: TaskTimes = (0, 0, 0, -1, 0)
+
+
+class ResultKind(Enum):
+    """What became of a task."""
+
+    DONE = 1
+    FAILED = 2
+    ENDED = 3
+    DIED = 4
+    EMPTY = 5
+    """All samples of the batch were left out."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What an engine reports about one task."""
+
+    kind: ResultKind
+    worker: int
+    task_id: int
+    payload: Any = None
+    """DONE: a `Parcel` or the batch itself; FAILED: the exception; DIED: the `WorkerDied` to raise."""
+    busy_ns: int = 0
+    """Time the worker spent on the task."""
+    notes: Notes | None = None
+    read: int | None = None
+    """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
+    times: bytes | TaskTimes = NO_TIMES
+    """DONE: how the worker spent `busy_ns`. Perhaps as `TIMES` packs it: most are never looked at."""
+    told: TaskNotes | None = None
+    first: bool = False
+    """True if its worker had answered nothing before; filled in by the consumer, as is the rest."""
+    flight: Any = None
+    """The task that it answers, as the core knows it."""
+
+    @property
+    def task_times(self) -> TaskTimes:
+        """What `times` says."""
+        times = self.times
+        return TIMES.unpack(times) if type(times) is bytes else times  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A batch that still lies in a slot: a small header, and the number of bytes it refers to.
+
+    Without a slot and a reader, the batch lies behind the header.
+    """
+
+    header: Any
+    slot: int
+    used: int
+    reader: Any = None
+    """Of memory of its own, if the batch has no slot or did not fit it."""
+    batch: Any = None
+    """What was made of it already, if anything."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Everything a worker needs to know, the same for all workers of an engine."""
+
+    dataset: Any
+    kind: DatasetKind
+    collate: Callable[[Any], Any]
+    framework: Any
+    """A `feedline.abc.Framework`, which this rung may not name."""
+    worker_count: int
+    base_seed: int
+    batched: bool = True
+    """False: indices are single samples and `collate` converts one sample (torch's batch_size=None)."""
+    drop_last: bool = False
+    init: Callable[[int], None] | None = None
+    shared_seed: int | None = None
+    """Seed that all workers and ranks share, for torch's data pipes."""
+    seeded: bool = False
+    """True if the random generators of the process follow from each sample's key."""
+    on_error: Any = None
+    """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
+    split: StreamSplit | None = None
+    """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
+    images: Any = None
+    """A `feedline.images.placement.Placement`, which this rung may not name: who finishes images. None: the dataset."""
+
+
+@dataclass(frozen=True)
+class StreamSplit:
+    """How the samples of one stream are shared out over ranks; every worker reads the whole stream."""
+
+    batch_size: int
+    """Samples of a batch; 1 if samples are delivered one by one."""
+    share: Share
+    drop_last: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """Who a worker is."""
+
+    id: int
+    count: int
+    seed: int
+    dataset: Any
+    threaded: bool = False

@@ -1,0 +1,245 @@
+"""Which rank this process is, among how many, and how many of them share its machine.
+
+Who is believed, the first that knows:
+
+1. the arguments `rank` and `world_size`;
+2. `torch.distributed`, if a group is initialised;
+3. `jax.distributed`, if it is initialised;
+4. the environment: `RANK` and `WORLD_SIZE` (torchrun and most launchers), then Open MPI, then PMI (MPICH, Intel MPI,
+   Cray), then a step of SLURM.
+
+A launcher may start others: srun starts one torchrun per node, which starts the ranks. So those further down in this
+list may say something else, and are not compared with those above.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from feedline.errors import BadOption, DataWarning, warn_user
+from feedline.types import Share
+
+
+class _Launcher(NamedTuple):
+    """The variables in which a launcher tells its processes who they are."""
+
+    rank: str
+    world_size: str
+    local_size: str
+
+
+_ANY = _Launcher("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+# The number of tasks is that of the step, which only srun sets. A batch script and the shell of salloc have the
+# SLURM_NTASKS of their job, and a SLURM_PROCID of 0 as well, but are one process. The tasks of an array job
+# (SLURM_ARRAY_TASK_ID) are jobs of their own.
+_SLURM = _Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
+_MPI = (
+    _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+_PMIX_RANK = "PMIX_RANK"
+"""Comes without the number of ranks. Open MPI and SLURM, which start processes with PMIx, tell that themselves."""
+
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+"""Numbers of SLURM's steps from here on are no srun of the user: 0xFFFFFFFA is the interactive shell of salloc."""
+
+_told: set[str] = set()
+"""Contradictions that were told in this process."""
+
+
+def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
+    """Return the share of this process. What is None is found as the docstring of this module says.
+
+    torch and JAX are asked only if the program has imported them and initialised a group. Without anything there is one
+    rank.
+
+    Raises:
+        BadOption: the values do not fit together, or a variable does not hold a number.
+    """
+    if rank is None or world_size is None:
+        found_rank, found_size = _from_group() or _from_environment() or (0, 1)
+        rank = found_rank if rank is None else rank
+        world_size = found_size if world_size is None else world_size
+    return Share(rank, world_size, tail)
+
+
+def share_if_known() -> Share:
+    """Return the share of this process, or the whole if the environment makes no sense: nobody asked for ranks."""
+    try:
+        return own_share(None, None, "pad")
+    except BadOption:
+        return Share()
+
+
+def rank_if_known() -> tuple[int, int] | None:
+    """Return rank and number of ranks; None if neither a process group nor the environment says so.
+
+    Raises:
+        BadOption: the environment makes no sense.
+    """
+    found = _from_group()
+    if found is not None:
+        return found
+    try:
+        found = _from_environment()
+        return None if found is None else (Share(*found).rank, found[1])
+    except BadOption as exc:
+        launcher = _launcher()
+        names = (_PMIX_RANK,) if launcher is None else launcher[:2]
+        given = " and ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)
+        raise BadOption(
+            f"The environment has {given}, which do not say which of how many ranks this process is, so that it is not "
+            "known which samples are its own. Correct or unset them."
+        ) from exc
+
+
+def local_rank_count() -> int:
+    """Return how many ranks share this machine, as far as the launcher says so; otherwise 1.
+
+    torchrun says it in LOCAL_WORLD_SIZE; Open MPI, MPICH and SLURM have variables of their own.
+    """
+    for launcher in (_ANY, *_MPI):
+        text = os.environ.get(launcher.local_size, "")
+        if text.isdecimal():
+            return max(1, int(text))
+    return _local_tasks_of_slurm() if _is_step_of_slurm() else 1
+
+
+def _from_group() -> tuple[int, int] | None:
+    torch, jax = _from_torch(), _from_jax()
+    found = torch or jax
+    if found is None:
+        return None
+    if torch is not None and jax is not None and torch != jax:
+        _tell_once(
+            f"torch.distributed says that this is rank {torch[0]} of {torch[1]}, and jax.distributed that it is rank "
+            f"{jax[0]} of {jax[1]}. torch.distributed is believed. If JAX is the one that trains, pass rank and "
+            "world_size to the sampler."
+        )
+    try:
+        started = _from_environment()
+    except BadOption:  # nobody needs the environment
+        started = None
+    # A group may have more ranks than were started: they started others. With fewer there are several groups.
+    if started is not None and started[1] > found[1]:
+        launcher = _launcher()
+        assert launcher is not None
+        name = "jax.distributed" if torch is None else "torch.distributed"
+        _tell_once(
+            f"{started[1]} ranks were started ({launcher.world_size}={os.environ[launcher.world_size]}), and {name} "
+            f"has a group of {found[1]}. The group is believed, so that samples are shared out over {found[1]}: if "
+            "there are several such groups, each of them delivers the whole dataset. If that is not meant, initialise "
+            f"{name} with all ranks, or pass rank and world_size to the sampler; if it is, unset {launcher.world_size}."
+        )
+    return found
+
+
+def _tell_once(message: str) -> None:
+    if message not in _told:
+        _told.add(message)
+        warn_user(message, DataWarning)
+
+
+def _from_torch() -> tuple[int, int] | None:
+    torch = sys.modules.get("torch")
+    group = getattr(torch, "distributed", None)
+    if group is None or not group.is_available() or not group.is_initialized():
+        return None
+    return group.get_rank(), group.get_world_size()
+
+
+def _from_jax() -> tuple[int, int] | None:
+    jax = sys.modules.get("jax")
+    group = getattr(jax, "distributed", None)
+    is_initialized = getattr(group, "is_initialized", None)  # JAX 0.5 and later
+    if jax is None or is_initialized is None or not is_initialized():
+        return None
+    # jax.process_index() starts the devices: it waits for all processes, and must not be called in a forked worker.
+    # What it answers was known before.
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if state is None:
+        return jax.process_index(), jax.process_count()
+    return state.process_id, state.num_processes
+
+
+def _from_environment() -> tuple[int, int] | None:
+    launcher = _launcher()
+    if launcher is None:
+        if not _is_set(_PMIX_RANK):
+            return None
+        raise BadOption(
+            f"The environment has {_PMIX_RANK}={os.environ[_PMIX_RANK]!r}, so PMIx has started this process, and "
+            "nothing says among how many. Set RANK and WORLD_SIZE, or pass rank and world_size."
+        )
+    if launcher is _ANY and not _is_set(_ANY.rank):  # job scripts often export WORLD_SIZE alone
+        return _rank_of_others()
+    for name, other in (launcher[:2], launcher[1::-1]):
+        if not _is_set(name):
+            raise BadOption(
+                f"The environment has {other}={os.environ[other]!r} but no {name}, and both are needed to know the "
+                f"share of this process. Set {name} too, or pass rank and world_size."
+            )
+    return _number(launcher.rank), _number(launcher.world_size)
+
+
+def _rank_of_others() -> tuple[int, int]:
+    """Return what a launcher says whose WORLD_SIZE is set and RANK is not."""
+    world_size = _number(_ANY.world_size)
+    other = next(filter(_speaks, (*_MPI, _SLURM)), None)
+    if other is not None and _number(other.world_size) == world_size:
+        return _number(other.rank), world_size
+    said = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} is another number)"
+    raise BadOption(
+        f"The environment has WORLD_SIZE={world_size} but no RANK, and both are needed to know the share of this "
+        f"process{said}. Set RANK too, or pass rank and world_size."
+    )
+
+
+def _launcher() -> _Launcher | None:
+    """Return who has told this process its rank; None if nobody."""
+    if _is_set(_ANY.rank) or os.environ.get(_ANY.world_size, "") not in ("", "1"):
+        return _ANY
+    return next(filter(_speaks, (*_MPI, _SLURM)), None)
+
+
+def _speaks(launcher: _Launcher) -> bool:
+    if launcher is _SLURM:
+        return _is_step_of_slurm()
+    return _is_set(launcher.rank) and _is_set(launcher.world_size)
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "") != ""
+
+
+def _is_step_of_slurm() -> bool:
+    """True if srun has started this process for a user."""
+    step = os.environ.get("SLURM_STEP_ID", "0")
+    is_special = step.isdecimal() and int(step) >= _FIRST_SPECIAL_STEP
+    return _is_set(_SLURM.rank) and _is_set(_SLURM.world_size) and not is_special
+
+
+def _local_tasks_of_slurm() -> int:
+    """Return how many tasks of the step are on this node; SLURM writes `4(x2),3` for nodes with 4, 4 and 3."""
+    counts: list[int] = []
+    for part in os.environ.get(_SLURM.local_size, "").split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if found is None:
+            return 1
+        counts += [int(found[1])] * int(found[2] or 1)
+    node = os.environ.get("SLURM_NODEID", "0")
+    return max(1, counts[int(node)]) if node.isdecimal() and int(node) < len(counts) else 1
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption(
+            f"The environment variable {name}={text!r} is not an integer. Launchers set it to a number: correct it, or "
+            "pass rank and world_size."
+        ) from None

@@ -1,1 +1,0 @@
-"""Values as users write them, and as they are shown to users."""

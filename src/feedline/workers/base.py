@@ -1,0 +1,89 @@
+"""What engines have in common: whose workers they are, how they end, and lanes of waiting tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+from abc import abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from feedline.abc.engine import Engine
+from feedline.types import Result, WorkerSpec
+from feedline.workers import interrupts
+
+
+class WorkerEngine(Engine):
+    """An engine whose workers belong to the process that made it."""
+
+    def __init__(self, worker_count: int) -> None:
+        self.worker_count = worker_count
+        self._spec: WorkerSpec | None = None
+        self._owner_pid = os.getpid()
+        self._closed = False
+
+    @interrupts.put_off(starts_process=False)  # half of it would leave workers and their files behind
+    def close(self) -> None:
+        is_first, self._closed = not self._closed, True
+        if is_first and os.getpid() == self._owner_pid:  # in a fork of the trainer they are the parent's workers
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Do what `close` has to, once."""
+
+    def _drop_tasks(self, worker: int) -> None:
+        """Take back all that a worker has not begun."""
+        while self.revoke(worker) is not None:
+            continue
+
+
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Waiting = TypeVar("Waiting", bound=_Numbered)
+Lane = queue.SimpleQueue["Waiting | None"]
+"""What waits for a worker; None is its end."""
+
+
+class LaneEngine(WorkerEngine, Generic[Waiting]):
+    """Each worker has a lane of waiting tasks; all answer into one queue.
+
+    `queue.SimpleQueue` is atomic with and without the GIL: a task goes to the worker or is taken back, never both.
+    """
+
+    def __init__(self, worker_count: int) -> None:
+        super().__init__(worker_count)
+        self._lanes: list[Lane[Waiting]] = [queue.SimpleQueue() for _ in range(worker_count)]
+        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
+
+    def _end_lane(self, worker: int) -> None:
+        """Let a worker end that has nothing to do, if it is still there, and have a lane for another one."""
+        self._lanes[worker].put(None)
+        self._lanes[worker] = queue.SimpleQueue()
+
+    def revoke(self, worker: int) -> int | None:
+        with contextlib.suppress(queue.Empty):
+            waiting = self._lanes[worker].get_nowait()
+            return None if waiting is None else waiting.id
+        return None
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        return collected(self._answers, timeout_s)
+
+    def _end_lanes(self) -> None:
+        for worker, lane in enumerate(self._lanes):
+            self._drop_tasks(worker)
+            lane.put(None)
+
+
+def collected(answers: queue.SimpleQueue[Result], timeout_s: float | None) -> list[Result]:
+    """Wait for an answer, at most so long, and return it with all others that are there; nothing if none came."""
+    results: list[Result] = []
+    with contextlib.suppress(queue.Empty):
+        results.append(answers.get(timeout=timeout_s))
+        while True:
+            results.append(answers.get_nowait())
+    return results

@@ -1,0 +1,76 @@
+"""Notes on an exception: which sample it is about, in which stage and worker, and what to do if that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from feedline.collate import fields
+from feedline.collate.mismatch import date_in, mismatch_of
+from feedline.datasets.arrays import is_arrays
+from feedline.errors import CollateError
+from feedline.system.failures import told_indices, words
+from feedline.types import DatasetKind, WorkerSpec
+from feedline.workers.fetch.origins import told_origin
+
+
+# Any: a dataset and its indices are of any type.
+def notes_on(
+    exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None, samples: Any = None
+) -> Iterator[str]:
+    """Yield what to add to an exception.
+
+    Args:
+        exc: the exception.
+        stage: where it came from: "fetch", "transform" or "collate".
+        index: the sample; all that it may be, if it is not known which.
+        dataset: as this worker has it.
+        spec: what this worker works by.
+        worker: which it is; None in the training process itself.
+        samples: those that the default collate function has failed on.
+    """
+    where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
+    if stage == "collate":
+        yield f"While samples {told_indices(index)} were made a batch {where}."
+        yield from _notes_on_misfit(exc, index, dataset, samples)
+    elif isinstance(index, list):
+        yield f"About one of the samples {told_indices(index)} {where}."
+    else:
+        origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
+        yield f"About sample {index!r}{origin} {where}."
+    if isinstance(exc, TypeError) and "datetime" in str(exc) and samples:
+        yield from _notes_on_dates(samples[0])
+    if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
+        yield (
+            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
+            "among its keys. Give the loader feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a "
+            "value of each array."
+        )
+
+
+def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: Any) -> Iterator[str]:
+    """Say which sample does not fit into its batch, if that is why the default collate function has failed."""
+    try:
+        mismatch = mismatch_of(samples) if samples else None
+    except Exception as looked:  # torch's nested tensors raise whoever asks for their shape: the first error counts
+        yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
+        return
+    if mismatch is None:
+        return
+    place, told = mismatch
+    if not isinstance(exc, CollateError):  # which says it by itself
+        yield told
+    if isinstance(indices, list) and len(indices) == len(samples):
+        index = indices[place]
+        yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
+
+
+def _notes_on_dates(sample: Any) -> Iterator[str]:
+    """Name the field of dates that torch's collate function has refused."""
+    path = date_in(sample)
+    if path is not None:
+        yield (
+            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Make a number or a "
+            "string of it in the dataset or its transform=, leave it out with fields=, read it from CSV with types= "
+            "as 'string', or take feedline.Loader, whose batches hold datetime64 arrays."
+        )

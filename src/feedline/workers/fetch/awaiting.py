@@ -1,0 +1,237 @@
+"""Fetching from asynchronous datasets: those whose `__getitem__` or `__getitems__` is an `async def`.
+
+All samples of a batch are awaited at once. Each is made in a context of its own, where `feedline.rng()` gives the
+numbers of this very sample, however the coroutines take turns. The generators of the process cannot be shared like
+that: what is drawn from them depends on who comes first, and a warning says so.
+
+What is asked for is asked for before anybody looks at the answers; a guard then goes through these one after the other,
+as if it had asked for each itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from feedline.abc.selection import Selection
+from feedline.errors import BadOption, DataWarning, warn_user
+from feedline.randomness.global_states import GlobalStates
+from feedline.randomness.scope import Scope, enter_task
+from feedline.types import WorkerSpec
+from feedline.workers.fetch.guard import Asking, Guard
+from feedline.workers.fetch.loop import loop_of
+
+_LOOKS = 4
+"""Batches during which the generators of the process are watched."""
+
+
+# Any, throughout: a dataset, and what comes out of it, is any object.
+def is_awaited(dataset: Any) -> bool:
+    """True if samples have to be awaited. Of a subset that is what its dataset says."""
+    return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
+
+
+_GETTERS = ("__getitem__", "__getitems__")
+
+
+def asks_together(dataset: Any) -> bool:
+    """True if the samples of a batch are asked for at once, so that an exception does not tell which of them failed."""
+    several = batch_getter(dataset)
+    return several is not None and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
+
+
+def batch_getter(dataset: Any) -> Callable[[Any], Any] | None:
+    """Return the dataset's `__getitems__`; None if its samples are asked for one by one.
+
+    Torch's `Subset` has one that asks for one sample after the other where its dataset has none. The loader does the
+    same itself, and knows which sample it is at.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    below = dataset
+    while torch_data is not None and all(
+        getattr(type(below), name, None) is getattr(torch_data.Subset, name, dataset) for name in _GETTERS
+    ):
+        below = below.dataset
+    several: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
+    return several if several and (below is dataset or callable(getattr(below, "__getitems__", None))) else None
+
+
+def _is_torchs_subset(dataset: Any) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(dataset, torch_data.Subset)
+
+
+def awaiting_fetcher(
+    dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None
+) -> Callable[[Any], Any]:
+    """Return a fetcher that awaits the samples of a batch."""
+    several = getattr(dataset, "__getitems__", None)
+    is_together = spec.batched and inspect.iscoroutinefunction(several)
+    if not is_together and not inspect.iscoroutinefunction(getattr(type(_below(dataset)), "__getitem__", None)):
+        raise BadOption(
+            f"{type(dataset).__name__} has an async __getitems__, which is for batches, but its __getitem__ is not "
+            "async, and single samples are asked for. Make both async."
+        )
+    return _Awaiting(dataset, collate, spec, scope, guard, is_together=is_together)
+
+
+def _below(dataset: Any) -> Any:
+    while isinstance(dataset, Selection) or _is_torchs_subset(dataset):
+        dataset = dataset.dataset
+    return dataset
+
+
+class _Awaiting:
+    """Makes batches of samples that are awaited."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        spec: WorkerSpec,
+        scope: Scope,
+        guard: Guard | None,
+        *,
+        is_together: bool,
+    ) -> None:
+        self._scope = scope
+        self._guard = guard
+        # Apart from this object, so that it and `_how` are no cycle: the loop ends as soon as the dataset does.
+        self._reader = _Reader(dataset, scope, waits_for_all=guard is not None, is_together=is_together)
+        how = Asking.of(self._reader.ask, collate, spec, is_together)
+        self._how = how if guard is None else guard.guarded(how, together=is_together)
+        self._is_together = is_together
+        self._looks = 0 if scope.seeds_globals else _LOOKS
+
+    def __call__(self, indices: Any) -> Any:
+        before = GlobalStates.now() if self._looks < _LOOKS else None
+        try:
+            return self._make(indices)
+        finally:
+            self._reader.forget()
+            if before is not None:
+                self._look(before)
+
+    def _make(self, indices: Any) -> Any:
+        scope, how, guard = self._scope, self._how, self._guard
+        items = how.items(indices)
+        if not self._is_together:
+            self._reader.read_ahead({n: item for n, item in enumerate(items) if guard is None or not guard.knows(n)})
+        samples = []
+        for scope.place, item in enumerate(items):
+            samples.append(how.ask(item))
+        scope.collate()
+        return how.join(samples)
+
+    def _look(self, before: GlobalStates) -> None:
+        used = GlobalStates.now().differing(before)
+        self._looks += 1
+        if used:
+            self._looks = _LOOKS
+            warn_user(
+                f"{self._reader.name} draws random numbers from {' and '.join(used)}. Its samples are made at the same "
+                "time and share these generators, so with seed= batches are not reproducible. Draw from "
+                "feedline.rng(), which each sample has for itself.",
+                DataWarning,
+            )
+
+
+class _Reader:
+    """Awaits samples, ahead of the questions for them."""
+
+    def __init__(self, dataset: Any, scope: Scope, *, waits_for_all: bool, is_together: bool) -> None:
+        self._dataset = dataset
+        self._scope = scope
+        self._below = _below(dataset)
+        self._limit = _limit_of(self._below)
+        self._waits_for_all = waits_for_all
+        self._is_together = is_together
+        self._ready: dict[int, _Answer] = {}
+
+    @property
+    def name(self) -> str:
+        """What the dataset is called."""
+        return type(self._dataset).__name__
+
+    def read_ahead(self, wanted: dict[int, Any]) -> None:
+        """Await samples, by their places."""
+        self._ready = loop_of(self._below).run(self._answers(wanted))
+
+    def forget(self) -> None:
+        """Drop what was awaited and not asked for."""
+        self._ready = {}
+
+    def ask(self, item: Any) -> Any:
+        """Return what was awaited for the current place, or await it now: another attempt, or another sample."""
+        place = self._scope.place
+        answer = self._ready.pop(place, None)
+        if answer is None:
+            answer = loop_of(self._below).run(self._answer(place, item, None))
+        return answer.get()
+
+    async def _answers(self, wanted: dict[int, Any]) -> dict[int, _Answer]:
+        turn = None if self._limit is None else asyncio.Semaphore(self._limit)
+        tasks = {place: asyncio.ensure_future(self._answer(place, item, turn)) for place, item in wanted.items()}
+        answers: dict[int, _Answer] = {}
+        try:
+            for place, task in tasks.items():
+                answers[place] = await task
+                if answers[place].error is not None and not self._waits_for_all:
+                    break  # it will be raised; nobody needs the others
+        finally:
+            late = [task for task in tasks.values() if not task.done()]
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.gather(*late, return_exceptions=True)
+        return answers
+
+    async def _answer(self, place: int, item: Any, turn: asyncio.Semaphore | None) -> _Answer:
+        enter_task(self._scope.apart(place))
+        try:
+            if turn is None:
+                return _Answer(await self._awaited(item))
+            async with turn:
+                return _Answer(await self._awaited(item))
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is not None and getattr(task, "cancelling", lambda: 1)():
+                raise
+            return _Answer(error=exc)  # of the dataset's own making
+        except BaseException as exc:  # KeyboardInterrupt would end the loop, and the wait for it would not
+            return _Answer(error=exc)
+
+    async def _awaited(self, item: Any) -> Any:
+        found = self._dataset.__getitems__(item) if self._is_together else self._dataset[item]
+        return await found if inspect.isawaitable(found) else found
+
+
+class _Answer:
+    """What came of a question: a sample, or an exception."""
+
+    __slots__ = ("error", "sample")
+
+    def __init__(self, sample: Any = None, *, error: BaseException | None = None) -> None:
+        self.sample = sample
+        self.error = error
+
+    def get(self) -> Any:
+        if self.error is None:
+            return self.sample
+        try:
+            raise self.error
+        finally:
+            self.error = None  # its traceback refers to this frame: no cycle for the garbage collector
+
+
+def _limit_of(dataset: Any) -> int | None:
+    limit = getattr(dataset, "max_concurrency", None)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise BadOption(
+            f"max_concurrency={limit!r} of {type(dataset).__name__} is not a number of reads. Give an int of at "
+            "least 1, or None for all samples of a batch at once."
+        )
+    return limit

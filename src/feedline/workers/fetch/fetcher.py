@@ -1,0 +1,253 @@
+"""Fetchers: indices in, batch out. They know nothing of processes, threads or slots.
+
+A fetcher tells its scope which sample it is about to ask for, so that each draws its own random numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.framework import Gather
+from feedline.abc.stateful import check_restorable, resumed, resumed_after
+from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
+from feedline.randomness.scope import Scope, Timed
+from feedline.types import DatasetKind, IndexBlock, Resume, WorkerSpec
+from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
+from feedline.workers.fetch.guard import Asking, Guard, listed, plain
+from feedline.workers.fetch.spans import SpanFetcher
+from feedline.workers.fetch.streams import Stream, StreamFetcher
+
+Fetcher = Callable[[Any], Any]
+"""Makes the batch for what the plan asks; raises StopIteration when an iterable dataset has ended."""
+
+
+def fetcher_for(
+    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
+) -> Fetcher:
+    """Choose the quickest way to make batches of `dataset` that gives the same result as the slowest.
+
+    For an iterable dataset this calls `iter(dataset)`. With a guard, samples that fail are dealt with.
+    """
+    collate = spec.framework.bind_collate(spec.collate)
+    if spec.batched and spec.framework.is_default_collate(spec.collate):
+        collate = _remembering(collate, scope)
+    if resume is not None and resume.dataset is not None:
+        check_restorable(dataset)
+        anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
+        dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
+    if spec.kind is DatasetKind.ITERABLE:
+        stream = Stream(dataset, scope, resume)
+        if spec.split is not None:
+            return SpanFetcher(stream, collate, spec, scope, guard)
+        return StreamFetcher(stream, collate, spec, scope, guard)
+    if is_awaited(dataset):
+        return awaiting_fetcher(dataset, collate, spec, scope, guard)
+    gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
+    if guard is not None:
+        return _guarded(gather, dataset, collate, spec, scope, guard)
+    if gather is not None:
+        return GatheringFetcher(gather, dataset, collate, scope)
+    if scope.seeds_globals:
+        return SeededFetcher(_asking(dataset, collate, spec), scope)
+    if not spec.batched:
+        return _single(dataset, collate, scope)
+    if batch_getter(dataset) is not None:
+        return _together(dataset, collate, scope)
+    return _each(dataset, collate, scope)
+
+
+def _guarded(
+    gather: Gather | None, dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard
+) -> Fetcher:
+    together = spec.batched and batch_getter(dataset) is not None
+    plain = _asking(dataset, collate, spec)
+    how = guard.guarded(plain, together=together)
+    if scope.seeds_globals:
+        slow: Fetcher = SeededFetcher(how, scope)
+    elif not together:
+        slow = guard.each(dataset, plain)
+    else:
+
+        def slow(indices: Any) -> Any:
+            samples = [how.ask(item) for item in scope.following(how.items(indices))]
+            scope.collate()
+            return how.join(samples)
+
+    if gather is None:
+        return slow
+    quick = GatheringFetcher(gather, dataset, collate, scope)
+
+    def fetch(indices: Any) -> Any:
+        if guard.is_clear:
+            try:
+                return quick(indices)
+            except Exception:
+                scope.begin_again()  # which sample it was is found out one by one
+        return slow(indices)
+
+    return fetch
+
+
+def _remembering(collate: Callable[[Any], Any], scope: Scope) -> Callable[[Any], Any]:
+    """Return a collate function that leaves the samples it fails on with the scope, for the notes on the exception."""
+
+    def remembering(samples: Any) -> Any:
+        try:
+            return collate(samples)
+        except Exception:
+            scope.unfit = samples if isinstance(samples, list) else None
+            raise
+
+    return remembering
+
+
+def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(index: Any) -> Any:
+        sample = dataset[plain(index)]
+        scope.collate()
+        return collate(sample)
+
+    return fetch
+
+
+def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(indices: Any) -> Any:
+        samples = dataset.__getitems__(plain(indices))
+        scope.collate()
+        return collate(samples)
+
+    return fetch
+
+
+def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(indices: Any) -> Any:
+        samples = [dataset[index] for index in scope.following(listed(indices))]
+        scope.collate()
+        return collate(samples)
+
+    return fetch
+
+
+def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
+    together = batch_getter(dataset) if spec.batched else None
+    return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
+
+
+class GatheringFetcher:
+    """Makes batches in one vectorised step, and those for which there is none sample by sample."""
+
+    def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
+        self._gather = gather
+        self.quick: Gather | None = getattr(gather, "quick", None)
+        self._several = batch_getter(dataset)
+        self._each = _each(dataset, collate, scope)
+        self._collate = collate
+
+    def __call__(self, indices: Any) -> Any:
+        array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
+        if array is not None and len(array):
+            try:
+                batch = None if self.quick is None else self.quick(array)
+                if batch is None:
+                    batch = self._gather(array)
+            except IndexError:
+                batch = None  # the dataset itself has the right error for it
+            if batch is not None:
+                return batch
+        if self._several is not None:
+            return self._collate(self._several(plain(indices)))
+        return self._each(indices)
+
+
+def _as_index_array(indices: Any) -> NDArray[np.int64] | None:
+    """Return what a sampler yielded as an array; None if it is none of integers."""
+    try:
+        array = np.asarray(indices)
+    except ValueError:  # lists of lists of different lengths, for one
+        return None
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" and array.ndim == 1 else None
+
+
+_LOOKS = 4
+"""Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""
+
+
+class SeededFetcher:
+    """Makes batches whose samples draw from seeded generators.
+
+    Args:
+        how: how the samples are asked for.
+        scope: told about each sample.
+    """
+
+    def __init__(self, how: Asking, scope: Scope) -> None:
+        self._how = how
+        self._scope = scope
+        self._looks: int | None = 0
+        """Tasks that drew nothing so far; None once something was drawn."""
+        self._states: GlobalStates | None = None
+        """What the generators were before the last batch that was expected to draw nothing."""
+
+    def __call__(self, indices: Any) -> Any:
+        if self._looks is not None and self._looks >= _LOOKS:
+            batch = self._make_if_nothing_is_drawn(indices)
+            if batch is not _DRAWN:
+                return batch
+        if not self._scope.keeps_globals:
+            return self._make_seeded(indices)
+        with globals_kept():
+            return self._make_seeded(indices)
+
+    def _make_if_nothing_is_drawn(self, indices: Any) -> Any:
+        """Make a batch without seeding; if it turns out to draw something, take it back and return `_DRAWN`."""
+        before = self._states = GlobalStates.now(self._states)
+        failure: Exception | None = None
+        try:
+            batch = self._make(indices)
+        except Exception as exc:
+            failure = exc
+        if before.have_moved():
+            before.restore()
+            self._looks = None
+            return _DRAWN
+        if failure is None:
+            return batch
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame: no cycle for the garbage collector
+
+    def _make(self, indices: Any) -> Any:
+        scope, ask = self._scope, self._how.ask
+        samples = [ask(item) for item in scope.following(self._how.items(indices))]
+        scope.collate()
+        return self._how.join(samples)
+
+    def _make_seeded(self, indices: Any) -> Any:
+        scope, ask = self._scope, self._how.ask
+        scope.begin_again()
+        samples = []
+        wanted = self._how.items(indices)
+        items: Iterable[Any] = wanted if scope.slow is None else Timed(wanted, scope.slow)
+        for scope.place, item in enumerate(items):
+            seed_globals(scope.key())
+            samples.append(ask(item))
+        drew = bool(samples) and self._looks is not None and not GlobalStates.now().is_seeded_with(scope.key())
+        scope.collate()
+        if self._how.join_draws:
+            seed_globals(scope.key())
+        batch = self._how.join(samples)
+        if self._looks is not None:
+            if self._how.join_draws:
+                drew = drew or not GlobalStates.now().is_seeded_with(scope.key())
+            self._looks = None if drew else self._looks + 1
+        return batch
+
+
+_DRAWN = object()

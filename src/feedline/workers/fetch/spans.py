@@ -1,0 +1,198 @@
+"""Spans: batches of a stream that every worker of every rank reads as a whole, each keeping what is its own.
+
+Any iterable can be shared out like this, without knowing anything of it: each sample is delivered once, in an order
+that depends on the number of ranks only, and the ranks end together. What it does not save is reading: a dataset that
+does much work per sample does it in every worker. Such datasets had better split themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from feedline.errors import BadState, InternalError
+from feedline.samplers.steps import Steps
+from feedline.system.failures import twin_of, without_frames
+from feedline.types import Span, WorkerSpec
+from feedline.workers.fetch.guard import NothingLeft
+from feedline.workers.fetch.streams import FetcherOfStream
+
+
+class SpanFetcher(FetcherOfStream):
+    """Makes the batch of a step, of the samples that belong to this rank."""
+
+    def _begin(self, spec: WorkerSpec) -> None:
+        assert spec.split is not None
+        self.failed_place = 0
+        """The place of the last sample that was raised: others after it have been read since."""
+        self._split = spec.split
+        self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
+        """True if the last two steps depend on where the stream ends, which is then looked for one round ahead."""
+        self._held: dict[int, Any] = {}
+        self._total: int | None = None
+        self._break: _Failed | None = None
+        """What ended the stream before its time: for no worker in silence, whosever sample it was."""
+        self._has_raised_break = False
+        self._has_failed = False
+        self.consumed: int | None = None
+        """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
+
+    def _make(self, span: Span) -> Any:
+        split, share = self._split, self._split.share
+        stride = split.batch_size * share.world_size
+        begin = span.origin + span.number * stride
+        end = begin + stride + (share.world_size if self._exact else 0)
+        with self.stream.generators:
+            self._read_to(begin, end, span.origin)
+        if self._total is None or self._total >= end:
+            own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
+        elif self._break is not None:
+            own = self._up_to_break(begin, begin + stride)
+        else:
+            steps = Steps(
+                max(0, self._total - span.origin), split.batch_size, share, drop_last=split.drop_last and self._batched
+            )
+            if span.number >= (steps.count or 0):
+                raise StopIteration
+            own = (steps.own(span.number) + span.origin).tolist()
+            self.consumed = span.origin + min(steps.start(span.number + 1), self._total - span.origin)
+        there = own if self._total is None else [self._there(place, begin) for place in own]
+        samples = [self._held[place] for place in there]
+        if self._has_failed:
+            samples = self._without_failed(samples, own)
+        if not samples:
+            raise NothingLeft
+        self._scope.collate(begin + share.rank, draws=self._collate_draws)
+        return self._collated(samples if self._batched else samples[0], own)
+
+    def _without_failed(self, samples: list[Any], places: list[int]) -> list[Any]:
+        made = []
+        for sample, place in zip(samples, places, strict=True):
+            if type(sample) is not _Failed:
+                made.append(sample)
+            elif self._guard is None or sample.is_last or not self._guard.leaves_out(sample.reason, place):
+                self._raise(sample, place)
+        return made
+
+    def _failed(self, exc: Exception, *, is_last: bool = False) -> _Failed:
+        self._has_failed = True
+        return _Failed(without_frames(exc), is_last)
+
+    def _up_to_break(self, begin: int, end: int) -> list[int]:
+        """Return the places of a step that are this rank's, in a stream that broke off, and that where it did."""
+        assert self._total is not None
+        if self._has_raised_break:
+            raise StopIteration
+        share, last = self._split.share, self._total - 1
+        own: list[int] = np.arange(begin + share.rank, min(end, last), share.world_size).tolist()
+        if last < end:
+            self._held[last] = self._break
+            own.append(last)
+        return own
+
+    def _raise(self, failed: _Failed, place: int) -> NoReturn:
+        self.failed_place = place
+        self._has_raised_break = failed.is_last
+        raise twin_of(failed.reason)  # what is held must not get to hold whoever is up the stack
+
+    def _there(self, place: int, begin: int) -> int:
+        """Return the place whose sample is delivered: a rank that has none left repeats the first of the step."""
+        if self._total is None or place < self._total:
+            return place
+        own = begin + self._split.share.rank
+        return own if own < self._total else begin
+
+    def _read_to(self, begin: int, end: int, origin: int) -> None:
+        """Read up to place `end` or to the end of the stream; keep what the step that starts at `begin` may need."""
+        stream, held, share = self.stream, self._held, self._split.share
+        # Near the end a step may begin one round earlier than the others would have it, so that no rank goes without.
+        low = begin - share.world_size if self._exact else begin
+        for place in [place for place in held if place < low]:
+            del held[place]
+        if stream.place > begin and begin not in held and self._total is None:
+            raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
+        if self._total is None:
+            stream.skip_to(low)
+        read = self._read_some if stream.goes_in_one else self._read_one
+        while self._total is None and stream.place < end:
+            try:
+                read(begin, low, end)
+            except StopIteration:
+                self._total = stream.place
+                stride = self._split.batch_size * share.world_size
+                if self._total <= origin - stride:  # a last step that was short may be counted as a full one
+                    raise BadState(
+                        f"The state says that {origin} samples of a stream were consumed, but it ended after "
+                        f"{self._total}. Use the data that the state was saved with."
+                    ) from None
+
+    def _read_some(self, begin: int, low: int, end: int) -> None:
+        """Read as many samples as a batch has: those of other workers and ranks are not all in memory at once."""
+        stream = self.stream
+        samples: list[Any] = []
+        try:
+            stream.replay()
+            stream.fill(samples, min(end - stream.place, self._split.batch_size))
+        except StopIteration:
+            raise
+        except Exception as exc:
+            if not stream.has_broken_off:
+                raise
+            self._break = self._failed(exc, is_last=True)
+            samples.append(self._break)
+        finally:
+            self._hold(samples, stream.place - len(samples), begin, low)
+
+    def _hold(self, samples: list[Any], first: int, begin: int, low: int) -> None:
+        """Hold what is needed of samples that were read from place `first` on."""
+        held, end = self._held, first + len(samples)
+        own, step = begin + self._split.share.rank, self._split.share.world_size
+        if self._exact:
+            own, step = low, 1
+        elif first <= begin < end:
+            held[begin] = samples[begin - first]
+        own += max(0, -((own - first) // step) * step)
+        held.update(zip(range(own, end, step), samples[own - first :: step], strict=True))
+
+    def _read_one(self, begin: int, low: int, end: int) -> None:
+        share, place = self._split.share, self.stream.place
+        own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
+        sample = self._read(place, is_own=own)
+        if own or (self._exact and place >= low):
+            self._held[place] = sample
+
+    def _read(self, place: int, *, is_own: bool) -> Any:
+        """Return the next sample; if it cannot be made, what says so: it is raised in the batch that it belongs to."""
+        stream, guard, attempt = self.stream, self._guard, 1
+        failed: Exception | None = None
+        while True:
+            try:
+                sample = stream.read()
+            except StopIteration:
+                if failed is None:
+                    raise
+                stream.place += 1  # the sample that was asked for again has its place, too
+                return self._failed(failed)
+            except Exception as exc:
+                if stream.has_broken_off:
+                    self._break = self._failed(exc, is_last=True)
+                    return self._break
+                is_tried = guard is not None and stream.is_repeatable and guard.tries_again(exc, attempt)
+                if not is_tried or not stream.try_again():
+                    return self._failed(exc)
+                failed, attempt = without_frames(exc), attempt + 1
+                continue
+            if failed is not None and guard is not None and is_own:
+                guard.note_retry(failed, place, attempt)
+            return sample
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """Stands in for a sample that could not be made."""
+
+    reason: Exception
+    is_last: bool = False
+    """True if no sample comes after it, whatever the policy is."""

@@ -1,0 +1,326 @@
+"""Streams: the samples of an iterable dataset, one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import pickle
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from feedline.abc.source import Acknowledged, Repeatable, StreamSource
+from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
+from feedline.errors import BadState, WorkerError
+from feedline.randomness.global_states import UNCHANGED, seed_globals
+from feedline.randomness.scope import Scope
+from feedline.system.failures import broke_generator, is_interrupt
+from feedline.types import Notes, Resume, WorkerSpec
+from feedline.types.records import NotARecord, encode
+from feedline.workers.fetch.guard import Guard
+
+_CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
+_PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
+"""Iterators that run nobody's code: what they yield draws nothing."""
+
+
+class Stream:
+    """An iterator of a dataset that knows how far it is.
+
+    Args:
+        dataset: the iterable dataset.
+        scope: told about each sample.
+        resume: where to go on; the state of the dataset itself has been restored already.
+    """
+
+    def __init__(self, dataset: Any, scope: Scope, resume: Resume | None) -> None:
+        self._dataset = dataset
+        with scope.kept():
+            scope.open()
+            if resume is not None and resume.last is not None:
+                restore_end(dataset, resume.last)
+            self._iterator = iter(dataset)
+            self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
+            """What samples draw from the generators of the process, they draw inside of this."""
+        self.is_plain = type(self._iterator) in _PLAIN
+        """True if reading a sample runs no code that could draw random numbers."""
+        draws = not (self.is_plain or (isinstance(dataset, StreamSource) and dataset.draws_nothing))
+        self.seeds_each = scope.seeds_globals and draws and self.generators is UNCHANGED
+        """True if the generators of the process are seeded for every sample."""
+        self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
+        self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
+        self._scope = scope
+        self.place = 0
+        """Samples read so far, before a resumption too."""
+        self._skip_to = 0
+        self._least = 0
+        self.is_retried: Callable[[Exception, int], bool] | None = None
+        """Says whether the iterator is asked again after an exception, for the n-th time."""
+        self.has_broken_off = False
+        """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
+        self.interrupted_by: str | None = None
+        """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
+        self.is_watched = False
+        """True to remember what the first sample looks like."""
+        self.first_digest: bytes | None = None
+        if resume is not None:
+            if resume.iterator is not None:
+                check_restorable(dataset, self._iterator)
+                self._iterator.load_state_dict(resume.iterator)
+            self.place = resume.place
+            # What comes now from a feed is not what came then, and must not be dropped.
+            self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
+            self._least = resume.least
+        # A generator does nothing before its first sample is asked for.
+        scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
+
+    def _draws_in_turn(self) -> bool:
+        """True if whoever has the samples of a place has run the code for all those before, and draws on from there.
+
+        A generator has no other way. All that it draws follows from how the generators are seeded when it is opened.
+        """
+        is_repeated = not is_stateful(self._dataset) and not isinstance(self._dataset, Acknowledged)
+        return inspect.isgenerator(self._iterator) and is_repeated
+
+    @property
+    def goes_in_one(self) -> bool:
+        """True if many samples are read as one is: nothing has to be done for each, and none is asked for again."""
+        return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
+
+    def skip_to(self, place: int) -> None:
+        """Go to a place, or to the end, without making the samples before it, if that can be done."""
+        if self.place < self._skip_to or place <= self.place:
+            return
+        if self._skip is not None:
+            self.place += self._skip(place - self.place)
+        elif self.is_plain and not (self.is_watched and self.place == 0):
+            self.place += sum(1 for _ in itertools.islice(self._iterator, place - self.place))
+
+    def read(self) -> Any:
+        """Return the next sample; raises StopIteration at the end."""
+        self.replay()
+        return self._read()
+
+    def fill(self, samples: list[Any], count: int) -> None:
+        """Read on after `samples` until there are `count`, in one go if nothing has to be done for each.
+
+        Raises:
+            StopIteration: the stream has ended before; what there was is appended.
+        """
+        self.replay()
+        slow = self._scope.slow
+        each = self.seeds_each or slow is not None
+        while len(samples) < count and (each or self._scope.is_common or (self.is_watched and self.place == 0)):
+            begun = 0 if slow is None else time.monotonic_ns()
+            samples.append(self._read())
+            if slow is not None:
+                slow.append((time.monotonic_ns() - begun, self.place - 1))
+        first = self.place - len(samples)
+        self._scope.reading(samples, first)
+        try:
+            # Not islice, which calls `iter`: an iterator of the user's may begin anew then.
+            samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
+        except BaseException as exc:
+            self._scope.place = self.place = first + len(samples)
+            self._note(exc)
+            raise
+        self._scope.place = self.place = first + len(samples)
+        if len(samples) < count:
+            self._check_end()
+            raise StopIteration
+
+    def replay(self) -> None:
+        """Read what was read before a resumption, now that a batch is wanted: that is nobody's start-up time."""
+        attempt = 1
+        while self.place < self._skip_to:
+            try:
+                self._read()
+            except StopIteration:
+                if self.place < self._least:
+                    raise BadState(
+                        f"The state says that at least {self._least} samples of a stream were read, but it ended after "
+                        f"{self.place}. Use the data that the state was saved with."
+                    ) from None
+                raise
+            except Exception as exc:  # it was raised, or left out, when its batch came
+                if self.has_broken_off:
+                    raise
+                # If it was asked for again then, it is now.
+                if self.is_retried is None or not self.is_retried(exc, attempt) or not self.try_again():
+                    attempt = 1
+                    continue
+                attempt += 1
+
+    def _read(self) -> Any:
+        scope = self._scope
+        scope.place = self.place
+        if self.seeds_each:
+            seed_globals(scope.key())
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            self._check_end()
+            raise
+        except BaseException as exc:
+            self._note(exc)
+            raise
+        if self.is_watched and self.place == 0:
+            self.first_digest = _digest(sample)
+        self.place += 1
+        if scope.is_common:
+            scope.place = self.place
+            scope.part(seeds=self.generators is not UNCHANGED)
+        return sample
+
+    def _check_end(self) -> None:
+        if self.interrupted_by is not None:
+            raise WorkerError(
+                f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
+                f"raised {self.interrupted_by} inside of it: this iteration was ended by that. Begin another one, "
+                "or go on where it was: loader.load_state_dict(loader.state_dict())."
+            ) from None
+
+    def _note(self, exc: BaseException) -> None:
+        """Note what was raised in place of a sample."""
+        if is_interrupt(exc):  # it says nothing about the sample
+            has_ended = (
+                inspect.isgenerator(self._iterator) and inspect.getgeneratorstate(self._iterator) == inspect.GEN_CLOSED
+            )
+            self.interrupted_by = type(exc).__name__ if has_ended else None
+        elif isinstance(exc, Exception):
+            self.place += 1  # the sample that could not be made has its place, too
+            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+            )
+
+    def try_again(self) -> bool:
+        """Ask for the sample again that raised an exception; False if the iterator cannot give it.
+
+        One that does not say is asked again, and knows what to do.
+        """
+        if isinstance(self._iterator, Repeatable) and not self._iterator.try_again():
+            return False
+        self.place -= 1  # an attempt is no sample
+        return True
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if the iterator can be asked again for a sample that raised an exception."""
+        return isinstance(self._iterator, Repeatable)
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if the iterator can save and restore its state."""
+        return is_stateful(self._iterator)
+
+    def notes(self) -> Notes:
+        """Return the states of dataset and iterator as they are now."""
+        iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
+        is_one = self._iterator is self._dataset
+        is_before = not self._goes_on and _has_not_begun(self._iterator)
+        tells = is_stateful(self._dataset) and not is_one and (outlives_epoch(self._dataset) or not is_before)
+        return Notes(self._dataset.state_dict() if tells else None, iterator, is_one, self.place, is_before)
+
+
+def _has_not_begun(iterator: Any) -> bool:
+    return inspect.isgenerator(iterator) and inspect.getgeneratorstate(iterator) == inspect.GEN_CREATED
+
+
+def _digest(sample: Any) -> bytes | None:
+    """Return a fingerprint of a sample; None if it cannot be had, and then nobody compares."""
+    try:
+        data = _as_bytes(sample)
+    except Exception:  # whatever keeps it from being pickled will be said when the batch is sent
+        return None
+    return hashlib.sha1(data, usedforsecurity=False).digest()
+
+
+def _as_bytes(sample: Any) -> bytes:
+    try:
+        return encode(sample)
+    except NotARecord:
+        return pickle.dumps(sample, 5)  # not for tensors: where one lies in memory is part of its pickle
+
+
+class FetcherOfStream(ABC):
+    """Makes batches of a stream, with the generators of the process seeded for what draws from them."""
+
+    def __init__(
+        self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None = None
+    ) -> None:
+        self.stream = stream
+        self._guard = guard
+        self._collate = collate
+        self._batched = spec.batched
+        self._scope = scope
+        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
+        self._seeds = self._collate_draws or stream.seeds_each
+        self._begin(spec)
+
+    @abstractmethod
+    def _begin(self, spec: WorkerSpec) -> None:
+        """Get ready for the first batch."""
+
+    def __call__(self, asked: Any) -> Any:
+        if not self._seeds:
+            return self._make(asked)
+        with self._scope.kept():
+            return self._make(asked)
+
+    @abstractmethod
+    def _make(self, asked: Any) -> Any:
+        """Make the batch for what the plan asks."""
+
+    def _collated(self, samples: Any, places: Iterable[int]) -> Any:
+        return self._collate(samples) if self._guard is None else self._guard.collate(self._collate, samples, places)
+
+
+class StreamFetcher(FetcherOfStream):
+    """Cuts a worker's own stream into batches."""
+
+    def _begin(self, spec: WorkerSpec) -> None:
+        if self._guard is not None:
+            self.stream.is_retried = self._guard.tries_again
+        self._drop_last = spec.drop_last
+        self._ended = False
+        self._keeps = not isinstance(spec.dataset, Acknowledged)  # which puts back what was not delivered
+        self._samples: list[Any] = []
+        """What was read of a batch that was interrupted, and is now made to its end."""
+        self._first = 0
+        """Where that batch begins."""
+
+    def _make(self, count: int) -> Any:
+        if not self._samples:
+            self._first = self.stream.place
+        samples: list[Any] = self._samples
+        self._samples = []
+        try:
+            return self._make_of(samples, count if self._batched else 1)
+        except BaseException as exc:
+            if self._keeps and is_interrupt(exc):
+                self._samples = samples
+            raise
+
+    def _make_of(self, samples: list[Any], count: int) -> Any:
+        """Make a batch of samples that were read and those that follow."""
+        if len(samples) < count and not self._ended:
+            try:
+                with self.stream.generators:
+                    self._fill(samples, count)
+            except StopIteration:
+                if not self._batched:
+                    raise
+                self._ended = True
+        if not samples or (self._drop_last and self._batched and len(samples) < count):
+            raise StopIteration
+        self._scope.collate(self._first, draws=self._collate_draws)
+        return self._collated(samples if self._batched else samples[0], range(self._first, self.stream.place))
+
+    def _fill(self, samples: list[Any], count: int) -> None:
+        if self._guard is None or self.stream.goes_in_one:
+            self.stream.fill(samples, count)
+            return
+        while len(samples) < count:
+            samples.append(self._guard.read(self.stream))

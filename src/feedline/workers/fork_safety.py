@@ -1,0 +1,233 @@
+"""A calm moment to fork: no other thread holds a lock that the child would inherit, with nobody there to release it.
+
+A fork copies all memory and one thread. What the other threads were in the middle of stays so in the child for good: a
+lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Whoever asks for it there
+waits for ever. So, if the program has other Python threads, a fork of ours
+
+1. waits until nobody else imports a module;
+2. takes the locks that can be taken from here (NumPy's global generator, the handlers of `logging`) and holds them;
+3. keeps the GIL and waits until no other thread runs: those in C code come to its end and wait for the GIL, outside of
+   the locks that such code holds.
+
+Each of these is waited for only so long; a thread that computes for seconds in one call is forked in the middle of.
+Without other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import logging
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.system.attributes import held_by
+from feedline.system.openmp import is_forked
+
+if os.name == "posix":
+    import fcntl
+
+_IMPORT_S = 5.0
+"""How long to wait for imports of other threads. They come to an end."""
+_LOCK_S = 1.0
+"""How long to wait for each lock."""
+_RUNNING_S = 0.5
+"""How long to wait for other threads to stop running. OpenBLAS's idle threads spin for 70 ms, OpenCV's for 160 ms."""
+_TASKS = "/proc/self/task"
+_FILES = "/proc/self/fd"
+
+
+class _Mine(threading.local):
+    held: ExitStack | None = None
+    """The locks that are held while this thread forks a worker; None while it does something else."""
+    switch_interval_s: float | None = None
+    positions: dict[int, int] | None = None
+    """Where the files stand that are open for reading only, by descriptor, while this thread forks a worker."""
+
+
+_mine = _Mine()
+_opencv_is_cut_off = "cv2" in sys.modules and is_forked()
+"""True in a process that others have forked while OpenCV was loaded: it may count on threads that are not here."""
+_libc: Any = ctypes.PyDLL(None) if os.name == "posix" else None  # its calls keep the GIL
+_text = ctypes.create_string_buffer(512)
+
+
+@contextmanager
+def quiesce_threads() -> Iterator[None]:
+    """Wait for a calm moment, and fork inside of the block."""
+    with _opencv_without_threads(), _known_positions():
+        if threading.active_count() == 1 or not Path(_TASKS).is_dir():
+            yield
+            return
+        with _stop_other_threads():
+            yield
+
+
+@contextmanager
+def _known_positions() -> Iterator[None]:
+    """Note where files stand. Once a child runs, this process may read on, and move the position of both."""
+    _mine.positions = {}
+    with contextlib.suppress(OSError):  # no /proc
+        for fd in map(int, os.listdir(_FILES)):
+            with contextlib.suppress(OSError):  # closed since, as the one that was listed from
+                if fd > 2 and is_only_read(fd):
+                    _mine.positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        yield
+    finally:
+        _mine.positions = None
+
+
+@contextmanager
+def _opencv_without_threads() -> Iterator[None]:
+    """End the idle threads of OpenCV's pool for a moment, if it is loaded.
+
+    A child that sets another number of threads would wait for ever for threads to end that it does not have. So would
+    this process, if it is such a child. In any other they come back when needed.
+    """
+    cv2 = None if _opencv_is_cut_off else sys.modules.get("cv2")
+    count = cv2.getNumThreads() if cv2 is not None and hasattr(cv2, "getNumThreads") else 0
+    if cv2 is None or count <= 1:
+        yield
+        return
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(count)
+
+
+@contextmanager
+def _stop_other_threads() -> Iterator[None]:
+    """Wait until other threads hold no locks that matter, and keep it so in the block."""
+    _wait_for_imports()
+    with ExitStack() as held:
+        for lock in _locks():
+            if lock.acquire(timeout=_LOCK_S):
+                held.callback(lock.release)
+        _mine.held = held
+        try:
+            yield
+        finally:
+            _mine.held = None
+
+
+def is_only_read(fd: int) -> bool:
+    """True for a regular file that is open for reading only; O_PATH is not even for that."""
+    ways = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)
+    return not fcntl.fcntl(fd, fcntl.F_GETFL) & ways and stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def opened_again(fd: int) -> int:
+    """Open a file once more: the very same one, whatever its name leads to by now, with a position of its own."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW  # /proc has links
+    return os.open(f"{_FILES}/{fd}", flags | os.O_CLOEXEC)
+
+
+def reset_in_child(dataset: Any) -> None:
+    """Put in order what this process, just forked, has inherited.
+
+    Locks are freed that threads hold which it does not have. Every file that is open for reading only, whoever refers
+    to it, gets a position of its own, under the number that its file objects know.
+    """
+    for fd, position in (_mine.positions or {}).items():
+        with contextlib.suppress(OSError):  # the rights have changed since. Of those in the dataset there is a warning
+            if is_only_read(fd):  # another thread may have closed it just before the fork
+                _give_own_position(fd, position)
+    _numpy_lock()._at_fork_reinit()
+    for value in held_by(dataset):
+        if type(value) in _LOCKS:  # of the user's own: it could never be released here
+            value._at_fork_reinit()
+
+
+def _give_own_position(fd: int, position: int) -> None:
+    own = opened_again(fd)
+    try:
+        os.lseek(own, position, os.SEEK_SET)
+        os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+    finally:
+        os.close(own)
+
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def _numpy_lock() -> Any:
+    return np.random.mtrand.get_bit_generator().lock
+
+
+def _locks() -> Iterator[Any]:
+    yield _numpy_lock()
+    for reference in list(vars(logging)["_handlerList"]):
+        handler = reference()
+        if handler is not None and handler.lock is not None:
+            yield handler.lock
+
+
+def _wait_for_imports() -> None:
+    locks: Any = vars(vars(importlib)["_bootstrap"]).get("_module_locks", {})
+    me = threading.get_ident()
+    deadline_s = time.monotonic() + _IMPORT_S
+    while time.monotonic() < deadline_s:
+        owners = [lock.owner for reference in list(locks.values()) if (lock := reference()) is not None]
+        if not any(owner not in (None, me) for owner in owners):
+            return
+        time.sleep(0.001)  # gives the others the GIL
+
+
+def _before_fork() -> None:
+    if _mine.held is None:
+        return
+    own = threading.get_native_id()
+    with contextlib.suppress(FileNotFoundError):
+        paths = [f"{_TASKS}/{task}/stat".encode() for task in os.listdir(_TASKS) if int(task) != own]
+        interval_s = sys.getswitchinterval()
+        if interval_s != _RUNNING_S:  # another thread that forks may have set it, and will give it back
+            _mine.switch_interval_s = interval_s
+            sys.setswitchinterval(_RUNNING_S)  # nobody is to ask for the GIL so insistently that it is given up
+        deadline_s = time.monotonic() + _RUNNING_S
+        calm = 0
+        while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
+            calm = 0 if any(_runs(path) for path in paths) else calm + 1
+            _libc.usleep(100)
+    if type(_numpy_lock()) is not _LOCKS[1]:
+        # NumPy before 2.3: a fork hook of the user's that draws would wait for this thread itself. It is better off
+        # with a lock that is free; a thread that has been waiting may take it in this moment, which is rare.
+        _mine.held.close()
+
+
+def _runs(path: bytes) -> bool:
+    """True if a thread computes or is in the middle of a system call that cannot be interrupted."""
+    fd = _libc.open(path, os.O_RDONLY)
+    if fd < 0:
+        return False  # it has ended
+    size = _libc.read(fd, _text, len(_text) - 1)
+    _libc.close(fd)
+    state = _text.raw[: max(0, size)].rpartition(b")")[2].split()[:1]
+    return state in ([b"R"], [b"D"])
+
+
+def _after_fork() -> None:
+    if _mine.switch_interval_s is not None:
+        sys.setswitchinterval(_mine.switch_interval_s)
+        _mine.switch_interval_s = None
+
+
+def _after_fork_in_child() -> None:
+    global _opencv_is_cut_off
+    _after_fork()
+    _opencv_is_cut_off = _opencv_is_cut_off or (_mine.positions is None and "cv2" in sys.modules)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

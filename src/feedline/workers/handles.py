@@ -1,0 +1,267 @@
+"""Handles in a dataset that workers must not share: files, sockets, connections.
+
+A forked worker inherits the dataset as it is, with every handle that it has opened, and threads share what the dataset
+refers to. Many handles then give wrong data, crash or hang, and nothing says why. So the dataset is looked through just
+before workers start. What cannot be shared is warned of. A file that is open for reading only needs no warning in
+forked workers: each gives it a position of its own (`calm.py`), wherever the file object is.
+
+The look is short and runs none of the user's code: it reads instance dictionaries and slots, never a property and never
+`__getattr__`.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from feedline.datasets.handle import Handle
+from feedline.errors import DataWarning, warn_user
+from feedline.system.attributes import MOST, attributes_of, held_by
+from feedline.workers.fork_safety import is_only_read, opened_again
+from feedline.workers.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
+
+_DEPTH = 6
+"""Steps from the dataset. `dataset.dataset.datasets[0].reader.file` has five."""
+
+_OBJECTS = MOST
+"""Looked at in all, those nearest to the dataset first."""
+
+_ITEMS = 100
+"""Looked into in one container. Behind these, handles among the next `_OBJECTS` are found."""
+
+_NAMED = 3
+"""Paths that one warning spells out."""
+
+_ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)))
+_LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
+"""What holds no handles, not in a dictionary or slots of its own, or opens others in every process."""
+
+_CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
+
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+_NEAR = 2
+"""Steps from the dataset to a socket. One further away belongs to a client, or an event loop, that looks after it."""
+
+
+def warn_about(dataset: Any) -> None:
+    """Warn of handles in the dataset that do not survive a fork, once for each place.
+
+    Call this just before workers are forked. It looks at a bounded number of objects.
+    """
+    found = [place for place in inherited(dataset) if not _gets_own_position(place[1])]
+    _warn(dataset, [(path, *known) for path, _, known in found], "workers that are forked inherit it")
+
+
+def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
+    """Return the open handles in the dataset that processes must not share by a fork: path, handle, what is known.
+
+    Files that are open for reading are among them; of these feedline's own workers take a position of their own.
+    """
+    kinds = kinds_of(FORKED)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
+        kinds |= kinds_of((CUDA,))
+    found: list[tuple[str, Any, Known]] = []
+    if not holds(dataset, tuple(kinds)):
+        return found
+    for path, value in objects_in(dataset, "dataset", tuple(kinds)):
+        known = lookup(type(value), kinds)
+        if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
+            found.append((path, value, known))
+    return found
+
+
+def warn_about_threads(dataset: Any) -> None:
+    """Warn of handles in the dataset that threads must not use at the same time, once for each place."""
+    _warn(dataset, used_by_threads(dataset), "worker threads share it")
+
+
+def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
+    """Return the open handles in the dataset that threads must not use at the same time: path, library, name."""
+    kinds = kinds_of(THREADED)
+    zipfile = sys.modules.get("zipfile")
+    # Archives of zipfile have a lock for their file, and a local's attributes are of one thread.
+    whole = (*kinds, threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
+    found: list[tuple[str, Library, str]] = []
+    guarded: list[str] = []
+    if not holds(dataset, tuple(kinds), whole):
+        return found
+    for path, value in objects_in(dataset, "dataset", whole):
+        if type(value) in _LOCKS:
+            guarded.append(path.rpartition(".")[0])
+        known = lookup(type(value), kinds)
+        if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
+            found.append((path, *known))
+    return [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
+
+
+def _is_far(path: str, library: Library) -> bool:
+    return library.module == "socket" and path.count(".") + path.count("[") > _NEAR
+
+
+def _is_inside(path: str, holder: str) -> bool:
+    return bool(holder) and path.startswith((f"{holder}.", f"{holder}[", f"list({holder}"))
+
+
+def _gets_own_position(value: Any) -> bool:
+    """True for a file that forked workers open again: one that is open for reading only, and still may be."""
+    raw = raw_file(value)
+    if raw is None or not is_only_read(fd := io.FileIO.fileno(raw)):
+        return False
+    try:
+        os.close(opened_again(fd))
+    except OSError:  # no /proc, or the rights have changed since
+        return False
+    return True
+
+
+def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> None:
+    if not found:
+        return
+    told = _told_about(dataset)
+    for library in dict.fromkeys(library for _, library, _ in found):
+        new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in told]
+        if new:
+            warn_user(_message(library, new, shared), DataWarning)
+            told.update(path for path, _ in new)  # not before: a warning that was made an error comes again
+
+
+def database_handle(kind: type) -> str | None:
+    """Return what handles of this type are called, such as "h5py.File"; None if it is no database's handle."""
+    known = lookup(kind, kinds_of(DATABASES))
+    return None if known is None else f"{known[0].module}.{known[1]}"
+
+
+def item_of(path: str, key: Any, place: int) -> str:
+    """Return the path of a value in the dictionary at `path`: by its key, or by its place if the key is no plain value.
+
+    >>> item_of("dataset.files", "train", 0)
+    "dataset.files['train']"
+    >>> item_of("dataset.files", object(), 2)
+    'list(dataset.files.values())[2]'
+    """
+    return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"
+
+
+# Any: whatever the user has made.
+def holds(root: Any, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
+    """True if an object is of some classes, or holds one that is, directly or indirectly.
+
+    Args:
+        root: the object.
+        kinds: the classes; what is of one of them is not looked into.
+        whole: classes of other objects that are not looked into.
+    """
+    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), _unnamed))
+
+
+def _unnamed(value: Any) -> Iterator[tuple[str, Any]]:
+    return (("", part) for part in held_by(value))
+
+
+def objects_in(
+    root: Any,
+    path: str,
+    whole: tuple[type, ...],
+    attributes: Callable[[Any], Iterator[tuple[str, Any]]] = attributes_of,
+) -> Iterator[tuple[str, Any]]:
+    """Yield an object and what it holds, directly and indirectly, with their paths; a bounded number, nearest first.
+
+    Args:
+        root: the object.
+        path: what it is called.
+        whole: classes of objects that are not looked into.
+        attributes: yields what an object holds, with names.
+    """
+    # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
+    seen = {id(root): root}
+    closed = (*whole, *_LEAVES, *_owners())
+    waiting = deque([(path, root, 0)])
+    while waiting:
+        path, value, depth = waiting.popleft()
+        yield path, value
+        if depth == _DEPTH or issubclass(type(value), closed):
+            continue
+        for place, part in [
+            *_items(path, value, whole),
+            *((f"{path}.{name}", part) for name, part in attributes(value)),
+        ]:
+            if len(seen) >= _OBJECTS:
+                break
+            if id(part) in seen:
+                continue
+            seen[id(part)] = part
+            if type(part) not in _ATOMS and not issubclass(type(part), _LEAVES):
+                waiting.append((place, part, depth + 1))
+
+
+def _is_open(library: Library, handle: Any) -> bool:
+    try:
+        return library.is_open(handle)
+    except Exception:  # each library has an error of its own for what is closed
+        return False
+
+
+def _owners() -> Iterator[type]:
+    """Yield classes, of what is imported, that look after the handles they hold: event loops, images of Pillow."""
+    for module, name in (("asyncio.events", "AbstractEventLoop"), ("PIL.Image", "Image")):
+        if module in sys.modules:
+            yield vars(sys.modules[module])[name]
+
+
+def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield what a container contains."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        entries = list(itertools.islice(dict.items(value), _OBJECTS))
+        for place in _looked_at([item for _, item in entries], whole):
+            yield item_of(path, entries[place][0], place), entries[place][1]
+    for base in _CONTAINERS if issubclass(kind, _CONTAINERS) else ():
+        if issubclass(kind, base):
+            source = f"list({path})" if base in (set, frozenset) else path
+            # By the base's own method: a subclass may have another.
+            items = list(itertools.islice(base.__iter__(value), _OBJECTS))
+            for place in _looked_at(items, whole):
+                yield f"{source}[{place}]", items[place]
+
+
+def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
+    """Yield the places of the first items, and of those handles behind them."""
+    yield from range(min(len(items), _ITEMS))
+    kinds = {kind for kind in set(map(type, items[_ITEMS:])) if issubclass(kind, whole)}
+    if kinds:
+        yield from (place for place in range(_ITEMS, len(items)) if type(items[place]) in kinds)
+
+
+_told: dict[int, tuple[weakref.ref[Any], set[str]]] = {}
+"""Paths that were warned of, by the id of the dataset, while it lives."""
+
+
+def _told_about(dataset: Any) -> set[str]:
+    """Return the paths that were warned of for this very dataset; the caller adds to it."""
+    key = id(dataset)
+    paths: set[str] = set()
+    try:
+        reference = weakref.ref(dataset, lambda _: _told.pop(key, None))
+    except TypeError:
+        return paths  # a list, for one. Python shows a warning of the same text from the same line once, too
+    return _told.setdefault(key, (reference, paths))[1]
+
+
+def _message(library: Library, places: list[tuple[str, str]], shared: str) -> str:
+    path, name = places[0]
+    others = [other for other, _ in places[1:_NAMED]]
+    if len(places) > _NAMED:
+        others.append(f"{len(places) - _NAMED} more")
+    also = f" (others: {', '.join(others)})" if others else ""
+    return f"{path} is {library.called.format(name)}{also}, and {shared}. {library.trouble} {library.advice}"

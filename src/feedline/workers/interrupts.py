@@ -1,0 +1,147 @@
+"""Signals while something is done that must not be left half done: put off until it is.
+
+Python runs the handler of a signal between two instructions of the main thread, and whatever the handler raises, such
+as Ctrl-C or a time-out, comes out of there. In the middle of a fork such an exception is dropped if a fork hook is
+running, and leaves a process behind that nobody knows if the fork is done. In the middle of closing it leaves files and
+workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So there the handlers are exchanged for
+one that takes note, and what came is sent again when they are back. A forked child gets the handlers back at once; it
+is not to hear Ctrl-C until it has said that it ignores the signal.
+Test: tests/faults/test_storm.py, tests/workers/test_interrupts.py
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from feedline.system.failures import signal_behind
+
+# Any: what signal.getsignal returns, a function of the user's or a number.
+_exchanged: dict[int, Any] = {}
+"""Handlers that are put off at this moment, by signal, for a child that is forked meanwhile."""
+
+_NUMBERS = [int(number) for number in signal.valid_signals()]
+
+_MOST_ATTEMPTS = 4
+"""How often a finalizer is begun again that was interrupted before signals were put off."""
+
+
+@contextmanager
+def put_off(*, starts_process: bool = True) -> Iterator[None]:
+    """Have signals handled at the end of the block if they come inside. Does nothing in other than the main thread.
+
+    Args:
+        starts_process: True if a process is started in the block, which is not to hear Ctrl-C either.
+    """
+    came: list[int] = []
+    try:
+        with _exchange(came, starts_process=starts_process):
+            yield
+    finally:
+        _send_again(came)
+
+
+def see_through(act: Callable[[], None]) -> None:
+    """Do what has to be done when an object dies. Python drops exceptions there, so signals wait until that is over.
+
+    Args:
+        act: may be called twice, if a signal comes before they are put off.
+    """
+    came: list[int] = []
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            with _exchange(came, starts_process=False):
+                act()
+            break
+        except BaseException as exc:
+            number = signal_behind(exc)
+            if number is None:
+                raise
+            came.append(number)
+    if came:
+        _thread.start_new_thread(
+            _send_later, (came,)
+        )  # not of `threading`, whose locks may be held: this may run anywhere
+
+
+def ignore() -> None:
+    """Ignore Ctrl-C in a worker for good: it is for the training loop, which then ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _exchange(came: list[int], *, starts_process: bool) -> Iterator[None]:
+    """Exchange all handlers that are Python functions for one that notes the signal in `came`."""
+    blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
+    is_main = threading.get_ident() == threading.main_thread().ident  # only there do Python's handlers run
+    handlers = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
+    before = dict(_exchanged)
+    try:
+        if is_main:
+            _exchanged.update({number: before.get(number, handler) for number, handler in handlers.items()})
+            for number in handlers:
+                signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        if blocks:  # first, so that what is waiting is noted, and nothing comes between
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            _exchanged.clear()
+            _exchanged.update(before)
+            _put_back(handlers)
+
+
+def _put_back(handlers: dict[int, Any]) -> None:
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    except BaseException:  # raised by one that is back already
+        _put_back(handlers)
+        raise
+
+
+def _send_again(numbers: list[int]) -> None:
+    if numbers:
+        first, *others = sorted(set(numbers))
+        try:
+            signal.raise_signal(first)
+        finally:
+            _send_again(others)
+
+
+def _send_later(numbers: list[int]) -> None:
+    """Send signals again as soon as no finalizer of ours runs on the main thread."""
+    main = threading.main_thread().ident
+    while _sees_through(main):
+        time.sleep(0.0005)  # it has nothing left to do but to return
+    for number in sorted(set(numbers)):
+        signal.raise_signal(number)
+
+
+def _sees_through(thread: int | None) -> bool:
+    frame = sys._current_frames().get(thread or 0)
+    while frame is not None:
+        if frame.f_code is see_through.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _put_back_in_child() -> None:
+    for number, handler in _exchanged.items():
+        signal.signal(number, handler)
+    _exchanged.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_put_back_in_child)

@@ -1,0 +1,231 @@
+"""How worker processes begin and end, whatever connects them to the training process.
+
+fork: OpenMP's idle threads are dismissed before. They would not exist in the child, and a parallel region there would
+wait for them for ever. They come back in the parent when needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import multiprocessing.process
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied, WorkerStartError, warn_user
+from feedline.memory import forks
+from feedline.system.failures import words
+from feedline.system.references import References
+from feedline.types import WorkerSpec
+from feedline.workers import forkserver, handles, unpicklable
+from feedline.workers.failure import UNPICKLABLE
+
+_PATIENCE_S = 0.15
+"""How long workers may finish what they are doing when they are no longer needed."""
+
+_PICKLE_WARNING = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+
+
+_GUARD = '`if __name__ == "__main__":`'
+
+_IMPORTED = 103
+"""Exit code of a worker that would have started workers of its own while it imported the program. Hardly used else."""
+
+_NAME = "feedline-worker-"
+
+
+def process_name(number: int) -> str:
+    """Return the name of a worker process."""
+    return f"{_NAME}{number}"
+
+
+def leave_if_imported() -> None:
+    """End this process if it is a worker that is importing the main program: the guard is missing there.
+
+    It ends without a traceback, since every worker would print one; the training process says it, once.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+        os._exit(_IMPORTED)
+
+
+def start_method(context: BaseContext | None) -> str:
+    """Return the name of the start method that `context`, or the default, stands for."""
+    method: str | None = (context or multiprocessing).get_start_method()
+    return method or "fork"
+
+
+@contextmanager
+def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = True) -> Iterator[None]:
+    """Close the engine, if it is to be, when workers cannot be started, and say what to do about it."""
+    try:
+        yield
+    except BaseException as exc:
+        if closes:
+            engine.close()
+        code = exc.errno if isinstance(exc, OSError) else None
+        if code in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(f"starting {engine.worker_count} workers") from exc
+        if code in (errno.EAGAIN, errno.ENOMEM):
+            raise WorkerStartError(
+                f"{engine.worker_count} workers could not be started: {words(exc)}. The limit on processes (`ulimit "
+                "-u`) or memory is reached; use fewer workers or engine='thread'."
+            ) from exc
+        if isinstance(exc, (EOFError, ConnectionError)):
+            raise WorkerStartError(
+                f"The fork server ended while it started one of {engine.worker_count} workers. What it printed above "
+                "says why; the limit on processes (`ulimit -u`) or memory is the usual cause, or a program whose work "
+                f"does not stand under {_GUARD}. Use fewer workers, the start method 'fork', or engine='thread'."
+            ) from exc
+        if isinstance(exc, NotPicklable):
+            raise  # it says why already
+        if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
+            warn_user(_PICKLE_WARNING, UserWarning)
+        if spec is not None and isinstance(exc, UNPICKLABLE):
+            raise unpicklable.explain(spec, exc) from exc
+        raise
+
+
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
+    """Start the fork server, which imports once what every worker would import for itself."""
+    sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
+    return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
+
+
+_workers: References[BaseProcess] = References()
+
+
+def remember(process: BaseProcess) -> None:
+    """Note a worker of this process, so that forks of it do not take it for their own child."""
+    _workers.add(process)
+
+
+def _disown_workers() -> None:
+    # multiprocessing ends the daemons it knows of when a program ends, and a fork that the user made by hand knows
+    # of its parent's. Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
+    children: set[BaseProcess] = multiprocessing.process._children  # type: ignore[attr-defined]
+    children.difference_update(_workers)
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_workers)
+
+
+def is_over(process: BaseProcess) -> bool:
+    """True if a worker has ended; its files are closed then.
+
+    `close` of the process would do that as well. But then it answers nothing any more, and users may hold it.
+    """
+    if not _has_ended(process):
+        return False
+    _close_files(process)
+    return True
+
+
+# Any: the part of a process that multiprocessing keeps to itself.
+def _close_files(process: Any) -> None:
+    process.is_alive()  # multiprocessing forgets one that is not
+    process._popen.close()
+    vars(process).pop("_sentinel", None)  # a number that another file may get
+
+
+_UNKNOWN = 255
+"""What multiprocessing itself takes for an exit code that nobody knows."""
+
+
+# Any: the part of a process that multiprocessing keeps to itself.
+def _has_ended(process: Any) -> bool:
+    """True if a worker has ended, also if somebody else has taken its exit status.
+
+    That is so in a program that ignores SIGCHLD, or waits for any child. multiprocessing then takes the process for
+    alive for good, and keeps its files. Whoever was our child, and is not any more, has ended.
+    """
+    if not process.is_alive():
+        return True
+    popen = process._popen
+    if popen.method not in ("fork", "spawn"):
+        return False  # it is a child of the fork server
+    try:
+        pid, status = os.waitpid(popen.pid, os.WNOHANG)
+    except ChildProcessError:
+        popen.returncode = _UNKNOWN
+        return True
+    if pid:
+        popen.returncode = os.waitstatus_to_exitcode(status)
+    return bool(pid)
+
+
+def end(processes: Iterable[BaseProcess]) -> None:
+    """Wait until workers that have been told to leave are gone; those that take too long are made to leave."""
+    left = list(processes)
+    _wait_for(left, _PATIENCE_S)
+    for force in (BaseProcess.terminate, BaseProcess.kill):
+        left = [process for process in left if not _has_ended(process)]
+        for process in left:
+            force(process)
+        _wait_for(left, 1.0)
+    for process in left:
+        _has_ended(process)
+    forks.settle(at_once=True)  # batches that only they could see
+
+
+def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+
+
+_SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Signals that do not come of a crash. Nor does SIGKILL."""
+
+
+def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
+    """Say how a worker died, and what is usually behind it; WorkerStartError if another would end alike."""
+    process.join(1.0)
+    code = process.exitcode
+    if code == _IMPORTED:
+        return WorkerStartError(
+            "The main program starts workers while it is being imported. Workers that are started by spawn or "
+            f"forkserver import the program, so what it does must stand under {_GUARD}. Put it there, or into a "
+            'function that is called there; or choose multiprocessing_context="fork" or engine="thread", which import '
+            "nothing."
+        )
+    name = ""
+    if code is None and _has_ended(process):
+        how = "ended, and how is not known"
+        hint = (
+            "This program ignores SIGCHLD, or waits for any of its children (os.wait()), so that the exit status of a "
+            "worker is lost. Look at what the worker printed above."
+        )
+    elif code is not None and code < 0:
+        name = next((known.name for known in signal.Signals if known == -code), "real-time")
+        how = f"was killed by signal {-code} ({name})"
+        hint = (
+            "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
+            "prefetch_factor."
+            if name == "SIGKILL"
+            else "Somebody has sent it: a scheduler, a script, a user."
+            if name in _SENT
+            else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
+        )
+    else:
+        how = f"left with exit code {code}"
+        hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
+    death = WorkerDied(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}")
+    death.was_killed = name in ("SIGKILL", *_SENT)
+    return death

@@ -1,0 +1,5 @@
+"""Workers that are processes, by nothing but what Python's multiprocessing has on every system."""
+
+from feedline.workers.portable.engine import PortableEngine
+
+__all__ = ["PortableEngine"]

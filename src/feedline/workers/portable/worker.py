@@ -1,0 +1,168 @@
+"""The worker's side: takes one request at a time from its pipe and answers it; ends when the pipe does.
+
+The pipe ends with the training process, provided that no other process has a copy of that process's end. A forked
+worker closes the copies it inherits; a process that the program forks by itself, and that outlives it, keeps them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import time
+import weakref
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from feedline.memory.codec import Codec, SlotFull, SlotWriter
+from feedline.types import NO_TIMES, Notes, ResultKind, Task, TaskNotes, TaskTimes, WorkerSpec
+from feedline.workers.failure import pack_failure
+from feedline.workers.fork_safety import reset_in_child
+from feedline.workers.heap import Heap, heap_of_this_process
+from feedline.workers.portable.segments import BatchBytes, Outbox
+from feedline.workers.runner import Runner
+from feedline.workers.session import Sent
+from feedline.workers.worker_setup import init_worker
+
+_IDLE_MS = 200
+"""After which a worker that has nothing to do tidies up."""
+
+
+@dataclass(slots=True)
+class Request:
+    """What the training process sends."""
+
+    task: Task
+    segment: str
+    """Name for the memory of the batch, if it needs any."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the worker says about a request."""
+
+    kind: ResultKind
+    body: bytes = b""
+    """DONE: the header of the batch; FAILED: the packed exception."""
+    batch_bytes: BatchBytes | None = None
+    """DONE: what the header refers to."""
+    busy_ns: int = 0
+    notes: Notes | None = None
+    times: TaskTimes = NO_TIMES
+    """As in `Result`, and"""
+    told: TaskNotes | None = None
+
+
+@dataclass
+class Link:
+    """What connects one worker to the training process."""
+
+    number: int
+    pipe: Connection
+    generation: int = 0
+
+
+ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""Every end of a pipe between a worker and the training process that this process has."""
+
+
+def serve(link: Link, sent: Sent) -> None:
+    """Work until there is nobody left to work for."""
+    spec: WorkerSpec = sent.value
+    for end in list(ends):  # inherited by fork
+        if end is not link.pipe:
+            end.close()
+    reset_in_child(spec.dataset)
+    runner = init_worker(spec, link.number, link.generation)
+    codec = Codec(spec.framework)
+    outbox = Outbox()
+    birth = Answer(ResultKind.ENDED)
+    if runner.unready is not None:
+        birth = Answer(ResultKind.DIED, pack_failure(runner.unready, f"in DataLoader worker process {link.number}"))
+    if not _send(link.pipe, birth) or runner.unready is not None:
+        return
+    heap = heap_of_this_process()
+    waiting = _waiting_for(link.pipe)
+    while (data := _receive(link.pipe, waiting, heap)) is not None:
+        if not _send(link.pipe, answer_to(pickle.loads(data), runner, codec, outbox, link.number)):
+            return
+        heap.worked()
+
+
+def _send(pipe: Connection, answer: Answer) -> bool:
+    """Send an answer; False if nobody is listening any more."""
+    try:
+        pipe.send_bytes(packed(answer))
+    except OSError:
+        return False
+    return True
+
+
+def packed(answer: Answer) -> bytes:
+    """Return an answer as it travels; one that cannot be sent becomes the failure to do so."""
+    try:
+        return pickle.dumps(answer, 5)
+    except Exception as exc:  # the user's state_dict holds what cannot be sent
+        failure = pack_failure(exc, "in a DataLoader worker process")
+        return pickle.dumps(Answer(ResultKind.FAILED, failure), 5)
+
+
+def unpacked(data: bytes) -> Answer:
+    """Return the answer that `packed` made bytes of; in the training process."""
+    try:
+        answer: Answer = pickle.loads(data)
+    except Exception as exc:  # the user's own, of a state that came along
+        return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
+    return answer
+
+
+# Any: a poll object, whose class has no name.
+def _waiting_for(pipe: Connection) -> Any | None:
+    """Return what a time-out can be given; None on Windows, where there is no heap to look after."""
+    if not hasattr(select, "poll"):
+        return None
+    waiting = select.poll()
+    waiting.register(pipe.fileno(), select.POLLIN)
+    return waiting
+
+
+def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
+    while waiting is not None and not waiting.poll(_IDLE_MS):
+        heap.rested()
+    try:
+        return pipe.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
+    """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
+    where = f"in DataLoader worker process {number}"
+    room = outbox.open(request.segment)
+    result = runner.serve(request.task, number, room)
+    if result.kind is ResultKind.DONE:
+        try:
+            header, room = _encode(codec, outbox, result.payload, room)
+            batch_bytes = outbox.post(room, request.segment)
+            began, fetch, collate, _, _ = result.task_times
+            busy_ns = time.monotonic_ns() - began
+            answer = Answer(ResultKind.DONE, header, batch_bytes, busy_ns, result.notes)
+            answer.times, answer.told = (began, fetch, collate, *runner.cpu.spent(busy_ns)), result.told
+            return answer
+        except Exception as exc:
+            answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
+    elif result.kind is ResultKind.FAILED:
+        answer = Answer(ResultKind.FAILED, pack_failure(result.payload, where), notes=result.notes)
+    else:
+        answer = Answer(result.kind, notes=result.notes)
+    outbox.discard()
+    return answer
+
+
+def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple[bytes, SlotWriter]:
+    """Write a batch, into more room if it needs more; returns its header and where it was written."""
+    while True:
+        try:
+            return codec.encode(batch, room), room
+        except SlotFull:
+            room = outbox.open_larger(room)

@@ -1,0 +1,95 @@
+"""The arena as a worker sees it: memory by slot number, no say in who owns what."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.memory.arena import Arena
+from feedline.memory.codec import MessageWriter, SlotWriter
+from feedline.memory.reading import SMALL_BYTES, Bytes
+from feedline.memory.sparse import advise_huge_pages, map_again
+
+
+class ArenaView:
+    """A worker's view of the arena.
+
+    A forked worker uses the mapping it inherited; any other maps the same memory again.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.slot_bytes = arena.slot_bytes
+        self._size = arena.slot_bytes * arena.slot_count
+        self._fd = arena.fd
+        self._map: Any = arena.mapping
+        self.address = arena.address
+        self._moved: dict[int, mmap.mmap] = {}
+        """Slots that this process has mapped again somewhere else."""
+        self._is_advised = False
+        self._make_desk()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state.pop("_fd").detach()
+        self.__dict__.update(state)
+        self._map = map_again(self._fd, self._size)
+        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self._moved = {}
+        self._is_advised = False
+        self._make_desk()
+
+    def _make_desk(self) -> None:
+        """Make memory for batches that have no slot, and come with a message if they are small enough."""
+        self._desk = np.empty(SMALL_BYTES, np.uint8)
+        self._desk_address = self._desk.__array_interface__["data"][0]
+
+    def writer(self, slot: int) -> SlotWriter:
+        """Return a writer over a slot. Without a slot it has little room."""
+        if slot < 0:
+            return MessageWriter(self._desk, self._desk_address)
+        moved = self._moved.get(slot)
+        if moved is None:
+            view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
+            address = self.address + slot * self.slot_bytes
+        else:
+            view = np.frombuffer(moved, np.uint8, self.slot_bytes)
+            address = view.__array_interface__["data"][0]
+        return SlotWriter(view, address, None if self._is_advised else self._advise)
+
+    def _advise(self) -> None:
+        """Have this process write into huge pages: whether it does is a matter of its own mapping."""
+        self._is_advised = True
+        advise_huge_pages(self._map)
+
+    def part_with(self, slot: int, address: int, used: int) -> None:
+        """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
+
+        A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
+        batches of others appear there. Test: tests/workers/processes/test_worker.py
+        """
+        _make_private(address, used)
+        self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
+
+
+_MAP_FIXED = 0x10
+
+
+def _make_private(address: int, size: int) -> None:
+    """Replace shared memory of this process by a copy that is its own, at the same addresses."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    contents = ctypes.string_at(address, size)
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if call(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)} while keeping a batch that the dataset or collate function refers to")
+    ctypes.memmove(address, contents, size)

@@ -1,0 +1,126 @@
+"""The worker specification, serialised once for all workers that do not inherit it by fork.
+
+The pickle and the NumPy and torch buffers of the dataset lie in one `memfd`. Every worker maps it privately: they all
+read the same pages, and what one of them writes stays its own. Objects that are meant to be shared between processes
+(locks, values, queues, tensors in shared memory) are sent by their own rules; the descriptors these rules ask for are
+collected while pickling and handed to every worker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+from multiprocessing import context, reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.framework import Framework
+from feedline.errors import TransportError
+from feedline.memory.codec import Codec, SlotFull, SlotWriter
+from feedline.memory.reading import Views
+from feedline.memory.sparse import map_again, map_file, why_no_more
+from feedline.types import WorkerSpec
+from feedline.workers import session
+
+_MOST_BYTES = 1 << 40
+
+
+class Payload:
+    """A pickled `WorkerSpec` that travels to workers as a few descriptors."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        kind = type(spec.framework)
+        self._framework = (kind.__module__, kind.__qualname__)  # by name: it is imported when it is a worker's turn
+        mapping, self._fd = map_file(_MOST_BYTES)
+        view = np.frombuffer(mapping, np.uint8)
+        writer = SlotWriter(view, view.__array_interface__["data"][0])
+        collector = _Descriptors()
+        previous = context.get_spawning_popen()
+        context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
+        try:
+            with session.by_value() as override:
+                self._header = Codec(spec.framework, _extra_reducers(), override).encode_object(spec, writer)
+        except SlotFull:
+            self.close()
+            raise TransportError(
+                f"The dataset is larger than the {len(mapping) >> 20} MiB that can be sent to workers. "
+                f"{why_no_more(len(mapping), _MOST_BYTES)} Or use workers that are forked, or threads: nothing is sent."
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            context.set_spawning_popen(previous)
+        self._size = max(writer.used, 1)
+        os.ftruncate(self._fd, self._size)
+        self._inherited = collector.fds
+
+    def close(self) -> None:
+        """Give up the descriptor; workers that have started keep the memory."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_fd": reduction.DupFd(self._fd),
+            "_inherited": [reduction.DupFd(fd) for fd in self._inherited],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._fd = state["_fd"].detach()
+        self._inherited = [dup.detach() for dup in state["_inherited"]]
+
+    def open(self, worker: int) -> WorkerSpec:
+        """Read the specification; in a worker, once. This is where the dataset's modules and torch are imported.
+
+        Only as many workers as there are cores do so at a time, the first ones first: with all of them at it the
+        first batch would come as late as the last worker. The lock is freed with the process that holds it.
+        """
+        _inherited[:] = self._inherited
+        mapping = map_again(self._fd, self._size, private=True)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, worker % len(os.sched_getaffinity(0)))
+        module, name = self._framework
+        framework: Framework = getattr(importlib.import_module(module), name)()
+        spec: WorkerSpec = Codec(framework).decode(self._header, Views(np.frombuffer(mapping, np.uint8)))
+        os.close(self._fd)  # and with it the lock
+        self._fd = -1
+        return spec
+
+
+def _extra_reducers() -> dict[type, Any]:
+    """Return what multiprocessing and torch have registered for objects that processes share."""
+    pickler: Any = reduction.ForkingPickler
+    reducers: dict[type, Any] = pickler._extra_reducers
+    return reducers
+
+
+_inherited: list[int] = []
+
+
+class _Descriptors:
+    """Stands in for the process that is being started while pickling: remembers which descriptors it would need."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return len(self.fds) - 1
+
+    def DupFd(self, index: int) -> _InheritedFd:  # noqa: N802  the name multiprocessing looks up
+        return _InheritedFd(index)
+
+
+class _InheritedFd:
+    """A descriptor by its place in the list that came with the payload."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def detach(self) -> int:
+        return os.dup(_inherited[self.index])

@@ -1,0 +1,58 @@
+"""How worker processes come to life, by start method.
+
+fork: the child inherits the specification and the mapping of the arena; nothing is serialised. It is forked in a calm
+moment, and its first act is to put in order what it inherited: locks, threads of libraries, sockets of other workers.
+
+forkserver and spawn: the child is a fork of a bare server, or a new interpreter; it reads the specification from memory
+that all workers share. They start side by side.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from feedline.types import WorkerSpec
+from feedline.workers import session
+from feedline.workers.fork_safety import quiesce_threads, reset_in_child
+from feedline.workers.processes.payload import Payload
+from feedline.workers.processes.worker import Link, say_unready, serve
+
+
+def start_forked(
+    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any], blas_limits: list[Any]
+) -> BaseProcess:
+    """Fork a worker. `strangers` are sockets it must not keep open, `blas_limits` become 1."""
+    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)
+    with quiesce_threads():
+        process.start()
+    return process
+
+
+def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: list[Any]) -> None:
+    reset_in_child(spec.dataset)
+    for limit in blas_limits:
+        limit.value = 1
+    for sock in strangers:
+        sock.close()
+    gc.freeze()  # what was inherited is not garbage: looking through it would copy its pages, again and again
+    serve(link, spec)
+
+
+def start_fresh(context: Any, link: Link, payload: Payload, name: str) -> BaseProcess:
+    """Start a worker that inherits nothing (spawn, forkserver)."""
+    process: BaseProcess = context.Process(target=_fresh, args=(link, payload), name=name, daemon=True)
+    with session.without_file():
+        process.start()
+    return process
+
+
+def _fresh(link: Link, payload: Payload) -> None:
+    try:
+        spec = payload.open(link.number)
+    except Exception as exc:  # the user's own, of __setstate__ or an import
+        not_found = session.not_found(exc) if isinstance(exc, AttributeError) else None
+        return say_unready(link, not_found or exc)
+    serve(link, spec)

@@ -1,0 +1,268 @@
+"""The worker's side: a loop that takes tasks from its socket and writes batches into slots.
+
+The worker ends when its socket closes or when the training process is gone, whichever it notices first. The second is
+watched through a descriptor of that process (`pidfd`), because other children of the trainer may hold copies of the
+socket and keep it open.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+import weakref
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import TransportError
+from feedline.memory.codec import Codec, MessageWriter, SlotFull, SlotWriter
+from feedline.memory.sparse import map_file, why_no_more
+from feedline.types import TIMES, Call, ResultKind, Task, WorkerSpec
+from feedline.workers.failure import pack_failure
+from feedline.workers.heap import Heap, heap_of_this_process
+from feedline.workers.processes.arena_view import ArenaView
+from feedline.workers.processes.messages import (
+    Kind,
+    Message,
+    apart,
+    next_kind,
+    read_task,
+    receive,
+    send,
+    set_receive_timeout,
+)
+from feedline.workers.runner import Runner
+from feedline.workers.worker_setup import end_with, init_worker
+
+_OVERFLOW_BYTES = 64 << 30
+"""Address space for a batch that does not fit its slot; only what is written becomes memory."""
+
+
+STACK_SIGNAL = signal.SIGRTMAX - 2
+"""On which a worker writes down its stacks, in C, whatever it is doing. One that hardly any program uses."""
+
+
+_LOOK_AROUND_S = 0.2
+"""How often an idle worker looks whether the training process lives. Its end is usually seen at once, by the socket."""
+
+
+_LONG_S = 0.005
+"""Tasks that travel together are short. After one that was not, a worker looks whether somebody wants the rest."""
+
+
+@dataclass
+class Link:
+    """What connects one worker to the training process."""
+
+    number: int
+    sock: socket.socket
+    arena: ArenaView
+    trainer_pid: int
+    stacks_fd: int = -1
+    """Where the worker's stacks are written when the training process asks for them."""
+    generation: int = 0
+    """How many workers had this number before."""
+    started_by_main_thread: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
+        return {**self.__dict__, **fds}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fd = state.pop("sock").detach()
+        state["stacks_fd"] = state["stacks_fd"].detach()
+        self.__dict__.update(state)
+        self.sock = socket.socket(fileno=fd)
+
+
+def serve(link: Link, spec: WorkerSpec) -> None:
+    """Work until there is nobody left to work for."""
+    trainer = _Trainer(link)
+    end_with(link.trainer_pid, trainer.fd, started_by_main_thread=link.started_by_main_thread)
+    if link.stacks_fd >= 0:
+        faulthandler.register(STACK_SIGNAL, file=link.stacks_fd, all_threads=True)
+    try:
+        runner = init_worker(spec, link.number, link.generation, lambda: trainer.tell(Message(Kind.ALIVE, 0, b"")))
+        if runner.unready is not None:
+            return say_unready(link, runner.unready)
+        trainer.tell(Message(Kind.READY, 0, b""))
+        _work(link, trainer, runner, Codec(spec.framework))
+    except (BrokenPipeError, ConnectionResetError):
+        return  # nobody is listening any more
+
+
+def say_unready(link: Link, exc: Exception) -> None:
+    """Tell the training process why there is no going on."""
+    failure = pack_failure(exc, f"in DataLoader worker process {link.number}")
+    _Trainer(link).tell(Message(Kind.UNREADY, 0, failure))
+
+
+def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
+    heap = heap_of_this_process()
+    while (message := trainer.next_message(heap)) is not None:
+        if message.kind is not Kind.TASK:  # it could not be received, and says why
+            trainer.tell(message)
+            continue
+        tasks = [read_task(single) for single in apart(message)]
+        last = tasks[-1]
+        for task in tasks:
+            if task.id <= trainer.unwanted:
+                trainer.tell(Message(Kind.EMPTY, task.id, b""))
+                continue
+            begun_s = time.monotonic()
+            _do(link, trainer, runner, codec, task)
+            heap.worked()
+            if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left meanwhile
+                trainer.look_for_unwanted()
+
+
+def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
+    """Do a task, and answer it."""
+    if type(task.indices) is Call:
+        trainer.tell(_call(runner, link, task))
+        return
+    room = link.arena.writer(task.slot)
+    if task.slot < 0:
+        answer, notes = _answer(runner, codec, link, task, room)
+    else:
+        memory, address = weakref.ref(room.view), room.address
+        answer, notes = _answer(runner, codec, link, task, room)
+        used = room.used
+        del room
+        if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+            try:
+                link.arena.part_with(task.slot, address, used)
+            except OSError as exc:
+                answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
+    if notes is not None:
+        trainer.tell(notes)
+    trainer.tell(answer)
+
+
+def _call(runner: Runner, link: Link, task: Task) -> Message:
+    """Call a method of the dataset."""
+    result = runner.attempt(task, link.number, None)
+    if result.kind is ResultKind.FAILED:
+        return Message(
+            Kind.FAILED, task.id, pack_failure(result.payload, f"in DataLoader worker process {link.number}")
+        )
+    return Message(Kind.DONE, task.id, b"")
+
+
+def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> tuple[Message, Message | None]:
+    """Run a task and say what became of it, and perhaps something more."""
+    where = f"in DataLoader worker process {link.number}"
+    result = runner.serve(task, link.number, room)
+    notes = None
+    try:
+        if result.notes is not None or result.told is not None:
+            notes = Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.told), 5))
+        if result.kind is ResultKind.FAILED:
+            return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
+        if result.kind is ResultKind.EMPTY:
+            return Message(Kind.EMPTY, task.id, b""), notes
+        if result.kind is ResultKind.ENDED:
+            return Message(Kind.ENDED, task.id, b""), notes
+        answer = _send_batch(codec, result.payload, room, task)
+        began, fetch, collate, _, _ = result.task_times
+        answer.busy_ns = time.monotonic_ns() - began
+        answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
+        return answer, notes
+    except (Exception, MemoryError) as exc:
+        return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
+
+
+def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
+    try:
+        body = codec.encode(batch, room)
+        if isinstance(room, MessageWriter):
+            body += room.contents()
+        return Message(Kind.DONE, task.id, body, room.used)
+    except SlotFull:
+        pass
+    return _send_overflow(codec, batch, task.id)
+
+
+def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
+    """Send a batch in memory of its own, because it was given no slot or does not fit it."""
+    mapping, fd = map_file(_OVERFLOW_BYTES)
+    view = np.frombuffer(mapping, np.uint8)
+    writer = SlotWriter(view, view.__array_interface__["data"][0])
+    try:
+        header = codec.encode(batch, writer)
+    except SlotFull:
+        os.close(fd)
+        raise TransportError(
+            f"A batch is larger than the {len(mapping) >> 20} MiB that this worker can send. "
+            f"{why_no_more(len(mapping), _OVERFLOW_BYTES)} Or use a smaller batch size."
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    os.ftruncate(fd, max(writer.used, 1))
+    return Message(Kind.DONE, task_id, header, writer.used, fd=fd)
+
+
+class _Trainer:
+    """The training process, as a worker talks to it: every wait ends when that process does.
+
+    Its end of the socket may stay open in other children of it, so the socket alone would not tell.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._sock = link.sock
+        self._end = select.poll()  # select() knows no descriptors above 1023
+        self.fd = os.pidfd_open(link.trainer_pid)
+        self._end.register(self.fd, select.POLLIN)
+        set_receive_timeout(link.sock, _LOOK_AROUND_S)
+        self.unwanted = -1
+        """Tasks up to this number are wanted by nobody."""
+        self._received: Message | None = None
+        """A message that was taken by mistake, and comes next."""
+
+    def next_message(self, heap: Heap) -> Message | None:
+        """Wait for a message; None when there is nobody left to send one. The heap hears of every vain wait."""
+        while True:
+            message, self._received = self._received, None
+            if message is None:
+                try:
+                    message = receive(self._sock, block=True)
+                except BlockingIOError:
+                    if self._end.poll(0):
+                        return None
+                    heap.rested()
+                    continue
+            if message is None or message.kind is not Kind.UNWANTED:
+                return message
+            self.unwanted = message.task_id
+
+    def look_for_unwanted(self) -> None:
+        """See whether the training process has said that nobody wants some tasks."""
+        if next_kind(self._sock) is not Kind.UNWANTED:
+            return
+        try:
+            message = receive(self._sock, block=False)
+        except BlockingIOError:  # the training process has taken it back
+            return
+        if message is not None and message.kind is Kind.UNWANTED:
+            self.unwanted = message.task_id
+        else:
+            self._received = message  # it has taken it back, and sent another one
+
+    def tell(self, message: Message) -> None:
+        """Send a message, as soon as it can be."""
+        while True:
+            try:
+                return send(self._sock, message, block=False)
+            except BlockingIOError:  # many answers are waiting to be read
+                writable = select.poll()
+                writable.register(self._sock, select.POLLOUT)
+                if not writable.poll(_LOOK_AROUND_S * 1000) and self._end.poll(0):
+                    raise BrokenPipeError from None

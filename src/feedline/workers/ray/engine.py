@@ -1,0 +1,374 @@
+"""The training process's side: actors are started, given tasks, and listened to.
+
+    submit --> lane of the worker --> call of the actor, one at a time --> future --> thread --> answers --> collect
+                  |
+                  +--> revoke
+
+Ray tells on a thread of its own that a call is over. That thread only puts the future into a queue. A thread of the
+engine takes it from there, gives the actor its next task, whatever the training loop is doing, and puts the answer into
+a queue for `collect`. What waits in a lane can be taken back; the lock makes it go to one side only.
+
+What an actor has made lies in the object store of its node, and is brought to this one before the future is told. If
+either node is lost before, the call fails, and the worker counts as dead: its task is given to another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
+from feedline.system.failures import words
+from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
+from feedline.workers import interrupts, unpicklable
+from feedline.workers.base import WorkerEngine, collected
+from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.workers.portable.engine import result_of
+from feedline.workers.portable.worker import unpacked
+from feedline.workers.ray import cluster
+from feedline.workers.ray.options import RayOptions
+from feedline.workers.ray.store import Store
+from feedline.workers.ray.worker import Place, RayWorker, machine_id, pack_spec
+
+_SAY_AFTER_S = 15.0
+"""How long a worker may take to start before a word is said about it."""
+
+_THREAD_PATIENCE_S = 1.0
+"""How long `close` waits for the thread, which has nothing left to wait for."""
+
+_FEW = 8
+"""Batches that may be in flight before the size of one is known, if there are fewer workers."""
+
+_STORE_SHARE = 0.5
+"""Of the object store that batches of a loader may take: others use it, too."""
+
+
+class _Phase(Enum):
+    """How far a worker is: Ray finds a place for it, it imports and reads the dataset, it works, it is gone."""
+
+    PLACING = 1
+    OPENING = 2
+    READY = 3
+    GONE = 4
+
+
+@dataclass
+class _Worker:
+    """An actor, seen from the training process."""
+
+    number: int
+    generation: int
+    actor: Any
+    """Its handle."""
+    lane: deque[tuple[int, bytes]] = field(default_factory=deque)
+    current: int = -1
+    """The task that it is at."""
+    phase: _Phase = _Phase.PLACING
+    is_retired: bool = False
+    since_s: float = field(default_factory=time.monotonic)
+    """When it was asked for."""
+    placed_s: float = math.inf
+    place: Place | None = None
+    is_here: bool = False
+    """True if it runs on this machine."""
+
+
+class RayEngine(WorkerEngine):
+    """Runs tasks in Ray actors, which send their batches through Ray's object store.
+
+    Args:
+        worker_count: how many.
+        options: what Ray is told of each.
+        budget: bytes of the object store that batches may take; at most half of it.
+    """
+
+    def __init__(self, worker_count: int, options: RayOptions | None = None, budget: int | None = None) -> None:
+        super().__init__(worker_count)
+        self._options = options or RayOptions()
+        self._budget = budget
+        self._ray: Any = None
+        self._joined: tuple[str, str] | None = None
+        """Which connection to a cluster the actors belong to."""
+        self._packed: Any = None
+        """A reference to the specification in the object store."""
+        self._store = Store(0)
+        self._name = secrets.token_hex(8)
+        """Which loader this is, to actors that work for several."""
+        self._workers: list[_Worker] = []
+        self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
+        """Tasks of workers that were not started yet."""
+        self._over: queue.SimpleQueue[tuple[_Worker, Future[Any]] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._told_workers = False
+        """True if a method of the dataset was called in the workers since it was packed."""
+        self._told_of_start = False
+
+    def open(self, spec: WorkerSpec) -> None:
+        self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
+        self._joined = cluster.connection(self._ray)
+        most = int(cluster.store_bytes(self._ray) * _STORE_SHARE)
+        self._store = Store(most if self._budget is None else min(most, self._budget))
+        self._spec = spec
+        self._packed = self._put()
+
+    def _put(self) -> Any:
+        """Put the specification into the object store."""
+        assert self._spec is not None
+        try:
+            packed = pack_spec(self._spec, self._ray.cloudpickle)
+        except NotPicklable:
+            raise  # it says why already
+        except (*UNPICKLABLE, RuntimeError) as exc:  # multiprocessing's locks and queues raise the latter
+            raise unpicklable.explain(self._spec, exc) from exc
+        try:
+            return self._ray.put(packed)
+        except self._ray.exceptions.ObjectStoreFullError as exc:
+            raise TransportError(
+                f"The dataset takes {packed.memory.nbytes >> 20} MiB, and Ray's object store of "
+                f"{cluster.store_bytes(self._ray) >> 20} MiB has no room for it. Start Ray with a larger one "
+                "(ray.init(object_store_memory=...)), or let the dataset open its files in each worker."
+            ) from exc
+
+    def start(self) -> None:
+        if self._workers or self._spec is None:
+            return
+        with interrupts.put_off(starts_process=False):
+            self._thread = threading.Thread(target=self._listen, name="feedline-ray", daemon=True)
+            self._thread.start()
+            for number in range(self.worker_count):
+                self._workers.append(self._launch(number, 0))
+
+    def _launch(self, number: int, generation: int) -> _Worker:
+        self._check_connection()
+        options = self._options
+        told: dict[str, Any] = {
+            "num_cpus": options.num_cpus,
+            "resources": dict(options.resources or {}),
+            "scheduling_strategy": options.scheduling_strategy,
+            "max_restarts": 0,  # the core replaces workers, and knows what they had to do
+            "max_task_retries": 0,
+        }
+        if options.pool is not None:
+            told |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
+            told |= {"get_if_exists": True, "lifetime": "detached"}
+        actor = self._ray.remote(RayWorker).options(**told).remote(options.pool is not None)
+        worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
+        self._follow(worker, worker.actor.place.remote(self._name))
+        return worker
+
+    def _check_connection(self) -> None:
+        """Refuse to ask a Ray that is not the one we joined: it would start another cluster, or never answer."""
+        if cluster.connection(self._ray) != self._joined:
+            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
+
+    # Any: a reference of Ray's.
+    def _follow(self, worker: _Worker, call: Any) -> None:
+        call.future().add_done_callback(functools.partial(_put_over, self._over, worker))
+
+    @interrupts.put_off(starts_process=False)
+    def replace(self, worker: int) -> None:
+        generation = 0
+        if worker >= len(self._workers) or self._workers[worker].is_retired:
+            cluster.check_room(self._ray, self._options, worker)
+        if worker < len(self._workers):
+            self._part_from(self._workers[worker])
+            generation = self._workers[worker].generation + 1
+        if self._told_workers:
+            self._told_workers, self._packed = False, self._put()  # the dataset here has heard it, too
+        self._workers[worker : worker + 1] = [self._launch(worker, generation)]
+
+    @interrupts.put_off(starts_process=False)
+    def retire(self, worker: int) -> None:
+        self._part_from(self._workers[worker])
+        self._workers[worker].is_retired = True
+
+    def placed_s(self, worker: int) -> float:
+        return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
+
+    def _part_from(self, worker: _Worker) -> None:
+        """Hear no more of a worker, and let it end. May be called twice."""
+        with self._lock:
+            worker.phase = _Phase.GONE
+            worker.lane.clear()
+            worker.current = -1
+            actor, worker.actor = worker.actor, None
+        if actor is None or cluster.connection(self._ray) != self._joined:
+            return
+        if self._options.pool is None:
+            self._ray.kill(actor)
+        else:
+            actor.leave.remote(self._name)  # others may have work for it
+
+    def kill(self, worker: int) -> bool:
+        one = self._workers[worker]
+        if one.actor is None:
+            return False
+        self._ray.kill(one.actor)
+        return True
+
+    def pid(self, worker: int) -> int | None:
+        one = self._workers[worker]
+        return one.place.pid if one.place is not None and one.is_here and one.phase is not _Phase.GONE else None
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers that run on this machine."""
+        found = (self.pid(number) for number in range(len(self._workers)))
+        return [pid for pid in found if pid is not None]
+
+    def has_room(self) -> bool:
+        waiting = sum(len(lane) for lane in self._waiting.values())
+        in_flight = waiting + sum(len(one.lane) + (one.current >= 0) for one in self._workers)
+        return self._store.has_room(in_flight, before_known=max(_FEW, self.worker_count))
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    def submit(self, worker: int, task: Task) -> None:
+        try:
+            data = pickle.dumps(task, 5)
+        except UNPICKLABLE as exc:
+            raise unsendable(task.indices, exc) from exc
+        if type(task.indices) is Call:
+            self._told_workers = True
+        if worker >= len(self._workers):
+            self._waiting.setdefault(worker, deque()).append((task.id, data))
+            return
+        with self._lock:
+            self._workers[worker].lane.append((task.id, data))
+            self._give_next(self._workers[worker])
+
+    def _give_next(self, worker: _Worker) -> None:
+        """Give a worker that is ready its next task. The lock is taken."""
+        if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
+            self._check_connection()
+            worker.current, data = worker.lane.popleft()
+            self._follow(worker, worker.actor.work.remote(self._name, data))
+
+    def revoke(self, worker: int) -> int | None:
+        if worker >= len(self._workers):
+            lane = self._waiting.get(worker)
+        else:
+            lane = self._workers[worker].lane
+        with self._lock:
+            return lane.popleft()[0] if lane else None
+
+    def _listen(self) -> None:
+        """Take what is over, until the engine is closed. Runs on a thread of its own."""
+        calls = self._over
+        while (over := calls.get()) is not None:
+            try:
+                result = self._heard(*over)
+            except Exception as exc:  # the training loop is waiting to hear of it, whatever it is
+                death = WorkerStartError(f"Worker {over[0].number} cannot be reached through Ray: {words(exc)}.")
+                result = Result(ResultKind.DIED, over[0].number, -1, death)
+            if result is not None:
+                self._answers.put(result)
+            del over, result  # an idle thread keeps no batch alive
+
+    def _heard(self, worker: _Worker, future: Future[Any]) -> Result | None:
+        """Take note of a call that is over, and give the worker its next task."""
+        with self._lock:
+            if worker.phase is _Phase.GONE:
+                return None
+            failure = future.exception()
+            if worker.phase is not _Phase.READY:
+                return self._begun(worker, failure, future)
+            task_id, worker.current = worker.current, -1
+            if failure is not None and not cluster.is_trouble(self._ray, failure):
+                worker.phase = _Phase.GONE
+                return Result(
+                    ResultKind.DIED, worker.number, -1, cluster.obituary(worker.number, worker.place, failure)
+                )
+            self._give_next(worker)
+        if failure is not None:
+            return Result(ResultKind.FAILED, worker.number, task_id, cluster.trouble(self._ray, worker.number, failure))
+        head, memory = future.result()
+        result = result_of(worker.number, task_id, unpacked(head), lambda _: self._store.open(memory))
+        if not worker.is_here and result.kind is ResultKind.DONE:  # another machine has another clock
+            result.times = (time.monotonic_ns() - result.busy_ns, *result.task_times[1:])
+        return result
+
+    def _begun(self, worker: _Worker, failure: BaseException | None, future: Future[Any]) -> Result | None:
+        """Take note that a worker has a place or is ready, or could not get so. The lock is taken."""
+        death: Any = None
+        if failure is not None:
+            death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
+            if cluster.is_trouble(self._ray, failure):
+                death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
+        elif worker.phase is _Phase.PLACING:
+            worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
+            worker.is_here = worker.place.machine == machine_id()
+            call = worker.actor.open.remote(self._name, self._packed, worker.number, worker.generation)
+            self._follow(worker, call)
+            return None
+        else:
+            death = future.result()
+        if death is not None:
+            worker.phase = _Phase.GONE
+            return Result(ResultKind.DIED, worker.number, -1, death)
+        worker.phase = _Phase.READY
+        self._give_next(worker)
+        return None
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        results = collected(self._answers, timeout_s)
+        if not results:
+            self._look_at_starts(results)
+        for result in results:
+            if result.payload and isinstance(result.payload, bytes):  # FAILED or DIED: of the user's
+                result.payload = unpack_failure(result.payload)
+        return results
+
+    def _look_at_starts(self, results: list[Result]) -> None:
+        """Say that workers are not started yet, and give up on those that take too long."""
+        self._check_connection()
+        now_s, timeout_s = time.monotonic(), self._options.start_timeout_s
+        for one in self._workers:
+            waits_s = now_s - one.since_s
+            if one.phase is not _Phase.PLACING or waits_s < min(_SAY_AFTER_S, timeout_s):
+                continue
+            if waits_s >= timeout_s:
+                why = cluster.shortage(self._ray, self._options)
+                self._part_from(one)
+                death = WorkerStartError(
+                    f"Worker {one.number} was not started by Ray within {timeout_s:g} s. {why} Ask for less (fewer "
+                    "workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
+                )
+                results.append(Result(ResultKind.DIED, one.number, -1, death))
+            elif not self._told_of_start:
+                self._told_of_start = True
+                why = cluster.shortage(self._ray, self._options)
+                warn_user(
+                    f"Worker {one.number} waits since {waits_s:.0f} s to be started by Ray. {why} It goes on waiting.",
+                    WorkerWarning,
+                )
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        for worker in self._workers:
+            self._part_from(worker)
+        self._over.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_THREAD_PATIENCE_S)
+        self._workers.clear()
+        self._waiting.clear()
+        self._packed = None
+        self._answers, self._over = queue.SimpleQueue(), queue.SimpleQueue()  # with the batches nobody asked for
+
+
+# Any: what Ray answers.
+def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
+    over.put((worker, future))

@@ -1,0 +1,186 @@
+"""The actor's side: one runner per loader that has work for it. Ray calls its methods one after the other.
+
+The training process has one call under way per worker. So several loaders that share an actor take turns: what Ray has
+waiting for an actor is never more than one task of each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import pickle
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.framework import Framework
+from feedline.memory.codec import Codec, SlotFull, SlotWriter
+from feedline.memory.reading import Bytes
+from feedline.types import Task, WorkerIdentity, WorkerSpec
+from feedline.workers import session
+from feedline.workers.failure import pack_failure
+from feedline.workers.heap import keep_heap_warm
+from feedline.workers.portable.segments import BatchBytes, Outbox
+from feedline.workers.portable.worker import Request, answer_to, packed
+from feedline.workers.ray.store import SpecReader, writable
+from feedline.workers.runner import Runner
+
+_IDLE_S = 600.0
+"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
+not."""
+
+_LEFT_S = 5.0
+"""The same after the last loader has left. The next epoch, or another rank, may be about to ask for this actor."""
+
+_LOOK_S = 0.5
+"""How often an actor looks whether that time is over."""
+
+_FIRST_BYTES = 64 << 20
+"""Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
+
+
+@dataclass(frozen=True)
+class PackedSpec:
+    """What all workers of a loader are told; the object store has it once per node."""
+
+    framework: tuple[str, str]
+    """Its module and class: it is imported before the rest is read."""
+    header: bytes
+    memory: Bytes
+    """The arrays and tensors of the dataset."""
+
+    def read(self) -> WorkerSpec:
+        """Read it: arrays of the dataset are views of the object store, which all workers of the node share."""
+        module, name = self.framework
+        framework: Framework = getattr(importlib.import_module(module), name)()
+        memory = writable(self.memory)
+        spec: WorkerSpec = Codec(framework).decode(self.header, SpecReader(self.memory if memory is None else memory))
+        return spec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor runs."""
+
+    pid: int
+    host: str
+    machine: str
+    """As `machine_id` has it."""
+
+
+class _StoreOutbox(Outbox):
+    """Memory to make a batch in. Ray copies it into the object store when the call returns."""
+
+    posted: Bytes | None = None
+
+    def post(self, writer: SlotWriter, name: str) -> BatchBytes:
+        self.posted = writer.view[: writer.used]
+        return BatchBytes(writer.used)
+
+    def take(self) -> Bytes | None:
+        """Return what was posted, once."""
+        posted, self.posted = self.posted, None
+        return posted
+
+
+class _Seat:
+    """What one loader has in this actor."""
+
+    def __init__(self, spec: WorkerSpec, number: int, generation: int) -> None:
+        seed = spec.base_seed + number + generation * spec.worker_count
+        self.identity = WorkerIdentity(number, spec.worker_count, seed, spec.dataset)
+        self.framework: Framework = spec.framework
+        self.runner = Runner(spec, self.identity)
+        self.codec = Codec(spec.framework)
+        self.outbox = _StoreOutbox()
+
+
+class RayWorker:
+    """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself.
+
+    Args:
+        is_shared: it belongs to a pool, and ends by itself when nobody needs it.
+    """
+
+    def __init__(self, is_shared: bool = False) -> None:
+        self._loaders: set[str] = set()
+        """Who is here, or is about to be."""
+        self._seats: dict[str, _Seat] = {}
+        self._last = ""
+        """For whom the last task was."""
+        self._asked_s = time.monotonic()
+        keep_heap_warm()
+        if is_shared:
+            threading.Thread(target=self._end_when_idle, name="feedline-idle", daemon=True).start()
+
+    def _end_when_idle(self) -> None:
+        while time.monotonic() - self._asked_s < (_IDLE_S if self._loaders else _LEFT_S):
+            time.sleep(_LOOK_S)
+        os._exit(0)
+
+    def place(self, loader: str) -> Place:
+        """Return where this is. Answered as soon as Ray has found a place and started a process there."""
+        self._loaders.add(loader)
+        self._asked_s = time.monotonic()
+        return Place(os.getpid(), socket.gethostname(), machine_id())
+
+    def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
+        """Get ready to work for a loader, as its worker `number`; returns what kept it from that, packed."""
+        failure: BaseException | None
+        self._asked_s, self._last = math.inf, loader
+        try:
+            seat = self._seats[loader] = _Seat(packed_spec.read(), number, generation)
+            failure = seat.runner.unready
+        except Exception as exc:  # the user's own, of what is imported or read
+            failure = exc
+        self._asked_s = time.monotonic()
+        return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
+
+    def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
+        """Make a batch: returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
+        self._asked_s = math.inf  # until it is done, however long that takes
+        seat = self._seats[loader]
+        if loader != self._last:
+            self._last = loader
+            seat.framework.announce_worker(seat.identity)
+        task: Task = pickle.loads(data)
+        answer = answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.identity.id)
+        self._asked_s = time.monotonic()
+        return packed(answer), seat.outbox.take()
+
+    def leave(self, loader: str) -> None:
+        """Forget a loader. After the last one an actor of a pool ends."""
+        self._loaders.discard(loader)
+        self._seats.pop(loader, None)
+        self._asked_s = time.monotonic()
+
+
+def machine_id() -> str:
+    """Return what tells whether a process id, or a monotonic clock, of another process means anything here."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return socket.gethostname()
+
+
+# Any: the module.
+def pack_spec(spec: WorkerSpec, cloudpickle: Any) -> PackedSpec:
+    """Pack a specification. What the main program defines goes by value: actors do not import it."""
+    kind = type(spec.framework)
+    size = _FIRST_BYTES
+    with session.by_value(cloudpickle) as override:
+        while True:
+            memory: Bytes = np.empty(size, np.uint8)
+            writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+            try:
+                header = Codec(spec.framework, override=override).encode_object(spec, writer)
+            except SlotFull:
+                size *= 4
+                continue
+            return PackedSpec((kind.__module__, kind.__qualname__), header, memory[: writer.used])

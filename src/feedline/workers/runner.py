@@ -1,0 +1,425 @@
+"""What every worker does with a task, in whatever engine it lives."""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import operator
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from feedline.abc import memory
+from feedline.abc.faults import Failure, Fault
+from feedline.abc.framework import Gather
+from feedline.abc.source import Acknowledged, SplitSource
+from feedline.abc.stateful import is_stateful
+from feedline.images.placement import Placement, place
+from feedline.randomness import scope as randomness
+from feedline.randomness.global_states import globals_kept
+from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
+from feedline.system.timing import TaskCpu
+from feedline.types import (
+    Call,
+    DatasetKind,
+    Draw,
+    IndexBlock,
+    Notes,
+    Result,
+    ResultKind,
+    Resume,
+    Span,
+    Task,
+    TaskNotes,
+    WorkerIdentity,
+    WorkerSpec,
+)
+from feedline.types.indices import plain_index
+from feedline.workers.failure_notes import notes_on
+from feedline.workers.fetch import Fetcher, fetcher_for
+from feedline.workers.fetch.awaiting import asks_together, is_awaited
+from feedline.workers.fetch.fetcher import GatheringFetcher
+from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
+from feedline.workers.fetch.origins import place_of_failed
+from feedline.workers.fetch.streams import Stream
+from feedline.workers.transform_timing import timed_steps
+
+_SLOW_NS = 100_000
+"""Samples that take longer than this, on average, are timed one by one."""
+_SLOWEST = 10
+
+
+class Runner:
+    """One worker's dataset, fetcher and epoch.
+
+    Args:
+        spec: what all workers share.
+        worker: who this one is; None for the training process itself (no worker at all).
+        pause: how to wait before a sample is tried again.
+        is_born: called before the first of the user's code runs.
+
+    An exception while setting up is kept: engines that can start another worker do (`unready`); that of `iter(dataset)`
+    is raised by every task of the epoch.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        worker: WorkerIdentity | None,
+        pause: Pause = time.sleep,
+        is_born: Callable[[], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._worker = None if worker is None else worker.id
+        self._pause = pause
+        self._images = spec.images or Placement.DATASET
+        self._guard: Guard | None = None
+        self.streams = spec.kind is DatasetKind.ITERABLE
+        self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
+        self._dataset = spec.dataset
+        # Threads share the generators of the process with the training loop and with each other.
+        self._threaded = threaded = worker is not None and worker.threaded
+        # A stream that all workers read has to be the same in all of them, also if it shuffles itself.
+        seeds = spec.seeded or spec.split is not None
+        self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
+        self._scope.is_timed = worker is not None
+        self._slowest: list[int] = []
+        """How long the slowest samples took, as a heap."""
+        # A process of its own computes for its task alone, on all of its threads.
+        self.cpu = TaskCpu(of_process=worker is not None and not threaded)
+        """CPU time of the task that is being run."""
+        self._fetch: Fetcher | None = None
+        self._epoch: int | None = None
+        self._has_ended = False
+        """True if the stream of the last epoch was gone through."""
+        self._opening: Notes | None = None
+        """The states at the beginning of the epoch, until they are told; see `Notes.opening`."""
+        # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
+        curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
+        curious = curious and not isinstance(spec.dataset, SplitSource)
+        self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
+        self.trouble: Exception | None = None
+        self.unready: Exception | None = None
+        """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
+        try:
+            if worker is not None:
+                self._dataset = spec.framework.open_worker(worker, spec)
+                if isinstance(self._dataset, SplitSource):
+                    self._dataset.set_worker(worker.id, worker.count)
+                if is_born is not None:
+                    is_born()
+                if spec.init is not None:
+                    spec.init(worker.id)
+        except Exception as exc:
+            self.trouble = self.unready = exc
+
+    def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+        """Run a task and report on it: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
+        result = self._attempt(task, worker, room)
+        if self._opening is not None:
+            result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
+            result.notes.opening, self._opening = self._opening, None
+        return result
+
+    def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+        began = time.monotonic_ns()
+        self.cpu.begin()
+        try:
+            batch = self.run(task, room)
+            is_call = type(task.indices) is Call  # perhaps before there is a stream
+            acknowledged = self._acknowledged and not is_call
+            # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
+            snapshot = task.snapshot or acknowledged
+            watches = self._watches_split and not is_call
+            notes = self._notes(snapshot=snapshot) if snapshot or watches else None
+            if acknowledged:
+                notes = notes or Notes(place=self.stream.place)
+                notes.receipts = self.take_receipts()
+        except Exception as exc:
+            return self.report(exc, task, worker)
+        if self._guard is not None and self._guard.faults:
+            notes = notes or Notes()
+            notes.faults = self._guard.faults
+            notes.place = self.stream.place if self.streams else 0
+        ended = time.monotonic_ns()
+        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
+        if worker >= 0:  # the training loop asks for it itself, if it wants to know
+            fetch, collate, result.told = self.times(began, ended, task.indices)
+            # A worker process goes on to write the batch, and says afterwards what that took with it.
+            cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
+            result.times = (began, fetch, collate, *cpu)
+        return result
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it is noted when collating begins. Workers always do so."""
+        return self._scope.is_timed
+
+    @is_timed.setter
+    def is_timed(self, is_timed: bool) -> None:
+        self._scope.is_timed = is_timed
+        if is_timed:
+            self._scope.stages.clear()  # which may be of several tasks that nobody wanted to know the time of
+
+    def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, TaskNotes | None]:
+        """Return how long a task was fetched and collated, and what else there is to tell of its time."""
+        scope = self._scope
+        collating = scope.collating
+        if collating < began:  # which was of another task
+            collating = ended
+        fetch = collating - began
+        told = None
+        are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
+        if are_slow or scope.stages or scope.slow is not None:
+            told = self._told(are_slow)
+        return fetch, ended - collating, told
+
+    def _told(self, are_slow: bool) -> TaskNotes | None:
+        """Tell of stages that have a name, and of samples that are among the slowest of this worker."""
+        scope = self._scope
+        told = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0})
+        scope.stages.clear()
+        for spent, index in scope.slow or ():
+            if len(self._slowest) < _SLOWEST:
+                heapq.heappush(self._slowest, spent)
+            elif spent > self._slowest[0]:
+                heapq.heapreplace(self._slowest, spent)
+            else:
+                continue
+            told.slow.append((spent, plain_index(index)))
+        scope.slow = [] if are_slow else None
+        return told if told.stages or told.slow else None
+
+    def _count_of(self, indices: Any) -> int:
+        if not self._spec.batched:
+            return 1
+        if type(indices) is Span:
+            assert self._spec.split is not None
+            return self._spec.split.batch_size
+        return indices if type(indices) is int else operator.length_hint(indices, 1)
+
+    def serve(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+        """Run a task in a worker process, which only leaves if it is asked to (`sys.exit`).
+
+        Whatever else the user's code raises is reported, also what is no `Exception`, such as asyncio.CancelledError.
+        """
+        try:
+            return self.attempt(task, worker, room)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as exc:
+            return self.report(exc, task, worker)
+
+    def take_receipts(self) -> Any:
+        """Return receipts for the samples since the last call; None if the dataset wants none back."""
+        return self._dataset.take_receipts() if self._acknowledged else None
+
+    def report(self, exc: BaseException, task: Task, worker: int) -> Result:
+        """Report on a task that ended in an exception: FAILED, EMPTY or ENDED."""
+        if isinstance(exc, NothingLeft):
+            assert self._guard is not None
+            self._scope.unfit = None
+            notes = Notes(faults=self._guard.faults, place=self.stream.place if self.streams else 0)
+            return Result(ResultKind.EMPTY, worker, task.id, notes=notes)
+        if isinstance(exc, StopIteration) and self.streams:
+            return self._end(task, worker)
+        return self._failed(exc, task, worker)
+
+    def _failed(self, exc: BaseException, task: Task, worker: int) -> Result:
+        fault = self.describe(exc, task.indices)
+        notes = None if fault is None else Notes(faults=[fault], place=self.stream.place if self.streams else 0)
+        return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
+
+    def describe(self, exc: BaseException, indices: Any) -> Fault | None:
+        """Say in a note which sample an exception was about; returns what the log is to hold."""
+        if self.trouble is not None or type(indices) is Call:
+            return None
+        stage, index = self._where(exc, indices)
+        samples, self._scope.unfit = self._scope.unfit, None
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples):
+            add_note(exc, note)
+        attempts = 1 if self._guard is None else self._guard.attempts
+        return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
+
+    def _where(self, exc: BaseException, indices: Any) -> tuple[str, Any]:
+        """Return the stage and the sample that an exception came from; the samples, if it is not known which."""
+        place = self._scope.place
+        if self.streams:
+            number = self.stream.place
+            failed = getattr(self._fetch, "failed_place", max(0, number - 1))
+            return ("collate", number) if place < 0 else (stage_of(exc, self._dataset), failed)
+        if type(indices) is IndexBlock:
+            indices = indices.array.tolist()
+        if not self._spec.batched:
+            return "collate" if place < 0 else stage_of(exc, self._dataset), indices
+        try:
+            items = list(indices)
+        except TypeError:  # no batch at all
+            return "fetch", indices
+        if place < 0:
+            return "collate", items
+        found: int | None = place
+        # What a guard catches it has asked for again, one by one.
+        if asks_together(self._dataset) and (self._guard is None or not isinstance(exc, Exception)):
+            found = self._place_of_failed(exc, items)
+        return stage_of(exc, self._dataset), items if found is None or found >= len(items) else items[found]
+
+    def _place_of_failed(self, exc: BaseException, items: list[Any]) -> int | None:
+        if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
+            return None  # asking again would change what comes next, or take who knows how long
+        with nullcontext() if self._threaded else globals_kept():
+            return place_of_failed(exc, self._dataset, items)
+
+    def _end(self, task: Task, worker: int) -> Result:
+        self._has_ended = True
+        try:
+            notes = self._last_notes()
+            if self._guard is not None and self._guard.faults:
+                notes = notes or Notes()
+                notes.faults = self._guard.faults
+                notes.place = self.stream.place
+            return Result(ResultKind.ENDED, worker, task.id, notes=notes)
+        except Exception as exc:  # the user's state_dict
+            return Result(ResultKind.FAILED, worker, task.id, exc)
+
+    def run(self, task: Task, room: memory.Memory | None) -> Any:
+        """Make the batch, if possible in `room`; raises StopIteration at the end of a stream."""
+        if type(task.indices) is Call:
+            return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
+        if task.epoch != self._epoch:
+            self._begin_epoch(task)
+        if self._guard is not None:
+            self._guard.begin(task.skip)
+        return self.make(task.indices, task.draw, room)
+
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun."""
+        if self.trouble is not None:
+            raise twin_of(self.trouble)
+        assert self._fetch is not None
+        self._scope.begin(draw)
+        if randomness.ranges is not None and (self._worker is None or self._threaded):
+            self._scope.show("fetch")
+        memory.set_current(room)
+        finished_by = place(self._images)
+        before = randomness.enter(self._scope)
+        try:
+            return self._fetch(indices) if self._scope.slow is None else self._fetch_timed(indices)
+        except (StopIteration, NothingLeft):
+            raise
+        except Exception:
+            if self._acknowledged and self._scope.place >= 0:  # not while the batch was collated: it would fail again
+                self._dataset.put_back()
+            raise
+        except BaseException:  # an interrupt: the batch is made when it is asked for again
+            if self._acknowledged:
+                self._dataset.put_back()
+            raise
+        finally:
+            randomness.enter(before)
+            self._scope.end()
+            place(finished_by)
+            memory.set_current(None)
+
+    def _fetch_timed(self, indices: Any) -> Any:
+        assert self._fetch is not None
+        put_back = timed_steps(self._dataset)
+        try:
+            return self._fetch(indices)
+        finally:
+            put_back()
+
+    def _begin_epoch(self, task: Task) -> None:
+        again, had_ended = self._epoch is not None, self._has_ended
+        self._has_ended = False
+        self._epoch = task.epoch
+        if self.unready is not None:
+            return  # and says so with every task
+        self._fetch = None
+        self.trouble = None
+        try:
+            if again:
+                self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
+            self.begin(task.draw, task.resume)
+            restored = task.resume is not None and task.resume.last is not None
+            if (again or restored) and self._spec.split is None:  # whose random numbers follow from keys
+                self._opening = self._last_notes()
+                if self._opening is not None and self._opening.is_before and not (had_ended or restored):
+                    self._opening = None  # a place in an epoch that was left, as far as anybody knows
+        except Exception as exc:
+            self.trouble = without_frames(exc)
+
+    def begin(self, draw: Draw, resume: Resume | None = None) -> None:
+        """Get ready for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
+
+        Args:
+            draw: where the random numbers of the first batch come from; those of a stream all come from there.
+            resume: where to go on.
+        """
+        if self._epoch is None:
+            self._epoch = 0
+        if self._watches_split:
+            self._spec.framework.forget_asking()
+        self._scope.begin(draw)
+        before = randomness.enter(self._scope)
+        try:
+            self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume, self._make_guard())
+        finally:
+            randomness.enter(before)
+        if self._watches_split:
+            self.stream.is_watched = resume is None
+
+    def _make_guard(self) -> Guard | None:
+        policy = self._spec.on_error
+        if policy is None or policy.never_catches:
+            return None
+        self._guard = Guard(policy, self._scope, self._dataset, worker=self._worker, pause=self._pause)
+        return self._guard
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that batches are cut from, if the dataset is iterable."""
+        stream: Stream = self._fetch.stream  # type: ignore[union-attr]  # the fetchers of streams have one
+        return stream
+
+    @property
+    def quick(self) -> Gather | None:
+        """What makes small batches of the epoch without a task, if there is such a thing; see `Gather`."""
+        return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if the dataset or its iterator can save and restore its state."""
+        return is_stateful(self._dataset) or (self.streams and self.stream.is_stateful)
+
+    def states(self) -> Notes:
+        """Return the states of dataset and iterator as they are now; None for what has no state."""
+        if self.streams:
+            notes = self.stream.notes()
+            notes.consumed = getattr(self._fetch, "consumed", None)
+            return notes
+        return Notes(self._dataset.state_dict() if is_stateful(self._dataset) else None)
+
+    def _last_notes(self) -> Notes | None:
+        """Return the states at the end of a stream, or at the beginning of an epoch."""
+        notes = copy.deepcopy(self.states())
+        return None if notes.dataset is None and notes.iterator is None else notes
+
+    def _notes(self, *, snapshot: bool) -> Notes | None:
+        notes = Notes()
+        if snapshot:
+            notes = self.states()
+            if notes.dataset is not None or notes.iterator is not None:  # which may change while the batch waits
+                notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))
+        if self._watches_split:
+            self._watches_split = False
+            has_asked = self._spec.framework.has_asked()
+            notes.splits_itself = has_asked and self._spec.split is not None
+            if self._spec.split is not None or not has_asked:
+                notes.digest = self.stream.first_digest
+        told = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
+        return None if all(value is None for value in told) else notes
+
+
+__all__ = ["Runner"]

@@ -1,0 +1,195 @@
+"""Classes and functions of an interactive session: a notebook, the Python prompt, `python -c`, a program from a pipe.
+
+Workers that are not forked import the main program to find what it defines. A session cannot be imported: it has no
+file. So its classes and functions are sent by value, with cloudpickle; without that an error says what else to do.
+Test: tests/workers/test_session.py
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import multiprocessing.process
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import reduction
+from types import FunctionType
+from typing import Any
+
+from feedline.errors import MissingExtra, NotPicklable
+from feedline.system.failures import words
+from feedline.system.optional import require
+
+_EXTRA = "notebook"
+
+
+# Any: whatever the user has made.
+@contextmanager
+def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
+    """Give what pickles one object with what the session defines, a `reducer_override`; None if workers can import it.
+
+    Pickle inside of the block. Classes and functions then are the same, and have the same global names, in all of what
+    one worker gets. `NotPicklable` names the one that cannot be sent.
+
+    Args:
+        cloudpickle: the module, for workers that never import the main program, whatever it is.
+    """
+    if cloudpickle is None and can_import_main():
+        yield None
+        return
+    cloudpickle = cloudpickle or _cloudpickle()
+    if cloudpickle is None:
+        yield _refuse
+        return
+    # Not to write with: it says how things are taken apart, and remembers whose global names it has met.
+    pickler = cloudpickle.Pickler(io.BytesIO(), 5)
+    names = vars(sys.modules["__main__"])
+    pickler.globals_ref[id(names)] = _MainNames(names)
+    reducers = pickler.dispatch_table.maps[0]  # of cells, code and others that functions consist of
+    sent: list[Any] = []
+
+    def reduce(value: Any) -> Any:
+        if not sent and not _is_of_session(value):  # what those that are sent refer to may be of other modules
+            return NotImplemented
+        if type(value) in reducers:
+            return reducers[type(value)](value)
+        reduced: Any = pickler.reducer_override(value)
+        if reduced is NotImplemented:
+            return reduced
+        sent.append(value)
+        name: str = value.__name__
+        if names.get(name) is not value:
+            return reduced
+        make, arguments, *state = reduced
+        return _named, (name, make, arguments), *state
+
+    try:
+        yield reduce
+    except Exception as exc:  # pickle's, or of an object's own
+        for value in sent:
+            _try_alone(value, cloudpickle.dumps, exc)
+        raise
+
+
+def _cloudpickle() -> Any | None:
+    try:
+        return require("cloudpickle", extra=_EXTRA, purpose="sending classes by value")
+    except MissingExtra:
+        return None
+
+
+def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) -> None:
+    try:
+        dumps(value)
+    except Exception as exc:
+        raise NotPicklable(
+            f"{_what(value)}, so that it is sent to workers by value, with all that it refers to. That fails: "
+            f"{words(exc)}. Look at the global names that it uses. {_advice()}"
+        ) from cause
+
+
+def _is_of_session(value: Any) -> bool:
+    return isinstance(value, (FunctionType, type)) and value.__module__ == "__main__"
+
+
+def _refuse(value: Any) -> Any:
+    if not _is_of_session(value):
+        return NotImplemented
+    raise NotPicklable(
+        f"{_what(value)}, and workers that are started by spawn or forkserver cannot import that. {_advice()} "
+        f"Or install cloudpickle (pip install 'feedline[{_EXTRA}]'), with which it is sent as it is."
+    )
+
+
+class _MainNames(dict[str, Any]):
+    """The global names of the session. In a worker they are those of its own `__main__`.
+
+    There a function finds what another has set, and what the worker sends back is pickled by name.
+    """
+
+    def __reduce__(self) -> Any:
+        return _main_names, ()
+
+
+def _main_names() -> dict[str, Any]:
+    return vars(sys.modules["__main__"])
+
+
+def _named(name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Make a class or function again, and put it where the session has it."""
+    value = make(*arguments)
+    _main_names()[name] = value
+    return value
+
+
+def _what(value: Any) -> str:
+    kind = "class" if isinstance(value, type) else "function"
+    return f"The {kind} {value.__qualname__} is defined in an interactive session (__main__ of a notebook or a prompt)"
+
+
+def _advice() -> str:
+    fork = 'multiprocessing_context="fork", or ' if "fork" in multiprocessing.get_all_start_methods() else ""
+    return f'Put it into a module, a file that the session imports; or choose {fork}engine="thread".'
+
+
+def not_found(exc: AttributeError) -> NotPicklable | None:
+    """Return what to say if a worker did not find in the main program what the dataset was made of; else None."""
+    if "__main__" not in str(exc) and "__mp_main__" not in str(exc):
+        return None
+    return NotPicklable(
+        f"A worker did not find in the main program what the training process has there ({exc}). Workers that are "
+        "started by spawn or forkserver import the program: what stands under `if __name__ == "
+        f'"__main__":` is not there. {_advice()}'
+    )
+
+
+def can_import_main() -> bool:
+    """True if a process that is not forked can import the main program."""
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", None) is not None or getattr(sys, "frozen", False):
+        return True
+    file = getattr(main, "__file__", None)
+    return file is not None and os.path.exists(os.path.join(_first_folder(), file))  # "<stdin>" does not
+
+
+def _first_folder() -> str:
+    folder: str | None = vars(multiprocessing.process).get("ORIGINAL_DIR")
+    return folder or ""
+
+
+@contextmanager
+def without_file() -> Iterator[None]:
+    """Start a process inside of the block: it does not look for a file of the main program that is none."""
+    names = vars(sys.modules["__main__"])
+    file = names.get("__file__")
+    if file is None or can_import_main():
+        yield
+        return
+    del names["__file__"]
+    try:
+        yield
+    finally:
+        names["__file__"] = file
+
+
+class Sent:
+    """An object that is sent with what the session defines, to a process that is being started."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        file = io.BytesIO()
+        pickler: Any = reduction.ForkingPickler(file, 5)
+        with by_value() as reduce:
+            if reduce is not None:
+                pickler.reducer_override = reduce
+            pickler.dump(self.value)
+        return _received, (file.getvalue(),)
+
+
+def _received(data: bytes) -> Sent:
+    return Sent(pickle.loads(data))

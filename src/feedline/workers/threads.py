@@ -1,0 +1,197 @@
+"""Workers that are threads of the training process.
+
+Batches do not travel: what a worker makes is what the training loop gets. Collate functions that ask for room write
+into a slot of an arena in ordinary memory, whose pages are warm from the batches before.
+
+What threads share: the interpreter. A dataset that holds the GIL while it works (pure Python, small tensors) gains
+nothing here; one that decodes, reads or sleeps in C gains as much as with processes, without copies of the dataset.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import queue
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.errors import WorkerStartError
+from feedline.memory.arena import Arena
+from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.system.failures import add_note, words
+from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.workers import handles, interrupts
+from feedline.workers.base import Lane, LaneEngine
+from feedline.workers.runner import Runner
+
+_PATIENCE_S = 0.2
+"""How long `close` waits for threads that are inside the user's code. They are daemons and end with their task."""
+
+_LAST_PATIENCE_S = 5.0
+"""How long the end of the program waits for them: one that is ended inside of a decoder takes the program with it."""
+
+_left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were at a task when their engine was closed."""
+_is_exiting = False
+
+
+class ThreadEngine(LaneEngine[Task]):
+    """Runs tasks on threads."""
+
+    def __init__(self, worker_count: int, arena: Arena | None = None) -> None:
+        super().__init__(worker_count)
+        self._arena = arena
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
+        self._threads: list[threading.Thread] = []
+        self._ending = threading.Event()
+        self._generation = 0
+
+    def open(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        if self.worker_count > 1:
+            handles.warn_about_threads(spec.dataset)
+        copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before anybody uses what they share
+        with interrupts.put_off(starts_process=False):
+            for number, dataset in enumerate(copies):
+                try:
+                    self._threads.append(self._start(number, dataset))
+                except WorkerStartError:
+                    self.close()
+                    raise
+
+    # Any: a dataset is whatever its user makes of it.
+    def _start(self, number: int, dataset: Any, generation: int = 0) -> threading.Thread:
+        assert self._spec is not None
+        own = _Own(number, generation, dataset, self._lanes[number], self._ending)
+        thread = threading.Thread(
+            target=_serve,
+            args=(self._spec, own, self._answers, self._arena),
+            name=f"feedline-worker-{number}",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError as exc:
+            raise WorkerStartError(
+                f"Worker {number} of {self.worker_count} could not be started: {words(exc)}. The limit on processes, "
+                "which counts threads (`ulimit -u`), or memory is reached; use fewer workers."
+            ) from exc
+        return thread
+
+    @interrupts.put_off(starts_process=False)
+    def replace(self, worker: int) -> None:
+        if worker < len(self._threads):
+            self.retire(worker)
+        elif worker == len(self._lanes):
+            self._lanes.append(queue.SimpleQueue())
+        self._generation += 1
+        assert self._spec is not None
+        self._threads[worker : worker + 1] = [self._start(worker, _copied(self._spec.dataset), self._generation)]
+
+    @interrupts.put_off(starts_process=False)
+    def retire(self, worker: int) -> None:
+        self._end_lane(worker)
+        self._threads[worker].join(_PATIENCE_S)
+
+    @property
+    def worker_objects(self) -> list[Any]:
+        return list(self._threads)
+
+    def stack(self, worker: int) -> str | None:
+        frame = sys._current_frames().get(self._threads[worker].ident or 0)
+        if frame is None:
+            return None
+        summary = reversed(traceback.extract_stack(frame))  # as faulthandler writes it
+        return "\n".join(f'  File "{called.filename}", line {called.lineno} in {called.name}' for called in summary)
+
+    def submit(self, worker: int, task: Task) -> None:
+        self._lanes[worker].put(task)
+
+    def _close(self) -> None:
+        self._ending.set()
+        self._end_lanes()
+        _wait_for(self._threads, _LAST_PATIENCE_S if _is_exiting else _PATIENCE_S)
+        _left.update(thread for thread in self._threads if thread.is_alive())
+        self._lanes.clear()
+
+
+def _wait_for(threads: Iterable[threading.Thread], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@atexit.register
+def _exit() -> None:
+    """Wait for threads that are left, and let engines that are closed after this wait for theirs as long."""
+    global _is_exiting
+    _is_exiting = True
+    interrupts.see_through(lambda: _wait_for(list(_left), _LAST_PATIENCE_S))
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What is one worker's own."""
+
+    number: int
+    generation: int
+    dataset: Any
+    lane: Lane[Task]
+    ending: threading.Event
+    """Set when the engine closes: nobody waits for a sample any more."""
+
+
+def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], arena: Arena | None) -> None:
+    number, lane = own.number, own.lane
+    seed = spec.base_seed + number + own.generation * spec.worker_count
+    # SystemExit and the like would end this thread without anybody being told: they are reported.
+    trouble: BaseException | None
+    try:
+        identity = WorkerIdentity(number, spec.worker_count, seed, own.dataset, threaded=True)
+        runner = Runner(spec, identity, own.ending.wait)
+        trouble = runner.unready
+    except BaseException as exc:
+        trouble = exc
+    if trouble is not None:
+        _annotate(trouble, number)
+        answers.put(Result(ResultKind.DIED, number, -1, trouble))
+        return
+    room = None if arena is None else LocalBuffers(arena)
+    while (task := lane.get()) is not None:
+        # Held by nobody here once it is in the queue, not even until this thread is next to run: an exception that the
+        # training loop has raised by then refers to its frames, and so to the iterator, which could not die.
+        answers.put(_answer(runner, room, task, number))
+        del task
+
+
+def _answer(runner: Runner, room: LocalBuffers | None, task: Task, number: int) -> Result:
+    try:
+        result = in_local_buffers(room, runner.attempt, task, number)
+    except BaseException as exc:
+        result = runner.report(exc, task, number)
+    try:
+        if result.kind is ResultKind.FAILED:
+            _annotate(result.payload, number)
+        return result
+    finally:
+        del result  # its exception may refer to this frame: no cycle for the garbage collector
+
+
+def _copied(dataset: Any) -> Any:
+    """Return a copy, so that attributes that worker_init_fn sets stay in one worker."""
+    try:
+        return copy.copy(dataset)
+    except Exception:
+        return dataset  # cannot be copied: shared, as the documentation says of threads
+
+
+def _annotate(exc: BaseException, number: int) -> None:
+    add_note(exc, f"Caught {type(exc).__name__} in DataLoader worker thread {number}.")

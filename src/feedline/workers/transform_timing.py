@@ -1,0 +1,58 @@
+"""Times the steps of a dataset's transform, such as those of torchvision's `Compose`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.randomness.stages import TRANSFORM, stage
+from feedline.system.failures import TRANSFORMS
+
+
+# Any: a dataset is any object.
+def timed_steps(dataset: Any) -> Callable[[], None]:
+    """Time the steps of what a dataset, or one that it wraps, has as a transform; returns what puts the steps back.
+
+    A transform has steps if it keeps a list of them under `transforms`, as torchvision's `Compose` does. One that is a
+    container, as those of MONAI and albumentations are, is left alone: others look at its steps. MONAI's `CacheDataset`
+    would apply a step twice whose class it does not know.
+    """
+    wrapped = []
+    for steps in _lists_of_steps(dataset):
+        before = list(steps)
+        if not any(isinstance(step, functools.partial) and step.func is _call_timed for step in before):
+            timed = [functools.partial(_call_timed, step) for step in before]
+            wrapped.append((steps, before, timed))
+            steps[:] = timed
+
+    def put_back() -> None:
+        for steps, before, timed in wrapped:
+            if steps == timed:  # not if another thread, or the user, has changed them meanwhile
+                steps[:] = before
+
+    return put_back
+
+
+def _lists_of_steps(dataset: Any) -> Iterator[list[Any]]:
+    for _ in range(8):  # datasets in one another; a bound in case of a cycle
+        for name in TRANSFORMS:
+            transform = _attribute(dataset, name)
+            steps = _attribute(transform, "transforms")
+            is_container = any(hasattr(type(transform), name) for name in ("__iter__", "__getitem__", "__len__"))
+            if type(steps) is list and all(map(callable, steps)) and not is_container:
+                yield steps
+        dataset = _attribute(dataset, "dataset")
+
+
+def _attribute(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name, None)
+    except Exception:  # of a property of the user's: there is nothing to time
+        return None
+
+
+# Any: a step is a callable of the user's.
+def _call_timed(step: Any, *args: Any, **options: Any) -> Any:
+    with stage(TRANSFORM):
+        return step(*args, **options)

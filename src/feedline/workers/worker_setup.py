@@ -1,0 +1,62 @@
+"""What every worker process does first, whatever connects it to the training process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+
+from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.workers import interrupts
+from feedline.workers.heap import keep_heap_warm
+from feedline.workers.runner import Runner
+
+
+def init_worker(
+    spec: WorkerSpec, number: int, generation: int = 0, is_born: Callable[[], None] | None = None
+) -> Runner:
+    """Become worker `number`: its signals, its heap, its dataset.
+
+    Args:
+        spec: what all workers share.
+        number: which worker.
+        generation: how many had this number before; they must not draw the same random numbers again.
+        is_born: called before the first of the user's code runs.
+    """
+    interrupts.ignore()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_heap_warm()
+    seed = spec.base_seed + number + generation * spec.worker_count
+    return Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset), is_born=is_born)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with(trainer_pid: int, trainer_fd: int, *, started_by_main_thread: bool) -> None:
+    """Have this process killed when the training process ends, even if it is stuck in the user's code then.
+
+    Linux does that by itself for a child, but goes by the thread that started it, which may end earlier than the
+    process. So it is asked to only if that was the main thread; otherwise a thread of this process waits for the end.
+    Test: tests/faults/test_trainer_killed.py
+    """
+    if started_by_main_thread and os.getppid() == trainer_pid:
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)
+        if prctl is not None and prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:
+            if os.getppid() != trainer_pid:  # it ended in between
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+    # Where the limit on processes forbids a thread, the worker sees the end when its task is done.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=_follow, args=(trainer_fd,), name="feedline-end", daemon=True).start()
+
+
+def _follow(trainer_fd: int) -> None:
+    waiting = select.poll()
+    waiting.register(trainer_fd, select.POLLIN)
+    waiting.poll()
+    os.kill(os.getpid(), signal.SIGKILL)

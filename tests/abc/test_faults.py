@@ -1,0 +1,192 @@
+"""What is said of a sample that failed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.abc.faults import (
+    ACTIONS,
+    MESSAGE_LENGTH,
+    NEIGHBOUR,
+    Failure,
+    Fault,
+    Verdict,
+    error_name,
+)
+from feedline.errors import BadOption, BadState, TooManyBadSamples
+from tests.names import named
+from tests.types.test_indices import indices, through_json, through_pickle
+
+numbers = st.integers(0, 10**6)
+faults = st.builds(
+    Fault,
+    index=indices,
+    error=st.sampled_from(["OSError", "PIL.UnidentifiedImageError"]),
+    message=st.text(max_size=2 * MESSAGE_LENGTH),
+    stage=st.sampled_from(["fetch", "transform", "collate", "worker"]),
+    worker=st.none() | numbers,
+    attempt=st.integers(1, 9),
+    action=st.sampled_from(ACTIONS),
+    time=st.floats(0, 4e9),
+    epoch=numbers,
+    replacement=indices,
+)
+
+USUAL = Fault(7, "OSError", "disk", "fetch", 0, 1, "skip", 1.7e9)
+
+
+def failure(error: BaseException, index: Any = 7) -> Failure:
+    return Failure(index=index, error=error, stage="fetch", attempt=2, worker=3)
+
+
+# -- verdicts ---
+
+
+@pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
+def test_the_neighbour_is_one_object_everywhere(again: Any) -> None:
+    assert again(NEIGHBOUR) is NEIGHBOUR
+    assert again(Verdict("replace", index=NEIGHBOUR)).index is NEIGHBOUR
+
+
+@pytest.mark.parametrize("action", ["explode", "Skip", None, 3])
+def test_an_unknown_action_is_refused(action: Any) -> None:
+    with pytest.raises(BadOption, match=rf"{action!r}\) is none of the actions 'raise', 'skip', 'retry', 'replace'"):
+        Verdict(action)
+
+
+@pytest.mark.parametrize("wait_s", [-1, float("nan"), float("inf"), "1", None, True])
+def test_a_wait_that_is_no_time_is_refused(wait_s: Any) -> None:
+    with pytest.raises(BadOption, match="not a number of seconds"):
+        Verdict("retry", wait_s=wait_s)
+
+
+def test_a_replacement_has_to_be_named() -> None:
+    with pytest.raises(BadOption, match="NEIGHBOUR for the next one that works"):
+        Verdict("replace")
+    assert Verdict("replace", index=0).index == 0
+
+
+def test_a_failure_can_be_sent() -> None:
+    again = through_pickle(failure(OSError("disk")))
+    assert (again.index, again.stage, again.attempt, again.worker, again.key) == (7, "fetch", 2, 3, 0)
+    assert str(again.error) == "disk"
+
+
+# -- faults ---
+
+
+@pytest.mark.parametrize("through", [through_json, through_pickle])
+@given(fault=faults)
+def test_a_fault_comes_back_as_it_was(through: Any, fault: Fault) -> None:
+    again = Fault.from_dict(through(fault.as_dict()))
+    assert again == fault
+    assert repr(again) == repr(fault), "types included"
+
+
+@given(faults)
+def test_a_fault_can_be_sent(fault: Fault) -> None:
+    assert through_pickle(fault) == fault
+
+
+def test_a_fault_is_made_from_a_failure() -> None:
+    fault = Fault.of(failure(OSError("disk"), np.int64(7)), "replace", time=5.0, epoch=4, replacement=np.int64(8))
+    assert fault == Fault(7, "OSError", "disk", "fetch", 3, 2, "replace", 5.0, 4, 8)
+    assert type(fault.index) is int
+    assert type(fault.replacement) is int
+
+
+def test_errors_are_named_as_they_would_be_imported() -> None:
+    image_error = pytest.importorskip("PIL").UnidentifiedImageError
+    assert error_name(image_error) == "PIL.UnidentifiedImageError"
+    assert Fault.of(failure(image_error("no")), "skip", time=1.0).error == "PIL.UnidentifiedImageError"
+    assert error_name(KeyError) == "KeyError"
+
+
+def test_long_messages_are_cut() -> None:
+    assert Fault.of(failure(OSError("x" * 9999)), "skip", time=1.0).message == "x" * MESSAGE_LENGTH
+
+
+def test_an_exception_that_cannot_be_shown_is_reported_all_the_same() -> None:
+    class Bad(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no")
+
+    assert Fault.of(failure(Bad()), "skip", time=1.0).message == "(its text cannot be shown: KeyError)"
+
+
+@pytest.mark.parametrize(("action", "lost"), [("skip", True), ("replace", True), ("retry", False), ("raise", False)])
+def test_which_samples_are_lost(action: str, lost: bool) -> None:
+    assert Fault.of(failure(OSError()), action, time=1.0).lost is lost
+
+
+def test_what_has_its_default_is_not_saved() -> None:
+    assert sorted(USUAL.as_dict()) == ["action", "attempt", "error", "index", "message", "stage", "time", "worker"]
+
+
+def test_a_fault_reads_as_a_sentence() -> None:
+    assert str(USUAL) == "sample 7: OSError: disk (fetch, worker 0, attempt 1): skip"
+    replaced = Fault.of(Failure((1, 2), ValueError(), "transform", 2, None), "replace", time=1.0, replacement=(1, 3))
+    assert str(replaced) == "sample (1, 2): ValueError (transform, attempt 2): replace by (1, 3)"
+    assert str(Fault.of(Failure([1, 2], ValueError(), "collate", 1, None), "skip", time=1.0)).startswith("batch [1, 2]")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"index": {"tuple": 5}},
+        {"error": None},
+        {"message": 5},
+        {"stage": ["fetch"]},
+        {"worker": -1},
+        {"worker": "0"},
+        {"attempt": 0},
+        {"attempt": True},
+        {"attempt": 1.5},
+        {"action": "explode"},
+        {"action": ["skip"]},
+        {"time": "now"},
+        {"time": 1e30},
+        {"time": float("nan")},
+        {"time": -1e9},
+        {"epoch": -1},
+        {"epoch": None},
+        {"replacement": {"what": 1}},
+    ],
+    ids=named,
+)
+def test_a_damaged_fault(damage: dict[str, Any]) -> None:
+    with pytest.raises(BadState, match="damaged"):
+        Fault.from_dict({**USUAL.as_dict(), **damage})
+
+
+@pytest.mark.parametrize("name", sorted(USUAL.as_dict()))
+def test_a_fault_of_which_something_is_missing(name: str) -> None:
+    state = USUAL.as_dict()
+    del state[name]
+    with pytest.raises(BadState, match=f"without '{name}'"):
+        Fault.from_dict(state)
+
+
+@pytest.mark.parametrize("state", [None, 3, [1], "fault"])
+def test_what_is_no_fault_at_all(state: Any) -> None:
+    with pytest.raises(BadState, match=f"not {type(state).__name__}"):
+        Fault.from_dict(state)
+
+
+def test_what_is_not_known_is_passed_over() -> None:
+    """A later feedline may add what an earlier one can do without."""
+    assert Fault.from_dict({**USUAL.as_dict(), "colour": "blue"}) == USUAL
+
+
+def test_the_error_about_too_many_carries_them() -> None:
+    exc = TooManyBadSamples("too many", (USUAL,))
+    again = through_pickle(exc)
+    assert again.faults == exc.faults == [USUAL]
+    assert str(again) == "too many"
+    assert isinstance(again, RuntimeError)

@@ -1,0 +1,204 @@
+"""Batches that workers make."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from feedline import DataLoader
+from feedline.delivery.driver.batches import WorkerBatches, new_epoch
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint
+from feedline.errors import BadState, WorkerDied
+from feedline.order.order import Entry
+from feedline.order.streams import SpanPlan, StreamPlan
+from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit, WorkerSpec
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
+from tests.loader.drivers import driver_of
+from tests.loader.stepping import Clock, SteppingEngine
+
+pytestmark = pytest.mark.sample(2)
+
+
+def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
+    engine = SteppingEngine(2, Clock(), lambda _: 0.0)
+    for name, value in engine_options.items():
+        setattr(engine, name, value)
+    return driver_of(engine), engine
+
+
+def begin(driver: Driver, count: int = 4) -> None:
+    checkpoint = bookmark_of([[number] for number in range(count)])
+    driver.begin_epoch(
+        new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None)
+    )
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers_end_with_the_epoch_unless_they_are_persistent(persistent: bool) -> None:
+    driver, engine = start()
+    batches = WorkerBatches(driver, begin, persistent=persistent)
+    assert list(batches) == [[0], [1], [2], [3]]
+    assert engine.closed is not persistent
+    assert batches.closed is not persistent
+    with pytest.raises(StopIteration):
+        next(batches)
+    batches.close()
+    batches.close()
+    assert engine.closed
+
+
+def test_another_epoch_with_the_same_workers() -> None:
+    driver, engine = start()
+    batches = WorkerBatches(driver, begin, persistent=True)
+    assert next(batches) == [0]
+    batches.restart(lambda driver: begin(driver, 3))
+    assert list(batches) == [[0], [1], [2]]
+    assert driver.machine.passes == 1
+    assert {task.epoch for _, task in engine.submitted} == {0, 1}
+    batches.close()
+
+
+def test_dropping_the_iterator_ends_the_workers() -> None:
+    driver, engine = start()
+    batches = WorkerBatches(driver, begin, persistent=True)
+    next(batches)
+    gc.disable()
+    try:
+        del batches
+        assert engine.closed, "at once, not when the garbage collector comes by"
+    finally:
+        gc.enable()
+
+
+def test_an_epoch_that_cannot_begin_ends_the_workers() -> None:
+    driver, engine = start()
+
+    def fail(_: Driver) -> None:
+        raise LookupError("no plan")
+
+    with pytest.raises(LookupError):
+        WorkerBatches(driver, fail, persistent=True)
+    assert engine.closed
+
+
+def test_a_death_is_told_again_to_who_asks_again() -> None:
+    driver, engine = start()
+    engine.deaths.append((0.0, 0, WorkerDied("gone")))
+    engine.cost = lambda _: 100.0
+    batches = WorkerBatches(driver, begin, persistent=True)
+    for _ in range(3):
+        with pytest.raises(WorkerDied):
+            next(batches)
+    assert batches.closed
+
+
+@pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Epoch), (DatasetKind.ITERABLE, OwnStreamsEpoch)])
+def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
+    driver, _ = start()
+    checkpoint = bookmark_of([3] * 9 if kind is DatasetKind.MAP else StreamPlan(3, 0))
+    driver.begin_epoch(new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), checkpoint, None))
+    assert type(driver.epoch) is epoch
+    driver.close()
+
+
+# -- resuming ---
+
+
+def test_states_of_several_workers_need_as_many() -> None:
+    streams = ({"dataset": {"asked": 1}}, {"dataset": {"asked": 2}})
+    with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
+        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), None, Counters(), None)
+    driver, _ = start()
+    for dataset, kind, message in [
+        (Remembering(), DatasetKind.MAP, "saved with 3 of them, and there are 2 now"),
+        (Stream(), DatasetKind.ITERABLE, "saved with 3 streams .* there are 2 workers now"),
+    ]:
+        with pytest.raises(BadState, match=message):
+            resume(driver, spec_of(dataset, kind), Snapshot(0, streams=(*streams, {"dataset": {"asked": 3}})))
+    driver.close()
+
+
+def resume(driver: Driver, spec: WorkerSpec, snapshot: Snapshot, checkpoint: Checkpoint | None = None) -> None:
+    driver.begin_epoch(
+        new_epoch(driver.machine, Settings(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
+    )
+
+
+def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile() -> None:
+    driver, engine = start()
+    streams = tuple({"dataset": {"asked": count}, "iterator": None, "place": 0} for count in (1, 2))
+    checkpoint = bookmark_of([[0]] * 9, workers=2)
+    resume(driver, spec_of(Remembering()), Snapshot(0, streams=streams, turn=1), checkpoint)
+    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert told == {0: Resume({"asked": 1}), 1: Resume({"asked": 2})}
+    assert engine.submitted[0][0] == 1, "whose turn it was"
+    driver.next()
+    assert checkpoint.snapshot().streams == streams, "until a worker says something newer"
+    driver.close()
+
+
+def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out() -> None:
+    driver, engine = start()
+    spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), split=StreamSplit(2, Share()))
+    entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
+    plan = SpanPlan(StreamSplit(2, Share()), consumed=6)
+    checkpoint = Checkpoint(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
+    resume(driver, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), checkpoint)
+    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert told == {worker: Resume(None, {"place": 5}, 5, least=4) for worker in range(2)}
+    assert all(task.snapshot for _, task in engine.submitted)
+    driver.close()
+
+
+def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
+    driver, engine = start()
+    streams = (
+        {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
+        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
+    )
+    checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
+    checkpoint.facts = lambda: {"unit": "stream batches"}
+    resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
+    assert type(driver.epoch) is OwnStreamsEpoch
+    assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"
+    assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
+    assert checkpoint.snapshot().streams == streams
+    driver.close()
+
+
+# -- epochs that fail to begin ---
+
+
+class Unreliable(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epochs += 1
+        if self.epochs == 2:
+            raise ConnectionError("store away")
+        return iter(range(100 * self.epochs, 100 * self.epochs + 6))
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_an_epoch_that_fails_to_begin_delivers_nothing_of_the_last_one(engine: EngineName) -> None:
+    loader = DataLoader(Unreliable(), 1, num_workers=1, persistent_workers=True, engine=engine)
+    assert next(iter(loader)).item() == 100
+    iterator = iter(loader)
+    for _ in range(3):
+        with pytest.raises(ConnectionError, match="store away"):
+            next(iterator)
+    assert [batch.item() for batch in loader] == [300, 301, 302, 303, 304, 305]
+    loader.close()

@@ -1,0 +1,588 @@
+"""Batches that are got ready ahead of time: order, state, errors and ends, with a target that needs no device."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from feedline import DataLoader
+from feedline.abc.target import Target
+from feedline.delivery.driver.device_batches import _Line
+from feedline.delivery.driver.driver import Driver
+from feedline.errors import WorkerError
+from feedline.types import EngineName
+from tests.tries import try_again
+
+pytestmark = pytest.mark.sample(4)
+
+ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
+
+
+class Wrapping(Target):
+    """Puts each batch into a tuple, as slowly as it is told, and notes what happens when."""
+
+    def __init__(self, threads: int = 0, ahead: int = 2, fails_at: int | None = None) -> None:
+        self.threads, self.ahead, self.fails_at = threads, ahead, fails_at
+        self.begun: list[Any] = []
+        self.most_ahead = 0
+        self.delivered = 0
+        self.closed = 0
+        self.lock = threading.Lock()
+
+    def begin(self, batch: Any) -> Any:
+        with self.lock:
+            self.begun.append(batch)
+            self.most_ahead = max(self.most_ahead, len(self.begun) - self.delivered)
+            if self.fails_at is not None and len(self.begun) == self.fails_at + 1:
+                raise ValueError("the target does not like it")
+        return ("begun", batch)
+
+    def deliver(self, begun: Any) -> Any:
+        kind, batch = begun
+        assert kind == "begun"
+        self.delivered += 1
+        return batch
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Fed(DataLoader[Any]):
+    """A loader whose batches go through a target of this file."""
+
+    target: Wrapping | None = None
+
+    def _target(self) -> Target | None:
+        return self.target
+
+
+def fed(dataset: Any, target: Wrapping, **options: Any) -> Fed:
+    loader = Fed(dataset, **options)
+    loader.target = target
+    return loader
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, length: int = 40, bad: int | None = None) -> None:
+        self.length, self.bad = length, bad
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.bad:
+            raise KeyError(index)
+        return index
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_batches_come_in_order_each_once(engine: EngineName, workers: int, threads: int) -> None:
+    target = Wrapping(threads)
+    loader = fed(Numbers(), target, batch_size=4, num_workers=workers, engine=engine, shuffle=True, seed=3)
+    plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    assert target.most_ahead <= (target.ahead + 2 if workers else 1)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("sampler", ["feedline", "torch"])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_the_state_is_about_what_the_training_loop_has(
+    engine: EngineName, workers: int, sampler: str, threads: int
+) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "engine": engine}
+    if sampler == "feedline":
+        options |= {"shuffle": True, "seed": 5}
+    else:
+        options["sampler"] = torch.utils.data.RandomSampler(range(40), generator=torch.Generator().manual_seed(1))
+    for step in (0, 1, 5, 13):
+        loader = fed(Numbers(), Wrapping(threads), **options)
+        batches = iter(loader)
+        for _ in range(step):
+            next(batches)
+        state = loader.state_dict()
+        rest = [batch.tolist() for batch in batches]
+        assert loader.state_dict()["ended"]
+        if sampler == "torch":
+            options["sampler"] = torch.utils.data.RandomSampler(range(40), generator=torch.Generator().manual_seed(1))
+        other = DataLoader(Numbers(), **options)
+        other.load_state_dict(state)
+        again = [batch.tolist() for batch in other]
+        if sampler == "feedline":
+            assert again == rest
+        else:
+            assert len(again) == len(rest)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(30))
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("shard", [True, False])
+def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": shard}
+    loader = fed(Stream(), Wrapping(threads), **options)
+    batches = iter(loader)
+    first = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    other = DataLoader(Stream(), **options)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == rest
+    assert sorted(itertools.chain(*first, *rest)) == sorted(list(range(30)) * (1 if shard else 2))
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_streams_resume_at_the_beginning(threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": False}
+    loader = fed(Stream(), Wrapping(threads), **options)
+    batches = iter(loader)
+    other = fed(Stream(), Wrapping(threads), **options)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+
+
+@pytest.fixture
+def is_awaited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when a thread that gets batches ready waits for workers."""
+    event, collect = threading.Event(), Driver._collect
+
+    def noted(driver: Driver, pause_s: float | None, worker: int | None) -> None:
+        if threading.current_thread().name.startswith("feedline-device"):
+            event.set()
+        collect(driver, pause_s, worker)
+
+    monkeypatch.setattr(Driver, "_collect", noted)
+    return event
+
+
+def test_a_state_does_not_wait_for_batches_that_never_come(is_awaited: threading.Event) -> None:
+    loader = fed(Stuck(first=8), Wrapping(2), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    assert is_awaited.wait(60)
+    assert loader.state_dict()["order"]["consumed"] == 8
+    loader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_error_comes_in_its_turn_and_ends_nothing(engine: EngineName, workers: int, threads: int) -> None:
+    loader = fed(Numbers(20, bad=9), Wrapping(threads), batch_size=4, num_workers=workers, engine=engine)
+    batches, seen = iter(loader), []
+    while True:
+        try:
+            seen.append(next(batches).tolist())
+        except KeyError as exc:
+            seen.append(exc.args[0])
+        except StopIteration:
+            break
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], 9, [12, 13, 14, 15], [16, 17, 18, 19]]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) -> None:
+    target = Wrapping(threads, fails_at=2)
+    batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=2))
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    with pytest.raises(ValueError, match="does not like it"):
+        next(batches)
+    assert [batch[0].item() for batch in batches] == [12, 16]
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("where", ["begin", "deliver"])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_interrupt_inside_of_the_target_loses_nothing(
+    engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Wrapping()
+    act, calls = getattr(target, where), itertools.count(1)
+
+    def interrupted(batch: Any) -> Any:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return act(batch)
+
+    monkeypatch.setattr(target, where, interrupted)
+    loader = fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine)
+    batches, seen = iter(loader), []
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            seen.append(next(batches)[0].item())
+    assert len(seen) < at
+    other = DataLoader(Numbers(20), batch_size=4)
+    other.load_state_dict(loader.state_dict())
+    assert [*seen, *(batch[0].item() for batch in batches)] == [0, 4, 8, 12, 16]
+    assert [*seen, *(batch[0].item() for batch in other)] == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_error_when_a_batch_is_handed_over_comes_once(
+    engine: EngineName, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Wrapping()
+
+    def deliver(begun: Any) -> Any:
+        if begun[1][0] == 8:
+            raise ValueError("the transform does not like it")
+        return begun[1]
+
+    monkeypatch.setattr(target, "deliver", deliver)
+    batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine))
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    with pytest.raises(ValueError, match="does not like it"):
+        next(batches)
+    assert [batch[0].item() for batch in batches] == [12, 16]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_wanted = list[int](), _Line._is_wanted
+
+    def noted(line: _Line) -> bool:
+        looks.append(0)
+        return is_wanted(line)
+
+    monkeypatch.setattr(_Line, "_is_wanted", noted)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
+    loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
+    for epoch in (3, 7):
+        batches = iter(loader)
+        looks.clear()
+        if threads and epoch == 7:  # there are none before the first batch
+            until(lambda: len(looks) > 2 * threads)  # they could have asked for batches
+        loader.set_epoch(epoch)
+        plain = DataLoader(Numbers(), **options)
+        plain.set_epoch(epoch)
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in plain]
+    loader.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_copy_leaves_the_device_alone() -> None:
+    target = Wrapping(2)
+    batches = iter(fed(Numbers(4000), target, batch_size=4, num_workers=1))
+    next(batches)
+    child = os.fork()
+    if not child:
+        batches.close()
+        del batches
+        gc.collect()
+        os._exit(target.closed)
+    assert os.waitpid(child, 0)[1] == 0
+    batches.close()
+    assert target.closed == 1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
+    loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
+    plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=1)
+    batches = iter(loader)
+    next(batches)  # an epoch that is left early
+    next(iter(plain))
+    pids = batches.worker_pids
+    for _ in range(3):
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    assert iter(loader).worker_pids == pids
+    loader.close()
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "end"])
+def test_nothing_is_left_running(how: str) -> None:
+    before = set(threading.enumerate())
+    target = Wrapping(2)
+    loader = fed(Numbers(4000), target, batch_size=4, num_workers=2)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    pids = batches.worker_pids
+    assert any(thread.name.startswith("feedline-device") for thread in threading.enumerate())
+    if how == "close":
+        loader.close()
+        with pytest.raises(StopIteration):
+            next(batches)
+    elif how == "end":
+        for _ in batches:
+            pass
+        batches.close()
+    del batches
+    gc.collect()
+    until(lambda: not (set(threading.enumerate()) - before or any(map(is_running, pids))))
+    assert target.closed == 1
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Stuck(Numbers):
+    """Gives samples up to one, and none after it."""
+
+    def __init__(self, first: int = 4) -> None:
+        super().__init__()
+        self.first = first
+
+    def __getitem__(self, index: int) -> int:
+        if index >= self.first:
+            threading.Event().wait()
+        return index
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_another_thread_may_close_while_one_waits(threads: int) -> None:
+    loader = fed(Stuck(), Wrapping(threads), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    began, seen = threading.Event(), []
+
+    def wait() -> None:
+        began.set()
+        seen.append(next(batches, "ended"))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    began.wait()
+    loader.close()
+    waiting.join(60)
+    assert seen == ["ended"]
+
+
+# -- what a state is about ---
+
+
+class Faulty(Numbers):
+    """One sample in seven fails."""
+
+    def __getitem__(self, index: int) -> int:
+        if index % 7 == 3:
+            raise ValueError(index)
+        return index
+
+
+def until(condition: Any) -> None:
+    pause = threading.Event()
+    while not condition():  # the time-out of the test ends it
+        pause.wait(0.001)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_faults_of_batches_that_are_ahead_are_not_in_the_state(threads: int) -> None:
+    def make() -> Fed:
+        return fed(Faulty(), Wrapping(threads), batch_size=4, num_workers=2, on_error="skip")
+
+    loader = make()
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    until(lambda: not threads or len(loader.faults) > 2)  # of the batches that are ahead
+    state = loader.state_dict()
+    faults = state["faults"]
+    assert (faults["seen"], faults["lost"], [fault["index"] for fault in faults["entries"]]) == (12, 2, [3, 10])
+    assert [fault["index"] for fault in faults["quarantined"]] == [3, 10]
+    other = make()
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    assert other.state_dict()["faults"]["seen"] == 40
+    assert [fault.index for fault in other.faults] == [3, 10, 17, 24, 31, 38]
+
+
+class Counting(IterableDataset[int]):
+    """Each epoch goes on where the last one ended. One of its workers begins late."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Any:
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        while True:
+            if worker.id == 1 and self.count % 12 == 0:
+                time.sleep(0.2)
+            self.count += 1
+            yield self.count + 1000 * worker.id
+            if self.count % 12 == 0:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:
+    def make() -> Fed:
+        return fed(Counting(), Wrapping(threads), batch_size=4, num_workers=2, shard=False, persistent_workers=True)
+
+    loader, other = make(), make()
+    list(loader)
+    batches = iter(loader)
+    for _ in range(step):
+        next(batches)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    loader.close()
+    other.close()
+
+
+@pytest.mark.parametrize("sampler", ["feedline", "own"])
+def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str, is_awaited: threading.Event) -> None:
+    options = {"sampler": Own(40)} if sampler == "own" else {}
+    loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
+    batches = iter(loader)
+    next(batches)
+    assert sampler == "own" or is_awaited.wait(60), "for the next one, unless the sampler is asked in the training loop"
+    assert loader.state_dict()["order"]["consumed"] == (4 if sampler == "feedline" else 1)
+    loader.close()
+
+
+class Own:
+    """A sampler of the user's own, which notes who asks it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.threads: set[threading.Thread] = set()
+
+    def __iter__(self) -> Any:
+        for index in range(self.length):
+            self.threads.add(threading.current_thread())
+            yield index
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_sampler_is_asked_in_the_training_loop(threads: int, persistent: bool) -> None:
+    sampler, target = Own(400), Wrapping(threads)
+    loader = fed(Numbers(400), target, batch_size=4, num_workers=2, sampler=sampler, persistent_workers=persistent)
+    for _ in range(2):
+        batches, seen = iter(loader), []
+        for batch in batches:
+            seen += batch.tolist()
+            state = loader.state_dict()
+            assert state["ended"] or state["order"]["consumed"] == len(seen) // 4
+        assert seen == list(range(400))
+    assert sampler.threads == {threading.main_thread()}
+    loader.close()
+
+
+@pytest.mark.parametrize("place", range(1, 40, 3))
+@pytest.mark.parametrize("sampler", ["feedline", "own"])
+def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: int) -> None:
+    """Wherever in this module, or in those of Python that it uses, it comes."""
+    options = {"sampler": Own(400)} if sampler == "own" else {}
+    loader = fed(Numbers(400), Wrapping(2), batch_size=4, num_workers=1, engine="thread", **options)
+    batches, seen, places = iter(loader), [], 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal places
+        if frame.f_code.co_filename.endswith(("device_batches.py", "threading.py", "contextlib.py")):
+            places += 1
+            if places == place:
+                raise KeyboardInterrupt
+        return None
+
+    for _ in range(2):
+        seen += next(batches).tolist()
+    sys.settrace(trace)
+    try:
+        for batch in batches:
+            seen += batch.tolist()
+    except KeyboardInterrupt:
+        sys.settrace(None)
+        try:
+            for batch in batches:
+                seen += batch.tolist()
+        except WorkerError:  # in the middle of asking for a batch: it says how to go on
+            loader.load_state_dict(loader.state_dict())
+            for batch in loader:
+                seen += batch.tolist()
+    finally:
+        sys.settrace(None)
+    assert seen == list(range(400))
+    assert places >= place
+    loader.close()
+
+
+class Waiting(Wrapping):
+    """Takes its time to begin, or to deliver, as targets do that wait for their device."""
+
+    def __init__(self, threads: int, begin_s: float, deliver_s: float) -> None:
+        super().__init__(threads)
+        self.begin_s, self.deliver_s = begin_s, deliver_s
+
+    def begin(self, batch: Any) -> Any:
+        time.sleep(self.begin_s)
+        return super().begin(batch)
+
+    def deliver(self, begun: Any) -> Any:
+        time.sleep(self.deliver_s)
+        return super().deliver(begun)
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, threads: int) -> None:
+    loader = fed(Numbers(), Wrapping(threads), batch_size=2, num_workers=workers, engine=engine)
+    assert len(list(loader)) == 20
+    epoch = loader.stats().epoch
+    assert (epoch.batches, epoch.samples) == (20, 40)
+    assert epoch.stages["device"].count == 20
+    assert epoch.waits["device"] > 0
+    assert epoch.body.count == 19
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers: int, threads: int) -> None:
+    def check() -> None:
+        loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
+        assert len(list(loader)) == 20
+        epoch = loader.stats().epoch
+        assert epoch.waits["device"] > 0.7 * (epoch.wait_s - epoch.waits["start"]), str(loader.stats())
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
+    def check() -> None:
+        loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
+        for _ in loader:
+            time.sleep(0.05)
+        epoch = loader.stats().epoch
+        assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())
+
+    try_again(check)

@@ -1,0 +1,311 @@
+"""What the machine decides is done on an engine, and what comes of it is told."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from feedline import DataLoader, Loader
+from feedline.abc import Engine
+from feedline.abc.scheduler import WorkerView
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.prefetch import Limits
+from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.schedulers import InOrder, LeastLoaded
+from feedline.types import Call, Result, ResultKind, Task
+from tests.loader.drivers import Delivered, driver_of
+from tests.loader.epochs import Bench, numbers, slow_at
+from tests.loader.stepping import Clock, SteppingEngine
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    clock.install(monkeypatch)
+    return clock
+
+
+def begin(driver: Driver, count: int = 4) -> Delivered:
+    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress()))
+    return Delivered(driver)
+
+
+def test_a_last_touch_is_given_to_every_batch(clock: Clock) -> None:
+    driver = driver_of(SteppingEngine(2, clock, lambda _: 1.0), prepare=lambda batch: ("touched", batch))
+    assert list(begin(driver, 2)) == [("touched", [0]), ("touched", [1])]
+    assert driver.counters.batches == 2
+
+
+class Choosy(SteppingEngine):
+    """Cannot send some tasks."""
+
+    def submit(self, worker: int, task: Task) -> None:
+        if task.indices == [2]:
+            raise ValueError("no twos")
+        super().submit(worker, task)
+
+
+def test_short_tasks_go_one_by_one_to_an_engine_that_sends_no_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "are_short", True)
+    delivered = begin(driver_of(Choosy(2, clock, lambda _: 1.0)), 6)
+    assert [next(delivered), next(delivered)] == [[0], [1]]
+    with pytest.raises(ValueError, match="no twos"):
+        next(delivered)
+    assert list(delivered) == [[3], [4], [5]]
+
+
+class Placing(SteppingEngine):
+    """Has no place for its workers at first."""
+
+    def placed_s(self, worker: int) -> float:
+        return 1049.0 if self.clock.now_s > 1049.0 else math.inf
+
+
+def test_a_timeout_does_not_count_the_time_without_a_place(clock: Clock) -> None:
+    def begun(engine: SteppingEngine) -> Delivered:
+        driver = driver_of(engine, now_s=clock.now_s)
+        driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
+        return Delivered(driver)
+
+    assert next(begun(Placing(1, clock, lambda _: 52.0))) == [0]
+    clock.now_s = 1000.0
+    with pytest.raises(WorkerTimeout):
+        next(begun(Placing(1, clock, lambda _: 90.0)))
+    assert clock.now_s == pytest.approx(1054.0)
+
+
+class Torn(Exception):
+    pass
+
+
+def never_again(raising: Callable[[], Any]) -> None:
+    """See that an exception is gone as soon as nobody has it any more, and not when the garbage collector comes by."""
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(Torn) as caught:
+            raising()
+        gone = weakref.ref(caught.value)
+        del caught
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+class Fails(SteppingEngine):
+    def _result(self, worker: int, task: Task) -> Result:
+        return Result(ResultKind.FAILED, worker, task.id, Torn())
+
+
+def test_a_failed_batch_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
+    driver = driver_of(Fails(2, clock, lambda _: 1.0))
+    begin(driver)
+    never_again(driver.next)
+    assert driver.counters.failures == 1
+
+
+class Dies(SteppingEngine):
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        return [Result(ResultKind.DIED, 0, -1, Torn())]
+
+
+def test_a_death_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
+    engine = Dies(2, clock, lambda _: 1.0)
+    driver = driver_of(engine)
+    begin(driver)
+    never_again(driver.next)
+    assert driver.closed
+    assert engine.closed
+
+
+def test_what_a_worker_said_before_it_died_is_delivered() -> None:
+    death = (5.0, 0, WorkerDied("worker 0 is gone"))
+    with Bench(death=death, restarts=1, count=4) as bench:
+        next(bench.batches)
+        bench.clock.now_s += 100.0  # it has made all it had, and is dead
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            assert bench.run() == numbers(4)[1:]
+        assert len({task.indices[0] for _, task in bench.engine.submitted}) == len(bench.engine.submitted)
+
+
+class Plain(SteppingEngine):
+    """Replaces nobody, as engines may."""
+
+    replace = Engine.replace
+
+
+def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
+    death = (0.5, 0, WorkerDied("worker 0 is gone"))
+    with Bench(death=death, restarts=1, engine=Plain) as bench:
+        with pytest.raises(WorkerStartError, match="cannot start another worker") as caught:
+            bench.run()
+        assert isinstance(caught.value.__cause__, WorkerDied)
+        assert bench.driver.closed
+
+
+def test_an_interrupt_while_another_worker_is_started_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(worker: int) -> None:
+        raise KeyboardInterrupt
+
+    with Bench(death=(0.5, 0, WorkerDied("worker 0 is gone")), restarts=1) as bench:
+        monkeypatch.setattr(bench.engine, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run()
+        assert bench.engine.closed
+
+
+def test_a_call_is_heard_by_every_worker_and_its_failure_comes_with_the_next_batch(clock: Clock) -> None:
+    engine = SteppingEngine(2, clock, lambda _: 1.0)
+    engine.fail = {repr(Call("set_epoch", (3,))): ValueError("of set_epoch")}
+    driver = driver_of(engine)
+    batches = begin(driver, 8)
+    driver.broadcast(Call("set_epoch", (3,)))
+    came: list[Any] = []
+    while len(came) < 9:
+        try:
+            came.append(next(batches))
+        except ValueError as exc:
+            came.append(str(exc))
+    assert [batch for batch in came if batch != "of set_epoch"] == numbers(8), "nothing is lost by it"
+
+
+def test_a_worker_that_has_grown_is_replaced_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench(count=20) as bench:
+        found = [1]
+        monkeypatch.setattr(bench.driver._watch, "look", lambda _: iter([found.pop()] if found else []))
+        assert bench.run() == numbers(20)
+        assert bench.engine.replaced == [1]
+        assert (bench.counters.recycled, bench.counters.restarts) == (1, 0)
+
+
+def test_nobody_waits_for_workers_that_are_to_go() -> None:
+    with Bench(slow_at(0, slow_s=1e6), count=4) as bench:
+        bench.driver.leaving = True
+        assert bench.run() == []
+
+
+def test_closing_twice_ends_the_workers_once(clock: Clock) -> None:
+    engine = SteppingEngine(2, clock, lambda _: 1.0)
+    driver = driver_of(engine)
+    batches = begin(driver)
+    next(batches)
+    driver.close()
+    driver.close()
+    assert engine.closed
+    assert not driver.machine.is_busy
+
+
+def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:
+    engine = SteppingEngine(2, clock, lambda _: 1.0)
+    driver = driver_of(engine)
+    del driver
+    assert engine.closed
+
+
+class Forgetful(InOrder):
+    """Raises once."""
+
+    raises = True
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        if ordinal == 6 and self.raises:
+            self.raises = False
+            raise LookupError("whose turn is it?")
+        return super().assign(ordinal, indices, workers)
+
+
+def test_a_scheduler_that_raises_costs_no_batch() -> None:
+    came: list[Any] = []
+    with Bench(count=10, scheduler=Forgetful()) as bench:
+        while len(came) < 20:
+            try:
+                came.append(next(bench.batches))
+            except StopIteration:
+                break
+            except LookupError as exc:
+                came.append(exc)
+    assert [batch for batch in came if isinstance(batch, list)] == numbers(10)
+    assert [str(exc) for exc in came if isinstance(exc, LookupError)] == ["whose turn is it?"]
+
+
+class Noted(list[int]):
+    """Notes what is made of it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(range(count))
+        self.made: list[int] = []  # of all copies
+        self.changed = threading.Condition()
+
+    def __getitem__(self, index: Any) -> Any:
+        with self.changed:
+            self.made.append(index)
+            self.changed.notify_all()
+        return super().__getitem__(index)
+
+    def awaits(self, count: int) -> bool:
+        """Wait until so many were made."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.made) >= count, 30)
+
+
+def test_what_a_scheduler_holds_back_goes_to_who_has_answered_when_a_batch_is_asked_for() -> None:
+    dataset = Noted(30)
+    loader = Loader(dataset, 1, workers=1, engine="thread", prefetch=8, scheduler=LeastLoaded())
+    batches = iter(loader)
+    for step in range(1, 5):  # two are given to the worker at once, and one is consumed
+        assert next(batches).tolist() == [step - 1]
+        assert dataset.awaits(2 * step + 1), step
+    assert [batch.tolist() for batch in batches] == [[number] for number in range(4, 30)]
+
+
+def test_what_a_scheduler_raised_is_forgotten_with_the_epoch() -> None:
+    scheduler = Forgetful()
+    loader = DataLoader(list(range(10)), engine="thread", num_workers=1, persistent_workers=True, scheduler=scheduler)
+    batches = iter(loader)
+    while scheduler.raises:
+        next(batches)
+    assert [batch.item() for batch in loader] == list(range(10))
+
+
+class Repeating(IterableDataset[torch.Tensor]):
+    """Every worker delivers all of it."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.full((1000,), float(number)) for number in range(6))
+
+
+def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
+    loader = DataLoader(Repeating(), 2, num_workers=2, prefetch_factor=1, timeout=30, persistent_workers=True)
+    batches = iter(loader)
+    came = raised = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while True:
+            try:
+                next(batches)
+                came += 1
+            except StopIteration:
+                break
+            except DataWarning:
+                raised += 1
+    assert (came, raised) == (5, 1)
+    arena = loader._resources._arena
+    if arena is not None:
+        assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every slot that was ever taken is back"
+    loader.close()

@@ -1,0 +1,163 @@
+"""Batches that are made when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from feedline import DataLoader, Loader
+from feedline.abc import memory
+from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.state import Snapshot
+from feedline.frameworks.torch import TorchFramework
+from feedline.memory.arena import Arena
+from feedline.memory.ownership import SLACK_BYTES
+from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.workers.runner import Runner
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
+
+
+def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
+    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, arena, Counters(), prepare)
+
+
+def test_batches_are_made_when_they_are_asked_for() -> None:
+    batches = inline([[0, 1], [2]])
+    assert [next(batches), next(batches)] == [[0, 1], [2]]
+    with pytest.raises(StopIteration):
+        next(batches)
+    batches.close()
+
+
+def test_iteration_goes_on_after_a_failure() -> None:
+    batches = inline([[0], [4], [2]], Arena(2, shared=False, budget=1 << 20))
+    assert next(batches) == [0]
+    with pytest.raises(ValueError, match="four"):
+        next(batches)
+    assert memory.current() is None
+    assert next(batches) == [2]
+
+
+def of_tensors(plan: list[IndexBlock], arena: Arena | None) -> InlineBatches:
+    rows = torch.arange(1024.0).repeat_interleave(8192).reshape(1024, 8192)  # 32 KB each
+    spec = WorkerSpec(
+        TensorDataset(rows), DatasetKind.MAP, default_collate, TorchFramework(), worker_count=0, base_seed=0
+    )
+    return InlineBatches(spec, bookmark_of(plan), None, arena, Counters(), None)
+
+
+def test_small_batches_of_tensors_are_made_without_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = IndexBlock(np.arange(1024)), IndexBlock(np.array([3]))
+    monkeypatch.setattr(Runner, "make", lambda *_: "by a task")
+    batches = of_tensors([small, large, IndexBlock(np.array([1024]))], None)
+    assert next(batches)[0].unique().tolist() == [3]
+    assert list(batches) == ["by a task"] * 2  # the second has an index that is out of range
+
+
+def test_memory_of_large_batches_is_given_back_while_small_ones_are_made() -> None:
+    arena = Arena(2, shared=False, budget=1 << 30)
+    large, small = IndexBlock(np.arange(1024)), IndexBlock(np.array([3]))
+    batches = of_tensors([large] + [small] * 1000, arena)
+    next(batches)
+    assert arena.resident_bytes > SLACK_BYTES
+    for _ in range(999):
+        assert next(batches)[0].unique().tolist() == [3]
+    assert arena.resident_bytes < SLACK_BYTES
+
+
+def test_trouble_while_setting_up_is_raised_at_once() -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            raise OSError("no such shard")
+
+    with pytest.raises(OSError, match="no such shard"):
+        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, None, Counters(), None)
+
+
+def test_batches_get_a_last_touch() -> None:
+    assert next(inline([[0]], prepare=tuple)) == (0,)
+
+
+def test_the_dataset_goes_on_from_its_state_and_is_asked_for_it() -> None:
+    dataset = Remembering()
+    checkpoint = bookmark_of([[0], [1], [2]])
+    snapshot = Snapshot(0, streams=({"dataset": {"asked": 40}, "place": 0},))
+    batches = InlineBatches(spec_of(dataset), checkpoint, snapshot, None, Counters(), None)
+    next(batches)
+    assert checkpoint.live is not None
+    assert checkpoint.live().dataset == {"asked": 41}
+
+
+def test_a_dataset_without_a_state_is_not_kept_by_the_checkpoint() -> None:
+    checkpoint = bookmark_of([[0]])
+    InlineBatches(spec_of(Numbers()), checkpoint, None, None, Counters(), None)
+    assert checkpoint.live is None
+
+
+def test_batches_that_were_delivered_out_of_turn_do_not_come_again() -> None:
+    checkpoint = bookmark_of([[0], [1], [2], [3], [0], [1]])
+    batches = InlineBatches(spec_of(Numbers()), checkpoint, Snapshot(0, early=(1, 2, 5)), None, Counters(), None)
+    assert list(batches) == [[0], [3], [0]]
+    assert (checkpoint.entry.progress.delivered, checkpoint.entry.progress.ended) == (6, True)
+
+
+def test_a_stream_goes_on_where_it_was() -> None:
+    checkpoint = bookmark_of([2] * 9)
+    snapshot = Snapshot(0, streams=({"batches": 2, "noted_at": 2, "ended": False},))
+    checkpoint.batch_size = 2
+    batches = InlineBatches(spec_of(Stream(), DatasetKind.ITERABLE), checkpoint, snapshot, None, Counters(), None)
+    assert list(batches) == [[4, 5], [6]]
+    assert checkpoint.entry.progress.delivered == 4
+    assert checkpoint.entry.progress.ended
+
+
+def test_a_failed_batch_counts_as_delivered() -> None:
+    checkpoint = bookmark_of([[0], [4], [2]])
+    batches = InlineBatches(spec_of(Numbers()), checkpoint, None, None, Counters(), None)
+    next(batches)
+    with pytest.raises(ValueError, match="four"):
+        next(batches)
+    assert checkpoint.entry.progress.delivered == 2
+
+
+# -- interrupts ---
+
+
+class Interrupted:
+    """Somebody presses Ctrl-C while sample 5 is made, once."""
+
+    def __init__(self) -> None:
+        self.is_due = True
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5 and self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+        return index
+
+
+def lists(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_an_interrupt_loses_no_batch(kind: Any) -> None:
+    loader = kind(Interrupted(), 2)
+    batches = iter(loader)
+    assert lists(islice(batches, 2)) == [[0, 1], [2, 3]]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    other = kind(list(range(10)), 2)
+    other.load_state_dict(loader.state_dict())
+    assert lists(other) == [[4, 5], [6, 7], [8, 9]]
+    assert lists(batches) == [[4, 5], [6, 7], [8, 9]]

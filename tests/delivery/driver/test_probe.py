@@ -1,0 +1,224 @@
+"""What a look at a dataset finds out, without this process noticing."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.collate import default
+from feedline.delivery.driver import probe as module
+from feedline.delivery.driver.probe import probe
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.global_states import GlobalStates
+from feedline.system.timing import OnThreads
+from feedline.types import DatasetKind, WorkerSpec
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the answer however busy the machine is."""
+    monkeypatch.setattr(module, "_PATIENCE_S", 100.0)
+
+
+@dataclass
+class Numbers:
+    """Samples that are numbers, and take so long."""
+
+    seconds: float = 0.0
+    seen: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        self.seen.append(index)
+        time.sleep(self.seconds)
+        return index
+
+
+class Loops(Numbers):
+    def __getitem__(self, index: int) -> int:
+        return sum(range(20_000)) * 0 + index
+
+
+class Draws(Numbers):
+    def __getitem__(self, index: int) -> float:  # type: ignore[override]  # another kind of sample
+        return random.random()
+
+
+class Fails(Numbers):
+    def __getitem__(self, index: int) -> int:
+        raise OSError("no such sample")
+
+
+@dataclass
+class Reads(Numbers):
+    path: Path = Path()
+    file: Any = None
+
+    def __getitem__(self, index: int) -> int:
+        self.file = self.file or self.path.open("rb")
+        self.file.seek(0)
+        return len(self.file.read(1))
+
+
+def look(dataset: Any, batch_size: int = 4, **options: Any) -> module.Probe | None:
+    spec = WorkerSpec(
+        dataset=dataset,
+        kind=DatasetKind.MAP,
+        collate=options.pop("collate", default),
+        framework=NumpyFramework(),
+        worker_count=2,
+        base_seed=0,
+        **options,
+    )
+    return probe(spec, batch_size, None)
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, batch_s: float, cpu_share: float, thread_rate: float | None = None
+) -> None:
+    """Let batches take so long and compute so much of it, and threads make so many a second, if that is given.
+
+    The worker process is forked, so that it has these functions, too.
+    """
+
+    def timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
+        make()
+        return batch_s, cpu_share
+
+    monkeypatch.setattr(module, "_timed", timed)
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    if thread_rate is not None:
+        monkeypatch.setattr(module, "on_threads", lambda *_, **__: OnThreads(thread_rate, 0.1))
+
+
+def test_threads_are_not_tried_for_a_dataset_that_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(monkeypatch, 1e-4, 1.0)
+    assert look(Numbers()) == module.Probe(1e-4, 1.0, threads=0, thread_gain=0.0, is_unsafe=False)
+
+
+def test_a_dataset_that_sleeps_is_tried_on_as_many_threads_as_cores_have_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured(monkeypatch, 0.02, 0.25, thread_rate=390.0)
+    found = look(Numbers())
+    assert found is not None
+    assert (found.batch_s, found.cpu_s, found.threads) == (0.02, 0.005, 8)
+    assert found.thread_gain == pytest.approx(7.8), "390 a second where one makes 50"
+
+
+def test_what_is_measured_is_the_time_of_a_batch() -> None:
+    found = look(Numbers())
+    assert found is not None
+    assert found.batch_s > 0
+    assert 0 <= found.cpu_share <= 1
+
+
+class NotForThreads(Numbers):
+    """Raises on any thread but the main one."""
+
+    def __getitem__(self, index: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("recursive use of a cursor")
+        return index
+
+
+def test_threads_whose_batches_fail_count_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    measured(monkeypatch, 0.02, 1.0)
+    found = look(NotForThreads())
+    assert found is not None
+    assert (found.threads, found.thread_gain) == (2, 0.0)
+    assert "recursive use" not in capfd.readouterr().err
+
+
+@pytest.mark.real_time
+def test_real_datasets_on_threads() -> None:
+    def is_so(dataset: Any, batch_size: int, test: Callable[[module.Probe], bool]) -> bool:
+        found = look(dataset, batch_size)
+        return found is not None and test(found)
+
+    sleeps = lambda found: found.cpu_share < 0.5 and found.thread_gain > 0.6 * found.threads  # noqa: E731
+    computes = lambda found: found.cpu_share > 0.5 and found.thread_gain < 0.9 * found.threads  # noqa: E731
+    assert any(is_so(Numbers(0.005), 4, sleeps) for _ in range(10))
+    assert any(is_so(Loops(), 16, computes) for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "cpu_share", "count"),
+    [
+        (16, 1, 0.99, 8),
+        (16, 4, 0.99, 4),
+        (4, 1, 1.0, 4),
+        (2, 1, 1.0, 2),
+        (1, 1, 1.0, 2),
+        (2, 1, 0.5, 4),
+        (2, 1, 0.0, 8),
+    ],
+)
+def test_as_many_threads_are_tried_as_cores_have_room_for(
+    cores: int, ranks: int, cpu_share: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "usable_cores", lambda: cores)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert module.thread_count(cpu_share) == count
+
+
+def test_this_process_does_not_notice() -> None:
+    dataset = Numbers()
+    before = GlobalStates.now()
+    thread_count = threading.active_count()
+    assert look(dataset) is not None
+    assert dataset.seen == []
+    assert GlobalStates.now().differing(before) == []
+    assert threading.active_count() == thread_count
+
+
+def test_what_threads_must_not_share_is_unsafe(tmp_path: Path) -> None:
+    found = look(Draws(0.0))
+    assert found is not None
+    assert found.is_unsafe
+    (tmp_path / "file").write_bytes(b"x")
+    found = look(Reads(path=tmp_path / "file"))
+    assert found is not None
+    assert found.is_unsafe
+
+
+def test_samples_one_by_one_and_by_keys() -> None:
+    found = look({"a": np.zeros(3), "b": np.ones(3)}, 2)
+    assert found is not None
+    found = look(Numbers(), 1, batched=False, collate=np.asarray)
+    assert found is not None
+
+
+def test_a_worker_is_got_ready_as_ever() -> None:
+    def init(number: int) -> None:
+        raise ValueError(number)
+
+    assert look(Numbers(), init=init) is None
+
+
+def test_a_dataset_that_fails_or_is_empty_tells_nothing() -> None:
+    assert look(Fails()) is None
+    assert look({}) is None
+
+
+class Blocks(Numbers):
+    def __getitem__(self, index: int) -> int:
+        threading.Event().wait()
+        return index
+
+
+def test_one_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
+    assert look(Blocks()) is None

@@ -1,0 +1,191 @@
+"""The slots behind batches: one owner at a time, and each comes back once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from feedline.delivery.driver.slots import Slots
+from feedline.delivery.machine.counters import Counters
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
+from feedline.memory.arena import Arena
+from feedline.memory.codec import Codec, MessageWriter, SlotWriter
+from feedline.memory.reading import LARGE_BYTES, Copies
+from feedline.types import Parcel, Result, ResultKind
+
+CODEC = Codec(NumpyFramework())
+
+
+class Bench:
+    """Slots of an arena, into which batches are written as workers do."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.arena = Arena(count, shared=True, budget=1 << 30)
+        self.counters = Counters()
+        self.slots = Slots(self.arena, NumpyFramework(), self.counters)
+
+    def make(self, number: int, size: int = 1000, *, overflow: bool = False) -> Parcel:
+        """Return a batch full of a number, as it comes from a worker."""
+        slot = self.slots.acquire(0)
+        overflow = overflow or slot < 0
+        memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
+        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        header = CODEC.encode([np.full(size, number, np.uint8)], writer)
+        return Parcel(header, slot, writer.used, Copies(memory) if overflow else None)
+
+    def batch(self, number: int, size: int = 1000, *, overflow: bool = False) -> Any:
+        """Have a batch made and unpacked."""
+        return self.slots.unpack(self.make(number, size, overflow=overflow))[0]
+
+    def free_slots(self) -> int:
+        slots = []
+        while (slot := self.arena.acquire()) >= 0:
+            slots.append(slot)
+        assert len(slots) == len(set(slots)), "a slot was given back twice"
+        for slot in slots:
+            self.arena.release(slot)
+        return len(slots)
+
+
+def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
+    bench = Bench()
+    batch = bench.batch(7, size=LARGE_BYTES)
+    assert batch.tolist() == [7] * LARGE_BYTES
+    assert np.shares_memory(batch, bench.arena.view(0))
+    assert bench.free_slots() == 3
+    del batch
+    assert bench.free_slots() == 4
+
+
+def test_a_small_batch_is_a_copy_and_its_slot_is_free_at_once() -> None:
+    bench = Bench()
+    batch = bench.batch(7)
+    assert batch.tolist() == [7] * 1000
+    assert not np.shares_memory(batch, bench.arena.view(0))
+    assert bench.free_slots() == 4
+
+
+def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
+    bench = Bench(3)
+    kept = [bench.batch(number, size=LARGE_BYTES) for number in range(20)]
+    assert [set(batch.tolist()) for batch in kept] == [{number} for number in range(20)]
+    assert bench.counters.copied_out == 18, "one slot is always kept for the next task"
+    assert bench.counters.overflowed == 0
+    del kept
+    assert bench.free_slots() == 3
+
+
+def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() -> None:
+    bench = Bench()
+    batch = bench.batch(5, size=20_000, overflow=True)
+    assert batch.tolist() == [5] * 20_000
+    assert bench.counters.overflowed == 1
+    assert bench.free_slots() == 4
+
+
+def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
+    """Have batches of these sizes made; returns whether each was given a slot."""
+    given = []
+    for number, size in enumerate(sizes):
+        parcel = bench.make(number, size)
+        given.append(parcel.slot >= 0)
+        assert bench.slots.unpack(parcel)[0].tolist() == [number] * size
+    return given
+
+
+def test_small_batches_are_given_no_slots() -> None:
+    bench = Bench()
+    assert slots_given(bench, [1000] * 8) == [True] * 4 + [False] * 4
+    assert bench.free_slots() == 4
+
+
+def test_a_large_batch_brings_slots_back_for_a_long_time() -> None:
+    bench = Bench()
+    given = slots_given(bench, [1000] * 8 + [40_000] + [1000] * 70)
+    assert given == [True] * 4 + [False] * 5 + [True] * 64 + [False] * 6
+    assert bench.counters.overflowed == 1, "the large one, which had no slot"
+
+
+def test_what_waits_in_messages_is_bounded() -> None:
+    slots = Slots(Arena(4, shared=True, budget=1 << 20), NumpyFramework(), Counters(), depth=100)
+    for _ in range(10):
+        slot = slots.acquire(0)
+        assert slot >= 0, "a hundred batches of 2 kB would fill the socket"
+        memory = np.zeros(2000, np.uint8)
+        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        header = CODEC.encode([np.zeros(2000, np.uint8)], writer)
+        slots.unpack(Parcel(header, slot, writer.used, Copies(memory)))
+
+
+def test_a_batch_nobody_wants_is_given_back_once() -> None:
+    bench = Bench()
+    result = Result(ResultKind.DONE, 0, 1, bench.make(0))
+    bench.slots.discard(result)
+    bench.slots.discard(result)
+    bench.slots.close()
+    assert bench.free_slots() == 4
+
+
+def test_without_an_arena_every_task_does_without_a_slot() -> None:
+    slots = Slots(None, NumpyFramework(), Counters())
+    assert [slots.acquire(worker) for worker in range(3)] == [-1, -1, -1]
+    assert slots.are_left()
+    slots.release(-1)
+    slots.discard(Result(ResultKind.DONE, 0, 1, ["made elsewhere"]))
+    slots.close()
+
+
+def test_what_is_held_comes_back_when_all_ends() -> None:
+    arena = Arena(1, shared=False, budget=1 << 20)
+    slots = Slots(arena, NumpyFramework(), Counters())
+    slot = slots.acquire(0)
+    assert not slots.are_left()
+    slots.close()
+    slots.close()
+    assert slots.acquire(0) == slot
+    assert slots.acquire(0) == -1, "it came back once"
+
+
+def small_parcel(codec: Codec, number: int) -> Parcel:
+    memory = np.zeros(1 << 10, np.uint8)
+    writer = MessageWriter(memory, memory.__array_interface__["data"][0])
+    header = codec.encode([torch.full((3,), number)], writer)
+    return Parcel(header + writer.contents(), -1, writer.used)
+
+
+def small_results() -> tuple[Slots, list[Result]]:
+    framework = TorchFramework()
+    slots, codec = Slots(None, framework, Counters()), Codec(framework)
+    for number in range(2):
+        slots.unpack(small_parcel(codec, number))  # what the others are like
+    return slots, [Result(ResultKind.DONE, 0, number, small_parcel(codec, number)) for number in range(4)]
+
+
+def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
+    slots, results = small_results()
+    parcels = [result.payload for result in results]
+    slots.unpack_ahead([results[0], Result(ResultKind.FAILED, 0, 9, ValueError()), *results[1:]])
+    assert all(parcel.batch is not None for parcel in parcels)
+    assert [slots.unpack(parcel)[0].tolist() for parcel in parcels] == [[number] * 3 for number in range(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [FakeTensorMode, torch.inference_mode])
+def test_what_was_unpacked_ahead_is_made_anew_where_tensors_are_others(mode: Callable[[], Any]) -> None:
+    slots, results = small_results()
+    inside, outside, *others = (result.payload for result in results)
+    slots.unpack_ahead(results[:2])
+    with mode():
+        slots.unpack_ahead(results[2:])
+        [tensor] = slots.unpack(inside)
+        assert isinstance(tensor, FakeTensor) or tensor.is_inference()
+    assert [parcel.batch for parcel in others] == [None, None]
+    for number, parcel in enumerate([outside, *others], 1):
+        [tensor] = slots.unpack(parcel)
+        assert (type(tensor), tensor.is_inference(), tensor.tolist()) == (torch.Tensor, False, [number] * 3)

@@ -1,0 +1,129 @@
+"""What is measured while batches come, and what follows from it, with an engine whose clock does not matter."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from feedline.delivery.driver import tuning as module
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.driver.settings import Settings
+from feedline.delivery.driver.tuning import START, TunedDriver, Tuning
+from feedline.delivery.machine.controller import Measurement
+
+SLOW = Measurement(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
+
+
+def test_settings_stay_the_same_while_the_number_changes() -> None:
+    tuning = Tuning(2, 8)
+    settings = tuning.applied_to(Settings(2))
+    assert tuning.decide(SLOW)
+    assert tuning.count == 4
+    assert tuning.applied_to(Settings(2)) == settings
+    assert (settings.room, settings.window, settings.most_window) == (8, 4, 16)
+
+
+def test_a_number_that_is_fixed_says_why() -> None:
+    tuning = Tuning(2, 8)
+    tuning.fix(0, "0 workers: it is tiny.")
+    assert tuning.applied_to(Settings(2)).worker_count == 0
+    assert tuning.applied_to(Settings(2)).engine_name == "inline"
+    assert tuning.log == ["0 workers: it is tiny."]
+
+
+class Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append((record.levelno, record.getMessage()))
+
+
+def test_each_decision_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, logger = Listener(), logging.getLogger("feedline")
+    monkeypatch.setattr(logger, "handlers", [listener])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels, which were set behind its back
+    tuning = Tuning(2, 8)
+    tuning.say("2 workers to begin with.")
+    tuning.decide(SLOW)
+    tuning.is_refused(1)
+    assert len(tuning.log) == 3
+    assert listener.heard == [(logging.INFO, line) for line in tuning.log]
+
+
+def test_a_copy_finds_out_for_itself() -> None:
+    tuning = Tuning(2, 8)
+    tuning.is_begun = True
+    tuning.count = 6
+    twin = tuning.copy()
+    assert (twin.count, twin.is_begun) == (2, True)
+    twin.say("something")
+    assert tuning.log == []
+    assert pickle.loads(pickle.dumps(tuning)).count == 6
+
+
+def test_there_is_room_for_more_than_at_the_start() -> None:
+    tuning = Tuning.from_cores()
+    assert tuning.count == START < tuning.most
+
+
+def test_ranks_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Tuning.from_cores().most
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Tuning.from_cores().most == alone // 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    assert Tuning.from_cores().most == START, "no fewer than there are"
+
+
+def driver_of(*pids: int) -> Any:
+    driver: Any = TunedDriver.__new__(TunedDriver)  # of which only the engine is asked
+    driver.engine = SimpleNamespace(pids=list(pids))
+    return driver
+
+
+def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody looks, no batch is handed out: with 16 workers it takes a tenth of a second."""
+    looked: list[int] = []
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+
+    def own_bytes(pid: int) -> int:
+        looked.append(pid)
+        clock.now_s += 0.001
+        return 1 << 20
+
+    monkeypatch.setattr(module, "own_bytes", own_bytes)
+    monkeypatch.setattr(module, "time", clock)
+    driver = driver_of(*range(16))
+    rooms = {driver._room() for _ in range(20)}
+    assert len(looked) == 17, "each worker once, and this process"
+    clock.now_s = 1.6
+    driver._room()
+    assert len(looked) == 17, "a look took 17 ms: the next is due after 1.7 s"
+    clock.now_s = 1.8
+    driver._room()
+    assert len(looked) == 34
+    looked.clear()
+    assert min(rooms) > 16
+    assert driver_of()._room() > 1000, "threads take no memory of their own"
+    assert not looked
+
+
+def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "scheduled_s", {7: (1.0, 0.5), 8: (2.0, 0.25)}.__getitem__)
+    assert driver_of(7, 8)._scheduled_s() == (3.0, 0.75)
+
+
+def test_a_worker_without_a_place_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driver_of()
+    driver.machine, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
+    monkeypatch.setattr(Driver, "_collect", lambda *_: None)
+    driver._collect(None, None)
+    assert driver.tuning.count == 2
+    assert "refused to start more" in driver.tuning.log[-1]

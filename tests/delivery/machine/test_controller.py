@@ -1,0 +1,210 @@
+"""The controller with a simulated plant: it settles, near the best, and does not flap."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from feedline.delivery.machine.controller import Controller, Measurement
+
+
+@dataclass
+class Plant:
+    """Workers and a training loop: how fast they are with so many workers."""
+
+    batch_s: float = 0.1
+    step_s: float = 0.01
+    cores: int = 8
+    cpu_share: float = 1.0
+    noise: float = 0.0
+    crowding: float = 0.0
+    """What each worker beyond the cores costs."""
+    most: int = 1 << 30
+
+    def rate(self, count: int) -> float:
+        """Batches per second."""
+        return 1 / max(self.step_s, self.per_batch_s(count) / count)
+
+    def per_batch_s(self, count: int) -> float:
+        """How long a worker takes for a batch if there are so many of them."""
+        crowd = max(1.0, count * self.cpu_share / self.cores)
+        return self.batch_s * crowd * (1 + self.crowding * max(0, count - self.cores))
+
+    def best(self, most: int) -> float:
+        return max(self.rate(count) for count in range(1, most + 1))
+
+    def period(self, count: int, dice: random.Random) -> Measurement:
+        rate = self.rate(count) * (1 + self.noise * dice.uniform(-1, 1))
+        batches = 20
+        seconds = batches / rate
+        wait_s = max(0.0, seconds - batches * self.step_s)
+        return Measurement(batches, seconds, wait_s, self.per_batch_s(count), self.cpu_share, self.most)
+
+
+def run(controller: Controller, plant: Plant, periods: int = 40, seed: int = 0) -> list[int]:
+    """Let time pass; returns how many workers there were in each period."""
+    dice = random.Random(seed)
+    counts = []
+    for _ in range(periods):
+        counts.append(controller.count)
+        controller.decide(plant.period(controller.count, dice))
+    return counts
+
+
+def changes(counts: list[int]) -> int:
+    return sum(one != two for one, two in itertools.pairwise(counts))
+
+
+PLANTS = {
+    "training is the bottleneck": Plant(0.01, 0.1),
+    "two workers will do": Plant(0.1, 0.06),
+    "six workers will do": Plant(0.3, 0.06),
+    "no number is enough": Plant(0.5, 0.001),
+    "as many as there are cores": Plant(0.1, 0.001, cores=3),
+    "one core": Plant(0.1, 0.001, cores=1),
+    "workers sleep": Plant(0.2, 0.005, cores=2, cpu_share=0.05),
+    "workers crowd each other out": Plant(0.1, 0.001, cores=4, crowding=0.3, cpu_share=0.8),
+    "no memory for more than three": Plant(0.1, 0.001, most=3),
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+@pytest.mark.parametrize("start", [1, 2, 16])
+@pytest.mark.parametrize("name", PLANTS)
+def test_it_settles_near_the_best_fixed_number(name: str, start: int, noise: float) -> None:
+    plant = Plant(**{**vars(PLANTS[name]), "noise": noise})
+    controller = Controller(start, most=32, cores=plant.cores)
+    counts = run(controller, plant)
+    assert changes(counts) <= 9, counts
+    assert changes(counts[20:]) == 0, counts
+    assert controller.is_settled
+    assert plant.rate(controller.count) >= 0.9 * plant.best(min(32, plant.most)), (counts, controller.log)
+
+
+@pytest.mark.parametrize("start", [1, 2, 16])
+def test_it_uses_no_more_workers_than_needed(start: int) -> None:
+    controller = Controller(start, most=32, cores=32)
+    plant = Plant(0.3, 0.06)  # five are just enough
+    run(controller, plant)
+    assert 5 <= controller.count <= 7, controller.log
+
+
+def test_one_slow_period_after_workers_were_added_takes_none_back() -> None:
+    plant = Plant(0.1, 0.001, cores=16)
+    controller = Controller(8, most=16, cores=16)
+    dice = random.Random(0)
+    controller.decide(plant.period(8, dice))
+    assert controller.count == 16
+    controller.decide(Plant(0.25, 0.001, cores=16).period(16, dice))
+    run(controller, plant, 5)
+    assert (controller.count, len(controller.log)) == (16, 2), controller.log
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_spikes_do_not_make_it_flap(seed: int) -> None:
+    """One period in eight is three times as slow: that is no reason to change anything for good, to and fro."""
+    dice = random.Random(seed)
+    controller = Controller(2, most=32, cores=16)
+    counts = []
+    for _ in range(200):
+        counts.append(controller.count)
+        is_slow = dice.random() < 1 / 8
+        controller.decide(Plant(0.3 if is_slow else 0.1, 0.025, cores=16).period(controller.count, dice))
+    assert changes(counts) <= 14, (counts, controller.log)
+
+
+def test_a_slow_start_is_made_up_for() -> None:
+    """Caches are cold at first: what was needed then is given back."""
+    controller = Controller(2, most=32, cores=16)
+    run(controller, Plant(0.5, 0.05, cores=16), periods=15)
+    assert controller.count >= 9
+    run(controller, Plant(0.1, 0.05, cores=16), periods=30)
+    assert 2 <= controller.count <= 4, controller.log
+
+
+CHANGES: dict[str, tuple[Plant, Plant]] = {
+    "batches take longer": (Plant(0.1, 0.05, cores=16), Plant(0.4, 0.05, cores=16)),
+    "training gets faster": (Plant(0.2, 0.2, cores=16), Plant(0.2, 0.03, cores=16)),
+    "training gets slower": (Plant(0.2, 0.03, cores=16), Plant(0.2, 0.2, cores=16)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_it_follows_a_load_that_changes(name: str) -> None:
+    before, after = CHANGES[name]
+    controller = Controller(2, most=32, cores=16)
+    run(controller, before)
+    counts = run(controller, after)
+    assert after.rate(controller.count) >= 0.9 * after.best(32), controller.log
+    assert controller.count <= 1.5 * after.batch_s / after.step_s + 1
+    assert changes(counts[20:]) == 0
+    assert controller.is_settled
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_the_number_stays_in_bounds(seed: int) -> None:
+    dice = random.Random(seed)
+    controller = Controller(dice.randint(1, 8), most=8, cores=dice.randint(1, 8), tunes_depth=True)
+    for _ in range(100):
+        seconds = dice.expovariate(1)
+        period = Measurement(dice.randint(1, 50), seconds, seconds * dice.random(), dice.expovariate(2), dice.random())
+        controller.decide(period)
+        assert 1 <= controller.count <= 8
+        assert 2 <= controller.depth <= 8
+    assert len(controller.log) < 150
+
+
+def test_workers_that_wait_get_more_to_do_ahead_not_more_of_them() -> None:
+    controller = Controller(4, most=32, cores=16, depth=2, tunes_depth=True)
+    waiting = Measurement(batches=20, seconds=2.0, wait_s=0.5, busy_s=0.1)
+    assert controller.decide(waiting)
+    assert (controller.count, controller.depth) == (4, 4)
+    fixed = Controller(4, most=32, cores=16)
+    assert not fixed.decide(waiting)
+    for _ in range(5):
+        fixed.decide(waiting)
+    assert fixed.log == [
+        "4 workers, settled: training waits 25 % of the time, and the workers wait, too: for the training process to "
+        "take batches over, or for their turn."
+    ]
+
+
+def test_what_the_system_refuses_is_not_tried_again() -> None:
+    controller = Controller(2, most=32, cores=16)
+    slow = Plant(0.5, 0.001, cores=16)
+    run(controller, slow, periods=1)
+    assert controller.count == 4
+    controller.is_refused(3)
+    counts = run(controller, slow, periods=20)
+    assert set(counts) == {3}
+    assert controller.log[1] == "4 -> 3 workers: the system refused to start more."
+
+
+@pytest.mark.parametrize(("batch_s", "count"), [(0.003, 2), (0.0003, 1)])
+def test_handing_batches_over_keeps_cores_busy_too(batch_s: float, count: int) -> None:
+    """One worker, busy three quarters of its time: on two cores another one helps, unless batches are cheap."""
+    controller = Controller(1, most=32, cores=2)
+    batches = round(0.75 / batch_s)
+    controller.decide(Measurement(batches, seconds=1.0, wait_s=0.9, busy_s=batch_s))
+    assert controller.count == count, controller.log
+
+
+SAID: dict[str, tuple[Callable[[], Plant], str]] = {
+    "cores": (lambda: Plant(0.1, 0.001, cores=2), "2 cores compute all the time"),
+    "memory": (lambda: Plant(0.1, 0.001, most=2), "no memory for more"),
+    "nothing": (lambda: Plant(0.1, 0.09), "training hardly waits"),
+    "crowd": (lambda: Plant(0.1, 0.001, cores=2, cpu_share=0.2, crowding=2), "more workers do not make it faster"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_it_says_why_it_goes_no_further(name: str) -> None:
+    make, text = SAID[name]
+    plant = make()
+    controller = Controller(2, most=32, cores=plant.cores)
+    run(controller, plant)
+    assert text in controller.log[-1], controller.log

@@ -1,0 +1,452 @@
+"""One pass over a plan, on an engine and a clock that tests move by hand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.abc import Scheduler, WorkerView
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.prefetch import Limits
+from feedline.errors import BadOption, WorkerDied, WorkerTimeout, WorkerWarning
+from feedline.memory.arena import Arena
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.order.streams import SpanPlan
+from feedline.schedulers import InOrder, Unordered
+from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
+from tests.loader.drivers import Delivered, driver_of
+from tests.loader.epochs import Bench, numbers, slow_at
+from tests.loader.stepping import Clock, SteppingEngine
+from tests.sampling import examples
+
+costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5])
+def test_short_epochs(count: int) -> None:
+    with Bench(count=count) as bench:
+        assert bench.run() == numbers(count)
+
+
+# -- failures ---
+
+
+def test_a_failure_is_raised_in_its_place_and_iteration_goes_on() -> None:
+    with Bench(count=6, fail={(3,): ValueError("three")}, plan=iter([(number,) for number in range(6)])) as bench:
+        batches: list[Any] = []
+        for _ in range(6):
+            try:
+                batches.append(next(bench.batches))
+            except ValueError as exc:
+                batches.append(str(exc))
+        assert batches == [(0,), (1,), (2,), "three", (4,), (5,)]
+        assert bench.counters.failures == 1
+
+
+def test_a_sampler_that_raises_does_so_when_its_batch_would_have_come() -> None:
+    def plan() -> Iterator[list[int]]:
+        yield [0]
+        yield [1]
+        raise LookupError("no more shards")
+
+    with Bench(plan=plan(), workers=2, depth=4) as bench:
+        assert [next(bench.batches), next(bench.batches)] == [[0], [1]]
+        with pytest.raises(LookupError, match="no more shards"):
+            next(bench.batches)
+        with pytest.raises(StopIteration):
+            next(bench.batches)
+
+
+def test_indices_that_cannot_be_sent_fail_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench(count=5) as bench:
+        real = bench.engine.submit
+
+        def submit(worker: int, task: Task) -> None:
+            if task.indices == [4]:
+                raise TypeError("cannot be sent")
+            real(worker, task)
+
+        monkeypatch.setattr(bench.engine, "submit", submit)
+        assert [next(bench.batches) for _ in range(4)] == numbers(4)
+        with pytest.raises(TypeError, match="cannot be sent"):
+            next(bench.batches)
+        with pytest.raises(StopIteration):
+            next(bench.batches)
+        assert all(view.outstanding == 0 for view in bench.machine.workers)
+
+
+def test_a_death_ends_the_epoch() -> None:
+    with Bench(slow_at(3, slow_s=50.0), death=(10.0, 1, WorkerDied("worker 1 is gone"))) as bench:
+        assert [next(bench.batches) for _ in range(3)] == numbers(3)
+        with pytest.raises(WorkerDied, match="worker 1"):
+            next(bench.batches)
+        assert bench.engine.closed
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    table=st.lists(costs, min_size=1, max_size=30),
+    deaths=st.lists(st.tuples(st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0, 2.5, 7.0]), st.integers(0, 3)), max_size=3),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 4),
+    unordered=st.booleans(),
+)
+def test_workers_that_are_killed_at_any_moment_change_nothing(
+    table: list[float], deaths: list[tuple[float, int]], workers: int, depth: int, unordered: bool
+) -> None:
+    """Up to three times: a fourth, at the same sample, and the sample is taken for the cause."""
+    scheduler = Unordered() if unordered else InOrder()
+    options: dict[str, Any] = {"count": len(table), "workers": workers, "depth": depth, "scheduler": scheduler}
+    with Bench(lambda task: table[task.indices[0]], restarts=3, **options) as bench:
+        for after_s, worker in sorted(deaths):
+            death = WorkerDied(f"worker {worker} was killed")
+            bench.engine.deaths.append((bench.clock.now_s + after_s, worker % workers, death))
+        batches = bench.run()
+        assert (sorted(batches) if unordered else batches) == numbers(len(table))
+        assert bench.counters.restarts == len(bench.engine.replaced) <= len(deaths)
+        assert all(view.outstanding == 0 for view in bench.machine.workers)
+
+
+def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
+        assert [next(bench.batches) for _ in range(3)] == numbers(3)
+        with pytest.warns(WorkerWarning, match=r"worker 1 is gone.*batch 3 \(samples 3\).*restart 1 of 1"):
+            assert next(bench.batches) == [3]
+        assert bench.run() == [[4], [5]]
+        assert not bench.engine.closed
+
+
+def test_a_warning_that_is_made_an_error_loses_nothing() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [next(bench.batches) for _ in range(3)] == numbers(3)
+        with pytest.raises(WorkerWarning):
+            next(bench.batches)
+        assert bench.run() == [[3], [4], [5]]
+
+
+def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+    slow = iter([True])
+
+    def stuck_once(task: Task) -> float:
+        return 5000.0 if task.indices == [3] and next(slow, False) else 1.0
+
+    with Bench(stuck_once, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
+        with pytest.warns(WorkerWarning, match=r"timed out after 30.0 seconds: worker 1 .* batch 3"):
+            assert bench.run() == numbers(8)
+        assert bench.engine.replaced == [1]
+        assert bench.clock.now_s < 1100
+
+
+def test_a_worker_that_is_merely_slow_is_not_taken_for_stuck() -> None:
+    """It has answered since the training loop began to wait: its deep queue is what takes so long."""
+    with Bench(20.0, workers=1, depth=4, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
+        next(bench.batches)
+        assert bench.run() == numbers(8)[1:]
+        assert bench.engine.replaced == []
+
+
+def test_without_a_restart_left_a_stuck_worker_is_an_error() -> None:
+    cost = slow_at(3, slow_s=5000.0)
+    with Bench(cost, timeout_s=30.0, restarts=0, kills_stuck=True) as bench:
+        assert [next(bench.batches) for _ in range(3)] == numbers(3)
+        with pytest.raises(WorkerTimeout, match="worker 1"):
+            next(bench.batches)
+
+
+def test_a_time_out_names_the_worker_and_the_batch() -> None:
+    with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
+        assert [next(bench.batches) for _ in range(3)] == numbers(3)
+        before = bench.clock.now_s
+        with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 30.0 seconds: worker 1 .* batch 3"):
+            next(bench.batches)
+        assert 30 <= bench.clock.now_s - before < 31, "what the other worker delivers meanwhile changes nothing"
+
+
+def test_a_time_out_counts_from_the_last_batch() -> None:
+    with Bench(20.0, count=10, timeout_s=30.0) as bench:
+        assert bench.run() == numbers(10)
+
+
+def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Delivered:
+    plan = ForeignPlan(iter(batches))
+    driver.begin_epoch(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
+    return Delivered(driver)
+
+
+def test_a_death_while_the_slots_of_an_epoch_that_was_left_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only slot is that of a task which nobody wants any more, and its worker dies: that is not passed over."""
+    clock = Clock()
+    clock.install(monkeypatch)
+    engine = SteppingEngine(1, clock, lambda _: 50.0)
+    driver = driver_of(engine, Arena(1, shared=False, budget=1 << 20))
+    begin(driver, [[7]])
+    driver.leave_epoch()
+    engine.deaths.append((clock.now_s + 10.0, 0, WorkerDied("worker 0 is gone")))
+    batches = begin(driver, numbers(3), timeout_s=1000.0)
+    with pytest.raises(WorkerDied, match="worker 0"):
+        next(batches)
+    assert engine.closed
+
+
+def test_an_answer_to_an_epoch_that_was_left_is_no_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot comes back with it, long before the time is up; another worker is still at what nobody wants."""
+    clock = Clock()
+    clock.install(monkeypatch)
+    engine = SteppingEngine(2, clock, lambda task: 500.0 if task.indices == [8] else 50.0)
+    driver = driver_of(engine, Arena(2, shared=False, budget=1 << 20))
+    begin(driver, [[7], [8]])
+    driver.leave_epoch()
+    assert list(begin(driver, numbers(3), timeout_s=1000.0)) == numbers(3)
+
+
+# -- schedulers that misbehave ---
+
+
+class Odd(InOrder):
+    """Does as it should until a subclass does not."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class HoldsBack(Odd):
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        return None if ordinal == 3 else super().assign(ordinal, indices, workers)
+
+
+class TakesNone(Odd):
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return None
+
+
+class TakesWrong(Odd):
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return 77
+
+
+class NoSuchWorker(Odd):
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        return 2
+
+
+class MovesToNobody(Odd):
+    def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        return 0, 9
+
+
+class MovesInCircles(Odd):
+    def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        return 0, 0
+
+
+class MovesFromIdle(Odd):
+    def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        return 1, 1
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (HoldsBack(), r"HoldsBack\(\) holds back batch 3 although every worker is idle"),
+        (TakesNone(), r"TakesNone\(\) delivers none of the finished batches"),
+        (TakesWrong(), r"TakesWrong\(\) delivers batch 77, which is not among"),
+        (NoSuchWorker(), r"NoSuchWorker\(\) chose worker 2, but there are workers 0 to 1"),
+        (MovesToNobody(), r"MovesToNobody\(\) gives work of worker 0 to worker 9"),
+        (MovesInCircles(), r"MovesInCircles\(\) gives work of worker 0 to worker 0"),
+        (MovesFromIdle(), r"gives work of worker 1 to worker 1: .*The first must have work"),
+    ],
+)
+def test_a_scheduler_that_misbehaves_is_told_so(scheduler: Scheduler, message: str) -> None:
+    with pytest.raises(BadOption, match=message), Bench(slow_at(0, slow_s=900.0), scheduler=scheduler) as bench:
+        bench.run()
+
+
+# -- schedulers that wait ---
+
+
+class OneAtATime(Scheduler):
+    """Holds everything back while anybody works."""
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        return None if any(worker.outstanding for worker in workers) else ordinal % len(workers)
+
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return min(ready)
+
+
+def test_a_scheduler_may_hold_work_back() -> None:
+    with Bench(scheduler=OneAtATime(), count=10) as bench:
+        assert bench.run() == numbers(10)
+
+
+class Patient(Scheduler):
+    """Gives every worker one task at a time, and delivers when three batches are there or nothing else comes."""
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        return next((worker.id for worker in workers if worker.outstanding == 0), None)
+
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return min(ready) if len(ready) >= 3 or expected >= 10 else None
+
+
+def test_a_task_that_was_held_back_is_offered_again_when_a_worker_has_answered() -> None:
+    with Bench(scheduler=Patient(), count=12) as bench:
+        assert sorted(bench.run()) == numbers(12)
+
+
+# -- leaving ---
+
+
+def test_an_epoch_may_be_left_twice() -> None:
+    with Bench() as bench:
+        bench.driver.leave_epoch()
+        bench.driver.leave_epoch()
+        assert bench.run() == []
+
+
+def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
+    with Bench(count=40, workers=2, depth=4) as bench:
+        next(bench.batches)
+        bench.driver.leave_epoch()
+        assert list(begin(bench.driver, numbers(5))) == numbers(5), "nobody hears of it"
+        assert all(view.outstanding == 0 for view in bench.machine.workers)
+
+
+# -- resuming ---
+
+
+def test_what_was_delivered_is_noted_as_it_is_delivered() -> None:
+    with Bench(slow_at(0, slow_s=50.0), count=6, scheduler=Unordered()) as bench:
+        progress = bench.epoch.progress
+        assert next(bench.batches) == [1]
+        assert (progress.delivered, progress.early) == (0, {1})
+        assert sorted(bench.run()) == [[0], [2], [3], [4], [5]]
+        assert (progress.delivered, progress.early) == (6, set())
+
+
+def test_a_failed_batch_counts_as_delivered() -> None:
+    with Bench(count=3, fail={(1,): ValueError("one")}, plan=iter([(number,) for number in range(3)])) as bench:
+        next(bench.batches)
+        with pytest.raises(ValueError, match="one"):
+            next(bench.batches)
+        assert bench.epoch.progress.delivered == 2
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    already=st.sets(st.integers(1, 19), max_size=12),
+    table=st.lists(costs, min_size=20, max_size=20),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 3),
+    unordered=st.booleans(),
+)
+def test_batches_that_were_delivered_before_do_not_come_again(
+    already: set[int], table: list[float], workers: int, depth: int, unordered: bool
+) -> None:
+    scheduler = Unordered() if unordered else InOrder()
+    options: dict[str, Any] = {"count": 20, "workers": workers, "depth": depth, "scheduler": scheduler}
+    with Bench(lambda task: table[task.indices[0]], already=already, **options) as bench:
+        batches = bench.run()
+        expected = [[number] for number in range(20) if number not in already]
+        assert (sorted(batches) if unordered else batches) == expected
+        assert bench.epoch.progress.delivered == 20
+        assert bench.epoch.progress.early == set()
+
+
+def test_each_worker_is_told_once_where_its_dataset_goes_on() -> None:
+    resumes = {0: Resume({"n": 1}), 1: Resume({"n": 2})}
+    with Bench(count=6, resumes=dict(resumes), snapshots=True) as bench:
+        bench.run()
+        told = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
+        assert told == list(resumes.items())
+        assert all(task.snapshot for _, task in bench.engine.submitted)
+
+
+def test_workers_go_on_in_turn() -> None:
+    with Bench(count=6, workers=3, depth=1, turn=2) as bench:
+        assert bench.run() == numbers(6)
+        assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Resume({"n": 5})}, Resume({"n": 5}))])
+def test_a_new_worker_goes_on_where_the_epoch_was_entered(known: dict[int, Resume], expected: Resume | None) -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
+        with pytest.warns(WorkerWarning):
+            assert bench.run() == numbers(4)
+        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [1]]
+        assert [task.resume for task in again] == [known.get(1), expected]
+
+
+class Telling(SteppingEngine):
+    """Tells with every batch how many its dataset has made."""
+
+    def _result(self, worker: int, task: Task) -> Result:
+        result = super()._result(worker, task)
+        result.notes = Notes({"made": task.indices[0]})
+        return result
+
+
+def test_a_new_worker_goes_on_with_the_last_state_that_the_old_one_told() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=Telling, snapshots=True) as bench:
+        with pytest.warns(WorkerWarning):
+            assert bench.run() == numbers(8)
+        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
+        assert [task.resume for task in again][-1] == Resume({"made": 3})
+
+
+# -- streams that are shared out ---
+
+
+class Ending(SteppingEngine):
+    """Has no batch of this number, and none after it."""
+
+    end = 7
+
+    def _result(self, worker: int, task: Task) -> Result:
+        result = super()._result(worker, task)
+        if task.indices.number >= self.end:
+            return Result(ResultKind.ENDED, worker, task.id)
+        result.payload = task.indices.number
+        return result
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    table=st.lists(costs, min_size=60, max_size=60),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 4),
+    unordered=st.booleans(),
+    end=st.integers(0, 9),
+)
+def test_a_stream_ends_where_the_first_worker_finds_its_end(
+    table: list[float], workers: int, depth: int, unordered: bool, end: int
+) -> None:
+    with Bench(
+        lambda task: table[task.indices.number % 60],
+        workers=workers,
+        depth=depth,
+        scheduler=Unordered() if unordered else InOrder(),
+        spans=SpanPlan(StreamSplit(2, Share())),
+        engine=Ending,
+    ) as bench:
+        assert isinstance(bench.engine, Ending)
+        bench.engine.end = end
+        batches = bench.run()
+        assert (sorted(batches) if unordered else batches) == list(range(end))
+        assert bench.counters.relieved == 0, "a stream cannot move to another worker"
+        with pytest.raises(StopIteration):
+            next(bench.batches)
+        assert not bench.epoch.ready

@@ -1,0 +1,399 @@
+"""The account of samples that failed: the log, who is not asked for again, and the budget."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from feedline.delivery.machine.batch_indices import as_list
+from feedline.delivery.machine.fault_budget import _LONGEST_CHAIN, _MOST_NAMED, _MOST_NEIGHBOURS, FaultBudget, Treated
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.faults import Failure, Fault, Policy
+from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
+from tests.loader.dice import Case
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(2)
+
+
+def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: Any) -> Fault:
+    return Fault.of(Failure(index, OSError("torn"), stage, 1, 0), action, time=1.7e9, **more)
+
+
+def account_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> FaultBudget:
+    fault_budget = FaultBudget(policy or Policy(otherwise="skip", max_share=1.0))
+    fault_budget.dataset = range(100)
+    fault_budget.write(faults, seen, 0)
+    with contextlib.suppress(TooManyBadSamples):
+        fault_budget.check()
+    return fault_budget
+
+
+def answer(*faults: Fault) -> Result:
+    return Result(ResultKind.DONE, 0, 1, notes=Notes(faults=list(faults)))
+
+
+# -- the log ---
+
+
+def test_what_an_answer_says_is_logged_once_with_the_number_of_the_epoch() -> None:
+    fault_budget, result = account_of(), answer(fault_of(3), fault_of(4, "retry"))
+    fault_budget.enter(result, 8, 5)
+    fault_budget.enter(result, 8, 5)
+    assert [(fault.index, fault.action, fault.epoch) for fault in fault_budget.log] == [(3, "skip", 5), (4, "retry", 5)]
+    assert list(fault_budget.log.quarantined) == [3]
+
+
+def test_an_answer_without_notes_is_only_counted() -> None:
+    fault_budget = account_of()
+    assert fault_budget.state() == {}
+    fault_budget.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
+    fault_budget.check()
+    assert len(fault_budget.log) == 0
+    assert fault_budget.state() == {"seen": 8, "lost": 0}
+
+
+def test_a_sample_that_failed_twice_before_it_was_known_is_logged_once() -> None:
+    fault_budget = account_of(fault_of(3), fault_of(3), fault_of(np.int64(3)), fault_of([3, 4], stage="collate"))
+    fault_budget.write([fault_of(3), fault_of([3, 4], stage="collate")], 8, 1)
+    assert [fault.index for fault in fault_budget.log] == [3, [3, 4], [3, 4]]
+
+
+def test_samples_without_indices_are_logged_each_time_and_never_in_quarantine() -> None:
+    fault_budget = account_of()
+    fault_budget.dataset = None
+    for _ in range(2):
+        fault_budget.write([fault_of(3)], 8, 0)
+    assert len(fault_budget.log) == 2
+    assert len(fault_budget.log.quarantined) == 0
+
+
+def test_a_copy_has_the_policy_and_nothing_else() -> None:
+    fault_budget = account_of(fault_of(3))
+    twin = fault_budget.copy()
+    assert twin.policy is fault_budget.policy
+    assert len(twin.log) == 0
+
+
+def test_a_policy_that_catches_nothing_guards_nothing() -> None:
+    assert not FaultBudget(Policy()).guards
+    assert FaultBudget(Policy({OSError: "skip"})).guards
+
+
+# -- who is not asked for again ---
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda items: IndexBlock(np.array(items))])
+def test_samples_that_are_known_to_fail_are_left_out_or_replaced(form: Any) -> None:
+    fault_budget = account_of(fault_of(3), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry"))
+    treated = fault_budget.treat(form([1, 3, 5, 7]), batched=True)
+    assert [int(index) for index in as_list(treated.indices)] == [1, 3, 5, 9]
+    assert treated.skip == (1, 2)
+    assert treated.known == 3
+
+
+def test_one_index_is_recognised_whatever_it_is() -> None:
+    fault_budget = account_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
+    assert fault_budget.treat(("cat", 3), batched=False).skip == (0,)
+    assert fault_budget.treat("dog", batched=False).indices == ("cat", 4)
+    assert fault_budget.treat(("cat", 3), batched=True).skip == ()
+
+
+def test_what_is_not_known_stays_as_it_is() -> None:
+    block = IndexBlock(np.arange(4))
+    for fault_budget in (account_of(), account_of(fault_of(9)), account_of(fault_of([0, 1], stage="collate"))):
+        treated = fault_budget.treat(block, batched=True)
+        assert treated.indices is block
+        assert not treated.skip
+        assert not treated.known
+
+
+def test_where_nothing_is_guarded_everything_is_asked_for() -> None:
+    fault_budget = account_of(fault_of(3), policy=Policy())
+    assert fault_budget.treat([3], batched=True).skip == ()
+
+
+def test_a_sample_that_was_released_is_asked_for_again() -> None:
+    fault_budget = account_of(fault_of(3))
+    fault_budget.log.release(3)
+    assert fault_budget.treat([3], batched=True).skip == ()
+
+
+@given(
+    st.dictionaries(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 12)), max_size=12),
+    st.lists(st.integers(0, 12), max_size=8),
+)
+def test_no_sample_in_quarantine_is_asked_for_unless_they_replace_each_other_in_circles(
+    table: dict[int, int | None], indices: list[int]
+) -> None:
+    fault_budget = account_of(
+        *(
+            fault_of(index) if other is None else fault_of(index, "replace", replacement=other)
+            for index, other in table.items()
+        )
+    )
+    treated = fault_budget.treat(indices, batched=True)
+    asked = as_list(treated.indices)
+    for place, index in enumerate(indices):
+        chain = [index]
+        while chain[-1] in table and table[chain[-1]] is not None and len(chain) <= len(table):
+            chain.append(table[chain[-1]])  # type: ignore[arg-type]  # None was looked for
+        if len(chain) > len(table):
+            continue  # a circle: whatever, but it ends
+        assert asked[place] == chain[-1]
+        assert (place in treated.skip) == (chain[-1] in table)
+    assert treated.known == sum(index in table for index in indices)
+
+
+def test_circles_end() -> None:
+    fault_budget = account_of(
+        *(fault_of(index, "replace", replacement=(index + 1) % 50) for index in range(50)),
+    )
+    assert fault_budget.treat([0], batched=True).indices == [_LONGEST_CHAIN]
+
+
+# -- the budget ---
+
+
+def test_the_budget_is_spent_when_more_samples_are_lost_than_allowed() -> None:
+    fault_budget = account_of(policy=Policy(otherwise="skip", max_failures=2, max_share=1.0))
+    fault_budget.enter(answer(fault_of(1), fault_of(2, "replace", replacement=3), fault_of(4, "retry")), 4, 0)
+    fault_budget.check()
+    fault_budget.enter(answer(fault_of(5), fault_of(6, "raise")), 4, 0)
+    with pytest.raises(TooManyBadSamples, match="3 of 8 samples") as caught:
+        fault_budget.check()
+    assert [fault.index for fault in caught.value.faults] == [1, 2, 5]
+    assert "sample 5: OSError: torn" in str(caught.value)
+
+
+def test_a_share_counts_once_there_are_enough_samples_or_at_the_end() -> None:
+    fault_budget = account_of(policy=Policy(otherwise="skip", max_share=0.5))
+    fault_budget.enter(answer(*map(fault_of, range(6))), 10, 0)
+    fault_budget.check()
+    with pytest.raises(TooManyBadSamples, match=r"6 of 10 samples failed \(60.0%\)"):
+        fault_budget.check(ended=True)
+    fault_budget.enter(answer(), 89, 0)
+    fault_budget.check()
+    fault_budget.enter(answer(*map(fault_of, range(10, 60))), 1, 0)
+    with pytest.raises(TooManyBadSamples):
+        fault_budget.check()
+
+
+def test_many_faults_are_told_in_a_few_lines() -> None:
+    fault_budget = account_of(*map(fault_of, range(50)), policy=Policy(otherwise="skip", max_failures=0))
+    with pytest.raises(TooManyBadSamples, match=f"... and {50 - _MOST_NAMED} more") as caught:
+        fault_budget.check()
+    assert len(caught.value.faults) == 50
+    assert len(str(caught.value).splitlines()) == _MOST_NAMED + 2
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 30),
+    bad=st.sets(st.integers(0, 29), min_size=1),
+    batch_size=st.sampled_from([None, 1, 3, 5]),
+    workers=st.integers(0, 3),
+)
+def test_every_sample_is_counted_once_also_in_later_epochs(
+    count: int, bad: set[int], batch_size: int | None, workers: int
+) -> None:
+    case = Case(count, batch_size, tuple(bad), workers=workers)
+    fault_budget = None
+    for _ in range(3):
+        run = case.begin(fault_budget=fault_budget)
+        fault_budget = run.fault_budget
+        fault_budget.begin_epoch(resumes=False)
+        run.take()
+        lost = len([index for index in bad if index < count])
+        state = fault_budget.state()
+        assert (state["seen"], state["lost"]) == (count, lost)
+        for max_failures in (lost, lost - 1):
+            fault_budget.policy = Policy(otherwise="skip", max_failures=max(0, max_failures), max_share=1.0)
+            with pytest.raises(TooManyBadSamples) if max_failures == lost - 1 >= 0 else contextlib.nullcontext():
+                fault_budget.check(ended=True)
+        fault_budget.policy = case.policy
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
+    policy = Policy(otherwise="skip", max_failures=3)
+    first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
+    batches = first.take()
+    fault_budget = first.fault_budget
+    fault_budget.begin_epoch(resumes=False)
+    assert Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin(fault_budget=fault_budget).take() == batches
+    fault_budget.begin_epoch(resumes=False)
+    with pytest.raises(TooManyBadSamples, match="4 of"):
+        Case(40, 4, (39,), policy=policy, workers=workers).begin(fault_budget=fault_budget).take()
+
+
+def test_a_budget_is_for_an_epoch() -> None:
+    fault_budget = account_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
+    fault_budget.check()
+    fault_budget.begin_epoch(resumes=False)
+    fault_budget.write([fault_of(3), fault_of(4)], 10, 1)
+    fault_budget.check(ended=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_budget_that_is_spent_stays_spent(workers: int) -> None:
+    policy = Policy(otherwise="skip", max_share=0.5)
+    run = Case(400, 10, tuple(range(52)), policy=policy, workers=workers).begin()
+    assert run.take(4) == [[52, *range(53, 60)], *([*range(at, at + 10)] for at in (60, 70, 80))]
+    for _ in range(30):
+        with pytest.raises(TooManyBadSamples, match="52 of 100 samples"):
+            run.take(1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_of_which_no_sample_works_is_given_up_early(workers: int) -> None:
+    case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
+    run = case.begin()
+    with pytest.raises(TooManyBadSamples):
+        run.take(1)
+    assert len(run.dataset.asked) < 2_000
+
+
+# -- what is delivered ---
+
+
+def left_of(case: Case) -> list[list[int]]:
+    """Return what a plan delivers without the samples that fail; for ranks, with the neighbours of lost batches."""
+    lost = {*case.bad, *case.killers}
+    batches = []
+    for batch in case.batches():
+        left = [index for index in batch if index not in lost]
+        if not left and case.keeps_steps:
+            after = [(batch[-1] + step) % case.count for step in range(1, _MOST_NEIGHBOURS + 1)]
+            left = [index for index in after if index not in lost][:1]
+        if left:
+            batches.append(left)
+    return batches
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 24))
+    rank = draw(st.sampled_from([Share(), Share(0, 2), Share(2, 3)]))
+    failing = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - 1))
+    workers = draw(st.integers(0, 3))
+    cut = draw(st.integers(0, len(failing))) if workers else len(failing)
+    return Case(
+        count=count,
+        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5])),
+        bad=tuple(failing[:cut]),
+        killers=tuple(failing[cut:]),
+        shuffled=draw(st.booleans()),
+        share=rank,
+        drop_last=draw(st.booleans()),
+        workers=workers,
+        order=draw(st.sampled_from(["in order", "unordered", "whim"])),
+        dice=draw(st.integers(0, 1 << 30)),
+    )
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=examples(150))
+@given(cases())
+def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
+    try:
+        expected = left_of(case)
+        run = case.begin()
+        for _ in range(2):
+            delivered = run.take()
+            assert delivered == expected if case.order == "in order" else sorted(delivered) == sorted(expected)
+            run = case.begin(fault_budget=run.fault_budget)
+    except EmptyBatch:  # sixteen neighbours fail as well
+        assert case.keeps_steps
+        assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(cases(), st.data())
+def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
+    assume(len({*case.bad, *case.killers}) <= _MOST_NEIGHBOURS)
+    expected = left_of(case)
+    run = case.begin()
+    head = run.take(data.draw(st.integers(0, len(expected))))
+    rest = case.begin(run.snapshot()).take()
+    whole = head + rest
+    assert whole == expected if case.order == "in order" else sorted(whole) == sorted(expected)
+
+
+RANK = Share(0, 2)
+
+
+def test_a_neighbour_that_is_known_to_fail_is_not_asked_for() -> None:
+    case = Case(12, 2, bad=(4, 6, 7, 9), killers=(8,), share=RANK, workers=2)
+    run = case.begin()
+    assert run.take() == [[0, 2], [10], [10]]
+    again = case.begin(fault_budget=run.fault_budget)
+    assert again.take() == [[0, 2], [10], [10]]
+    assert not {4, 6, 7, 8, 9} & set(again.dataset.asked)
+    assert again.counters.restarts == 0
+    assert {fault.index for fault in run.fault_budget.log} == {4, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_sixteen_neighbours_the_batch_is_raised_and_the_next_comes(workers: int) -> None:
+    bad = tuple(range(2, 2 + 2 + _MOST_NEIGHBOURS))
+    run = Case(40, 1, bad=bad, share=RANK, workers=workers).begin()
+    assert run.take(1) == [[0]]
+    with pytest.raises(EmptyBatch, match=r"(?s)out of step.*sample 2: KeyError: 2.* more"):
+        run.take(1)
+    assert run.take(1) == [[20]]
+    assert run.progress.missing == 1
+
+
+def test_an_index_without_a_neighbour_says_so() -> None:
+    fault_budget = account_of()
+    with pytest.raises(EmptyBatch, match="out of step") as caught:
+        fault_budget.instead_of(Treated(["cat", "dog"]), batched=True)
+    assert any("'dog' has no neighbour" in note for note in caught.value.__notes__)
+
+
+# -- states ---
+
+
+def test_a_state_holds_the_log_and_what_was_seen() -> None:
+    fault_budget = account_of(fault_of(3), fault_of((1, 2), "replace", replacement=4), seen=50)
+    state = json.loads(json.dumps(fault_budget.state()))
+    other = account_of(fault_of(99))
+    other.restore(state)
+    assert other.state() == fault_budget.state()
+    assert list(other.log.quarantined) == [3, (1, 2)]
+
+
+def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
+    policy = Policy(otherwise="skip", max_failures=2)
+    fault_budget = account_of(fault_of(3), fault_of(4), policy=policy, seen=50)
+    other = FaultBudget(policy)
+    other.restore(fault_budget.state())
+    other.begin_epoch(resumes=True)
+    other.check()
+    other.write([fault_of(5)], 10, 0)
+    with pytest.raises(TooManyBadSamples, match="3 of 60"):
+        other.check()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"lost": None}, {"lost": 1.5}, {"entries": 3}], ids=repr
+)
+def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:
+    fault_budget = account_of(fault_of(3), seen=50)
+    before = fault_budget.state()
+    with pytest.raises(BadState, match="damaged"):
+        fault_budget.restore({**account_of(fault_of(8)).state(), **damage})
+    assert fault_budget.state() == before
+
+
+@pytest.mark.parametrize("state", [None, [], "faults", 3], ids=repr)
+def test_a_state_that_is_none_is_refused(state: Any) -> None:
+    with pytest.raises(BadState):
+        account_of().restore(state)

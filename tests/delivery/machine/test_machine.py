@@ -1,0 +1,364 @@
+"""What the machine decides when it is told what happened: tasks, answers, calls, epochs that are left.
+
+There is no engine: the tests say what workers do. Workers that die, grow or do not answer: test_machine_workers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from feedline.abc.scheduler import WorkerView
+from feedline.delivery.machine.decisions import FORGET, LOOK_AT, TAKE_BACK, Decision
+from feedline.types import Call, Result, ResultKind, Resume
+from tests.delivery.machine.world import World
+
+# -- tasks and answers ---
+
+
+def test_an_epoch_from_its_first_task_to_its_end() -> None:
+    world = World(5)
+    assert world.given() == [[[0], [2]], [[1], [3]]]
+    assert world.take() < 0
+    came: list[int] = []
+    while len(came) < 5:
+        world.answer(len(came) % 2)
+        came.append(world.take())
+    assert came == [0, 1, 2, 3, 4]
+    with pytest.raises(StopIteration):
+        world.take()
+    assert (world.slots.taken, world.outstanding(), world.machine.is_busy) == (set(), [0, 0], False)
+
+
+@pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
+def test_a_task_without_a_batch_gives_its_slot_back(kind: ResultKind) -> None:
+    world = World(1)
+    task = world.answer(0, kind)
+    assert task.slot >= 0
+    assert world.slots.taken == set()
+
+
+def test_indices_that_cannot_be_sent_leave_no_trace_and_fail_in_their_place() -> None:
+    world = World(2)
+    world.decided()
+    (first,) = world.tasks[0]
+    world.tasks[0].clear()
+    world.machine.not_given(first.id, TypeError("cannot be sent"))
+    assert (world.slots.taken, world.outstanding()) == ({1}, [0, 1])
+    assert world.machine.take() == 0
+    assert isinstance(world.epoch.ready[0].payload, TypeError)
+
+
+def test_a_slot_is_waited_for_while_anything_is_in_flight() -> None:
+    world = World(slots=1)
+    assert world.given() == [[[0]], []]
+    world.answer(0)
+    assert world.machine.take() == 0
+    world.epoch.pop(0)  # the training loop keeps it, and its slot
+    world.machine.fill()
+    assert world.given() == [[], [[1]]]
+    assert world.tasks[1][0].slot == -1, "nothing else is in flight: the batch travels without a slot"
+
+
+def test_the_answer_to_a_task_that_another_worker_has_by_now_is_ignored() -> None:
+    world = World(1, restarts=1)
+    world.decided()
+    before = world.tasks[0][0].id
+    world.replace(0)
+    assert world.given() == [[[0]], []]
+    world.machine.answered(Result(ResultKind.DONE, 0, before, 0))
+    assert (world.take(), world.outstanding()) == (-1, [1, 0])
+    world.answer(0)
+    assert world.take() == 0
+
+
+def test_a_number_is_never_used_again() -> None:
+    world = World(8, restarts=2)
+    seen = []
+    for worker in (0, 1):
+        world.decided()
+        seen += [task.id for tasks in world.tasks for task in tasks if task.id not in seen]
+        world.replace(worker)
+    assert world.given() == [[[0], [2]], [[1], [3]]]
+    assert not {task.id for task in world.tasks[1]} & set(seen)
+    assert len(seen) == len(set(seen)) == 6
+
+
+# -- work that moves to an idle worker ---
+
+
+def let_relieve(world: World) -> list[Decision]:
+    """Let worker 1 do all it has, and what worker 0 is at be late; returns what is decided."""
+    while True:
+        world.decided()
+        if world.tasks[1]:
+            world.answer(1)
+        elif world.take() < 0:
+            break
+    assert world.epoch.in_flight[world.epoch.expected].worker == 0
+    assert world.outstanding()[0] > 1
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    return world.decided()
+
+
+def test_work_moves_from_a_late_worker_to_an_idle_one() -> None:
+    world = World()
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+    world.take_back(0)
+    assert world.given() == [[[0]], [[2]]]
+    assert (world.outstanding(), world.counters.relieved) == ([1, 1], 1)
+    world.answer(1)
+    world.answer(0)
+    assert [world.take() for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_worker_that_has_begun_all_it_has_is_not_asked_again_until_somebody_answers() -> None:
+    world = World(6)
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=2)
+    world.machine.wait()
+    assert world.given() == [[[0], [2], [4]], [[5]]], "work beyond the window is begun instead"
+    assert (world.counters.relieved, world.counters.run_ahead) == (0, 2)
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+
+
+def test_a_worker_at_its_only_task_does_not_keep_others_from_being_relieved() -> None:
+    """It is late for longer than they are."""
+    world = World(5, workers=3)
+    assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
+    moves = []
+    for _ in range(2):
+        world.answer(2)
+        world.machine.now_s += 1000.0
+        while not world.tasks[2]:
+            world.machine.wait()
+            (move,) = world.decided()
+            world.take_back(move[1])
+            world.decided()
+            moves.append(move)
+    assert moves == [(TAKE_BACK, 0, 1), (TAKE_BACK, 0, 1), (TAKE_BACK, 1, 1)]
+
+
+def test_the_answer_of_another_does_not_make_a_late_worker_be_asked_again() -> None:
+    """With thousands of workers somebody always answers."""
+    world = World(5, workers=3)
+    assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
+    world.answer(2)
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=2)
+    world.answer(1)
+    world.machine.wait()
+    assert [move for move in world.decided() if move[1] == 0] == []
+
+
+def test_a_scheduler_that_found_nobody_late_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(6, workers=3)
+    asked: list[float] = []
+    monkeypatch.setattr(world.epoch.scheduler, "relieve", lambda workers, now_s, typical_s: asked.append(now_s))
+    world.decided()
+    world.answer(2)
+    world.answer(2)
+    world.machine.now_s += 10.0
+    began_s = world.machine.now_s
+    for pause_s in (0.0, 0.001, 0.001, 1.0):
+        world.machine.now_s += pause_s
+        world.machine.wait()
+        world.decided()
+    assert asked == [began_s, world.machine.now_s]
+
+
+def test_nothing_moves_from_a_worker_that_is_still_to_hear_where_to_go_on() -> None:
+    world = World(resumes={0: Resume({"n": 1})})
+    assert let_relieve(world) == [], "what is taken back and has to stay would come behind the rest"
+    assert world.given() == [[[0], [2]], []]
+    assert world.tasks[0][0].resume == Resume({"n": 1})
+
+
+def test_a_call_does_not_move() -> None:
+    world = World(2)
+    world.machine.call(Call("set_epoch", (3,)))
+    world.decided()
+    world.answer(0)
+    world.answer(1)
+    assert world.take() == 0
+    world.machine.taken_back(0, [world.tasks[0].pop().id])
+    assert world.given() == [[Call("set_epoch", (3,))]] * 2
+    assert world.counters.relieved == 0
+
+
+def test_batches_that_may_depend_on_their_worker_stay_with_it() -> None:
+    world = World(24, workers=3, moves=False)
+    assert let_relieve(world) == []
+    assert world.counters.relieved == 0
+    assert world.counters.run_ahead > 0, "the idle worker runs ahead in its own share"
+    given = world.given()
+    assert given[0] == [[0], [3], [6]]
+    assert given[1] == [[7]]
+
+
+def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
+    """Have no worker begin anything; return from where to where the last task moved, at most so many times."""
+    taken: list[tuple[int, int]] = []
+    for _ in range(moves * 20):
+        world.machine.now_s += 0.1
+        world.machine.wait()
+        for what, worker, *_ in world.decided():
+            if what is not TAKE_BACK or len(taken) == moves:
+                return taken
+            world.take_back(worker, begun=0)
+            world.decided()
+            taken.append((worker, next(number for number, tasks in enumerate(world.tasks) if tasks)))
+        world.machine.judge_lateness()
+    return taken
+
+
+def last_task(**options: Any) -> World:
+    """Return a world of three idle workers, the first of which was just given the last task."""
+    world = World(4, workers=3, depth=1, **options)
+    for worker in (0, 1, 2):
+        world.answer(worker)
+    assert [world.take() for _ in range(3)] == [0, 1, 2]
+    assert world.given() == [[[3]], [], []]
+    return world
+
+
+def test_a_task_visits_each_stopped_worker_once_and_its_last_holder_is_replaced() -> None:
+    world = last_task(timeout_s=2.0, restarts=100)
+    assert stop_all(world, 10) == [(0, 1), (1, 2)]
+    for _ in range(100):
+        world.machine.wait()
+        world.machine.judge_lateness()
+        looks = world.decided()
+        if looks:
+            break
+        world.machine.now_s += 0.1
+    assert looks == [(LOOK_AT, 2, True)]
+
+
+def test_a_scheduler_is_asked_to_move_work_only_if_it_is_shown_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = last_task(timeout_s=2.0, restarts=100)
+    relieve, idle = world.epoch.scheduler.relieve, []
+
+    def relieve_and_note(workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        idle.append(sum(not worker.outstanding for worker in workers))
+        return relieve(workers, now_s, typical_s)
+
+    monkeypatch.setattr(world.epoch.scheduler, "relieve", relieve_and_note)
+    assert stop_all(world, 10) == [(0, 1), (1, 2)]
+    world.machine.now_s += 1.0
+    world.machine.wait()
+    assert {*idle} == {1, 2}, "not 0, when the others seem to be stopped"
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout_s": 1000.0}, {"restarts": 100}])
+def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(options: dict[str, Any]) -> None:
+    assert stop_all(last_task(**options), 6) == [(0, 1), (1, 2), (2, 0), (0, 1), (1, 2), (2, 0)]
+
+
+def test_a_worker_that_answers_may_get_work_of_others_again() -> None:
+    world = World(4, workers=2, depth=1, timeout_s=2.0, restarts=100)
+    world.answer(1)
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=0)
+    assert world.given() == [[], [[0]]]
+    world.answer(1)
+    assert (world.take(), world.take()) == (0, 1)
+    assert world.given() == [[[2]], [[3]]]
+    world.answer(0)
+    world.machine.now_s += 1000.0
+    assert world.take() == 2
+    world.machine.wait()
+    assert world.decided() == [(TAKE_BACK, 1, 1)]
+    world.take_back(1, begun=0)
+    assert world.given() == [[[3]], []]
+
+
+# -- leaving an epoch ---
+
+
+@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED, ResultKind.ENDED])
+def test_of_an_epoch_that_is_left_what_has_begun_is_dropped_when_it_is_answered(kind: ResultKind) -> None:
+    world = World(3)
+    world.answer(1)
+    world.decided()
+    world.machine.leave_epoch()
+    assert world.decided() == [(TAKE_BACK, 0, None), (FORGET, 0)]
+    world.take_back(0)
+    assert (world.given(), world.slots.taken, world.outstanding()) == ([[[0]], []], {0}, [1, 0])
+    world.begin(1)
+    world.answer(0, kind)
+    assert world.take() < 0, "it is of the epoch before"
+    assert world.slots.taken == {1}
+    world.answer(0)
+    assert world.take() == 0
+
+
+def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
+    world = World(3)
+    world.machine.call(Call("set_epoch", (3,)))
+    world.decided()
+    world.machine.leave_epoch()
+    assert sorted(world.decided()) == [(FORGET, 0), (FORGET, 1), (TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
+    for worker in (0, 1):
+        world.take_back(worker, begun=0)
+    assert world.given() == [[Call("set_epoch", (3,))]] * 2
+    assert world.slots.taken == set()
+
+
+def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
+    world = World(6, depth=3, restarts=1)
+    world.answer(0)  # ready, and never delivered
+    world.die(1)  # and no other started
+    world.machine.close()
+    world.machine.close()
+    assert world.slots.taken == set()
+    assert (world.machine.is_busy, list(world.machine.decisions)) == (False, [])
+
+
+# -- calls ---
+
+
+SET_EPOCH = Call("set_epoch", (3,))
+
+
+def test_a_call_goes_to_every_worker_after_what_it_was_given_and_needs_no_slot() -> None:
+    world = World(1)
+    world.machine.call(SET_EPOCH)
+    assert world.given() == [[[0], SET_EPOCH], [SET_EPOCH]]
+    assert (world.outstanding(), world.slots.taken) == ([2, 1], {0})
+    world.answer(1)
+    world.answer(0)
+    world.answer(0)
+    world.machine.ask()
+    assert world.take() == 0
+    with pytest.raises(StopIteration):  # the answer to a call is no batch
+        world.take()
+
+
+def test_a_call_that_fails_is_raised_once() -> None:
+    world = World(0)
+    world.machine.call(SET_EPOCH)
+    world.answer(0, ResultKind.FAILED)
+    world.answer(1, ResultKind.FAILED)
+    with pytest.raises(ValueError, match="torn"):
+        world.machine.ask()
+    world.machine.ask()
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_a_call_that_a_dead_worker_did_not_hear_is_not_repeated_to_the_new_one(begun: int) -> None:
+    """Its copy of the dataset is the one of this process, which has heard it."""
+    world = World(0, restarts=1)
+    world.machine.call(SET_EPOCH)
+    world.replace(0, begun)
+    assert world.given() == [[], [SET_EPOCH]]
+    assert "batch" not in world.machine.pending_warnings[0][0], "it was making none"
+    world.machine.call(Call("set_epoch", (4,)))
+    assert world.given() == [[Call("set_epoch", (4,))], [SET_EPOCH, Call("set_epoch", (4,))]]

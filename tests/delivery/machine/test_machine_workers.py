@@ -1,0 +1,251 @@
+"""What the machine decides about workers that die, grow or do not answer. Tests say when they do."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedline.delivery.machine.decisions import FORGET, LOOK_AT, START, TAKE_BACK, Decision
+from feedline.delivery.machine.recovery import Seen
+from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerTimeout, WorkerWarning
+from feedline.types import Call, Notes, Resume
+from tests.delivery.machine.world import World
+
+SET_EPOCH = Call("set_epoch", (3,))
+
+
+# -- workers that die ---
+
+
+def test_another_worker_gets_what_the_dead_one_had_in_the_same_slots() -> None:
+    world = World(6, depth=3, restarts=2)
+    world.decided()
+    before = [(task.id, task.slot) for task in world.tasks[0]]
+    others = list(world.tasks[1])
+    world.replace(0)
+    assert world.given()[0] == [[0], [2], [4]], "what it had begun comes first"
+    after = [(task.id, task.slot) for task in world.tasks[0]]
+    assert [slot for _, slot in after] == [slot for _, slot in before]
+    assert not {number for number, _ in after} & {number for number, _ in before}, "a late answer would be recognised"
+    assert world.tasks[1] == others, "the tasks of the others stay where they are"
+    assert (world.outstanding(), world.counters.restarts) == ([3, 3], 1)
+    ((told, category),) = world.machine.pending_warnings
+    assert category is WorkerWarning
+    assert "worker 0 is gone It was making batch 0 (samples 0)." in told
+    assert "restart 1 of 2" in told
+
+
+def test_what_a_worker_said_before_it_died_is_not_made_again() -> None:
+    world = World(2, restarts=1)
+    world.answer(0)
+    world.replace(0)
+    assert world.given() == [[], [[1]]]
+    assert world.take() == 0
+
+
+def test_a_death_over_the_budget_is_the_end() -> None:
+    world = World(restarts=1)
+    world.replace(0)
+    death = WorkerDied("the last straw")
+    world.die(1, death=death)
+    assert world.machine.fatal is death
+    assert world.decided() == []
+    world.machine.close()
+    assert world.slots.taken == set()
+
+
+def test_every_epoch_has_the_whole_budget() -> None:
+    world = World(1, restarts=1)
+    for _ in range(3):
+        world.replace(0)
+        world.answer(0)
+        assert world.take() == 0
+        world.machine.leave_epoch()
+        world.begin(1)
+    assert world.counters.restarts == 3
+
+
+def test_a_worker_that_cannot_be_replaced_is_the_end_and_says_what_led_to_it() -> None:
+    world = World(restarts=1)
+    death = WorkerDied("worker 0 is gone")
+    world.die(0, death=death)
+    last = TooManyOpenFiles("starting a worker")
+    world.machine.not_started(0, last)
+    assert world.machine.fatal is last
+    assert last.__cause__ is death
+    world.machine.close()
+    assert world.slots.taken == set()
+
+
+def test_the_tasks_of_an_epoch_that_was_left_are_not_done_again() -> None:
+    world = World(1, restarts=1)
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()
+    world.replace(0)
+    assert (world.given(), world.slots.taken, world.machine.is_busy) == ([[], []], set(), False)
+    assert "batch" not in world.machine.pending_warnings[0][0], "nobody wanted it"
+
+
+def test_a_new_worker_is_told_where_to_go_on_with_its_first_task() -> None:
+    world = World(6, restarts=2)
+    world.answer(0, notes=Notes({"made": 1}))
+    world.answer(1)
+    world.replace(0)
+    assert world.given()[0] == [[2]]
+    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 1})]
+    world.answer(0, notes=Notes({"made": 2}))
+    world.replace(0)
+    assert world.given()[0] == [], "it has nothing to do"
+    while world.take() >= 0:
+        continue
+    assert world.given()[0] == [[4]]
+    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 2})], "so it is told with the next one"
+
+
+# -- workers that have grown ---
+
+
+def test_a_worker_that_has_grown_is_replaced_when_it_has_done_what_it_had_begun() -> None:
+    world = World(6, depth=3)
+    world.decided()
+    world.machine.grown(0)
+    assert world.decided() == [(TAKE_BACK, 0, None)]
+    world.take_back(0)
+    world.machine.call(SET_EPOCH)
+    assert world.given()[0] == [[0], SET_EPOCH], "it begins nothing but calls"
+    world.machine.grown(0)
+    assert world.given()[0] == [[0], SET_EPOCH], "who is found again is not asked again"
+    world.answer(0)
+    assert world.decided() == [], "it has a call to hear"
+    world.answer(0)
+    assert world.decided() == [(START, 0)]
+    world.machine.started(0)
+    assert world.given()[0] == [[2], [4]], "in the order in which it was to be done"
+    assert (world.counters.recycled, world.counters.restarts, world.outstanding()) == (1, 0, [2, 4])
+    assert world.machine.pending_warnings == []
+
+
+def test_what_a_worker_that_is_to_go_is_given_meanwhile_waits_for_the_next_one() -> None:
+    world = World(5)
+    world.answer(0)
+    world.machine.grown(0)
+    assert world.decided() == [(TAKE_BACK, 0, None)]
+    world.take_back(0)
+    assert world.take() == 0
+    assert world.given()[0] == [[2]]
+    assert world.outstanding()[0] == 2
+    world.answer(0)
+    assert world.decided() == [(START, 0)]
+    world.machine.started(0)
+    assert world.given()[0] == [[4]]
+
+
+def test_leaving_an_epoch_drops_what_a_worker_that_is_to_go_was_to_do() -> None:
+    world = World(6, depth=3)
+    world.decided()
+    world.machine.grown(0)
+    world.decided()
+    world.take_back(0)
+    world.machine.leave_epoch()
+    assert sorted(world.decided()) == [(FORGET, 0), (FORGET, 1), (TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
+    world.take_back(0)
+    world.take_back(1)
+    assert (len(world.slots.taken), world.outstanding()) == (2, [1, 1])
+    world.answer(0)
+    assert world.decided() == [(START, 0)]
+
+
+def test_a_worker_that_dies_before_it_could_go_is_replaced_once() -> None:
+    world = World(4, restarts=1)
+    world.decided()
+    world.machine.grown(0)
+    world.decided()
+    world.take_back(0)
+    world.replace(0)
+    assert world.given() == [[[0], [2]], [[1], [3]]]
+    assert (world.counters.recycled, world.counters.restarts) == (0, 1)
+
+
+# -- workers that do not answer ---
+
+
+def let_time_out(world: World) -> list[Decision]:
+    """Let the time pass that a batch may take; returns what is decided."""
+    world.decided()
+    world.machine.ask()
+    world.machine.wait()
+    world.machine.now_s += 31.0
+    world.machine.judge_lateness()
+    return world.decided()
+
+
+SEEN = Seen(4001, 'File "loading.py", line 7 in read\n')
+
+
+def test_a_worker_that_does_not_answer_is_looked_at_and_told_of() -> None:
+    world = World(timeout_s=30.0)
+    assert let_time_out(world) == [(LOOK_AT, 0, False)]
+    with pytest.raises(WorkerTimeout, match=r"worker 0 \(pid 4001\) is still at batch 0 \(samples 0\)"):
+        world.machine.seen(0, SEEN)
+
+
+def test_a_worker_that_does_not_answer_is_ended_and_the_reason_is_told() -> None:
+    world = World(timeout_s=30.0, restarts=1)
+    assert let_time_out(world) == [], "it is still getting ready, for all that is known"
+    assert let_time_out(world) == [(LOOK_AT, 0, True)]
+    world.machine.seen(0, SEEN._replace(is_killed=True))
+    world.die(0, death=WorkerDied("killed by signal 9"))
+    assert world.decided() == [(START, 0)]
+    world.machine.started(0)
+    assert world.given()[0] == [[0], [2]]
+    assert "DataLoader timed out after 30.0 seconds" in world.machine.pending_warnings[0][0]
+    assert "line 7 in read" in world.machine.pending_warnings[0][0]
+
+
+def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
+    world = World(timeout_s=30.0, restarts=1)
+    let_time_out(world)
+    assert let_time_out(world) == [(LOOK_AT, 0, True)]
+    world.machine.seen(0, SEEN._replace(is_killed=True))
+    world.machine.now_s += 31.0
+    world.die(0, death=WorkerDied("killed by signal 9"))
+    world.machine.judge_lateness()
+    assert world.decided() == [(START, 0)]
+
+
+def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such() -> None:
+    world = World(1, workers=1, timeout_s=30.0)
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()
+    world.begin(1)
+    assert let_time_out(world) == [], "it is still getting ready, for all that is known"
+    assert let_time_out(world) == [(LOOK_AT, 0, False)]
+    with pytest.raises(WorkerTimeout, match=r"still at batch 0 .* of an iteration that was left"):
+        world.machine.seen(0, SEEN)
+
+
+def test_a_worker_that_answers_tasks_of_an_epoch_that_was_left_is_not_stuck() -> None:
+    world = World(4, workers=1, depth=4, timeout_s=30.0)
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()  # nothing can be taken back: all of them have been read
+    world.begin(1)
+    world.machine.now_s += 20.0
+    world.machine.ask()
+    world.machine.wait()
+    for _ in range(3):
+        world.machine.now_s += 20.0
+        world.answer(0)
+        world.machine.judge_lateness()
+        assert world.decided() == []
+    world.machine.now_s += 31.0
+    world.machine.judge_lateness()
+    assert world.decided() == [(LOOK_AT, 0, False)]
+
+
+def test_without_a_restart_left_nobody_is_ended() -> None:
+    world = World(timeout_s=30.0, restarts=1)
+    world.replace(1)
+    let_time_out(world)
+    assert let_time_out(world) == [(LOOK_AT, 0, False)]

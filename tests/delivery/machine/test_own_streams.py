@@ -1,0 +1,398 @@
+"""One pass over an iterable dataset: workers take turns, however their answers arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.abc import Engine
+from feedline.delivery.driver.driver import Driver
+from feedline.delivery.machine.epoch import Origin, Request
+from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.recovery import RecoveryOptions
+from feedline.errors import DataWarning, WorkerDied, WorkerTimeout, WorkerWarning
+from feedline.order.progress import Progress, StreamProgress
+from feedline.order.streams import StreamPlan
+from feedline.schedulers import InOrder, Unordered
+from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
+from tests.loader.drivers import Delivered, driver_of
+
+
+class StreamEngine(Engine):
+    """Worker w answers `lengths[w]` times with (w, number) and then says that its stream has ended.
+
+    Which worker answers next is read from `arrivals`; when that is used up, the first that has anything to say. A new
+    worker knows from the task's `resume` alone how far its stream was.
+    """
+
+    def __init__(self, lengths: list[int], arrivals: list[int], failing: tuple[int, int] | None = None) -> None:
+        self.worker_count = len(lengths)
+        self.asked: list[deque[Task]] = [deque() for _ in lengths]
+        self.most_asked = 0
+        self.failing = failing
+        self.dead: Exception | None = None
+        self.dying: list[int] = []
+        """Who dies over the next task, in turn, whenever there is something to collect."""
+        self.replaced: list[int] = []
+        self.notes: dict[int, Notes] = {}
+        self.digests: list[bytes | None] = []
+        self.silent = False
+        self.closed = False
+        self._lengths = lengths
+        self._answered = [0] * len(lengths)
+        self._arrivals = deque(arrivals)
+
+    def open(self, spec: WorkerSpec) -> None:
+        return
+
+    def submit(self, worker: int, task: Task) -> None:
+        self.asked[worker].append(task)
+        self.most_asked = max(self.most_asked, len(self.asked[worker]))
+
+    def revoke(self, worker: int) -> int | None:
+        return self.asked[worker].popleft().id if self.asked[worker] else None
+
+    def kill(self, worker: int) -> bool:
+        self.dying.append(worker)
+        self.silent = False
+        return True
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        if self.dead is not None:
+            return [Result(ResultKind.DIED, 0, -1, self.dead)]
+        if self.dying:
+            worker = self.dying.pop(0) % self.worker_count
+            if self.asked[worker]:
+                self.asked[worker].popleft()  # it had begun this one
+            return [Result(ResultKind.DIED, worker, -1, WorkerDied(f"worker {worker} is gone"))]
+        busy = [number for number, tasks in enumerate(self.asked) if tasks]
+        if self.silent:
+            assert timeout_s is not None, "waits for ever"
+            return []
+        assert busy, "waits for somebody who was not asked"
+        chosen = busy[self._arrivals.popleft() % len(busy)] if self._arrivals else busy[0]
+        return [self._answer(chosen, self.asked[chosen].popleft())]
+
+    def replace(self, worker: int) -> None:
+        assert not self.asked[worker], "what it had was not taken back"
+        self.replaced.append(worker)
+        self._answered[worker] = -1000  # until it is told
+
+    def _answer(self, worker: int, task: Task) -> Result:
+        if worker in self.replaced and task.resume is not None:
+            self._answered[worker] = (task.resume.place + task.resume.skip) // task.indices
+        number = self._answered[worker]
+        if number == self._lengths[worker]:
+            return Result(ResultKind.ENDED, worker, task.id)
+        self._answered[worker] += 1
+        if (worker, number) == self.failing:
+            return Result(ResultKind.FAILED, worker, task.id, ValueError("torn"))
+        notes = self.notes.get(number)
+        if self.digests and number == 0:
+            notes = Notes(digest=self.digests[worker])
+        return Result(ResultKind.DONE, worker, task.id, (worker, number), notes=notes)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def begin(
+    engine: StreamEngine,
+    depth: int = 2,
+    *,
+    in_order: bool = True,
+    timeout_s: float = 0.0,
+    progress: Progress | None = None,
+    resumes: dict[int, Resume] | None = None,
+    snapshot_every: int = 0,
+    restarts: int = 0,
+) -> tuple[Delivered, Driver]:
+    driver = driver_of(engine, care=RecoveryOptions(restarts=restarts))
+    limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
+    driver.begin_epoch(
+        OwnStreamsEpoch(
+            StreamPlan(4, 0),
+            InOrder() if in_order else Unordered(),
+            limits,
+            progress or Progress(),
+            request=Request(stream_count=4, snapshot_every=snapshot_every),
+            origin=Origin(resumes=resumes or {}),
+        )
+    )
+    return Delivered(driver), driver
+
+
+def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
+    """Worker 0, 1, ..., n-1, 0, 1, ...; who has nothing left is left out."""
+    return [(worker, turn) for turn in range(max(lengths)) for worker, length in enumerate(lengths) if turn < length]
+
+
+streams = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+interleavings = st.lists(st.integers(0, 3), max_size=60)
+
+
+@settings(deadline=None)
+@given(streams, interleavings, st.integers(1, 3))
+def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], arrivals: list[int], depth: int) -> None:
+    engine = StreamEngine(lengths, arrivals)
+    batches, _ = begin(engine, depth)
+    assert list(batches) == in_turns(lengths)
+    assert engine.most_asked <= depth
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@settings(deadline=None)
+@given(streams, interleavings, st.integers(1, 3))
+def test_out_of_order_every_batch_comes_once_and_each_stream_in_its_own_order(
+    lengths: list[int], arrivals: list[int], depth: int
+) -> None:
+    batches, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
+    came = list(batches)
+    assert sorted(came) == sorted(in_turns(lengths))
+    for worker in range(len(lengths)):
+        assert [number for who, number in came if who == worker] == list(range(lengths[worker]))
+
+
+def test_out_of_order_a_quick_stream_does_not_starve_the_others() -> None:
+    engine = StreamEngine([1000, 1000, 1000], [0, 1, 2] * 4)
+    batches, _ = begin(engine, 2, in_order=False)
+    first = [next(batches)[0] for _ in range(60)]
+    assert {first.count(worker) >= 2 for worker in range(3)} == {True}
+
+
+def test_the_samples_of_a_batch_are_asked_for() -> None:
+    engine = StreamEngine([2], [])
+    begin(engine)
+    assert [task.indices for task in engine.asked[0]] == [4, 4]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_failure_is_raised_in_its_place_and_the_stream_goes_on(in_order: bool) -> None:
+    batches, driver = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
+    came: list[Any] = []
+    for _ in range(6):
+        try:
+            came.append(next(batches))
+        except ValueError:
+            came.append("failed")
+    assert list(batches) == []
+    expected = [(0, 0), (1, 0), "failed", (1, 1), (0, 2), (1, 2)]
+    assert came == expected if in_order else sorted(map(str, came)) == sorted(map(str, expected))
+    assert driver.counters.failures == 1
+
+
+def test_a_death_ends_the_epoch() -> None:
+    engine = StreamEngine([9], [])
+    batches, driver = begin(engine)
+    next(batches)
+    engine.dead = WorkerDied("worker 0 is gone")
+    with pytest.raises(WorkerDied):
+        list(batches)
+    assert engine.closed
+    assert driver.closed
+
+
+# -- workers that die ---
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+@settings(deadline=None)
+@given(
+    streams,
+    interleavings,
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=3),
+    st.booleans(),
+)
+def test_workers_that_are_killed_at_any_moment_change_nothing(
+    lengths: list[int], arrivals: list[int], depth: int, deaths: list[tuple[int, int]], tells: bool
+) -> None:
+    engine = StreamEngine(lengths, arrivals)
+    if tells:  # a state with every other batch
+        engine.notes = {number: Notes({"n": number}, place=4 * (number + 1)) for number in range(0, 6, 2)}
+    batches, driver = begin(engine, depth, restarts=3)
+    came: list[Any] = []
+    at = sorted(deaths)
+    while True:
+        while at and at[0][0] <= len(came):
+            engine.dying.append(at.pop(0)[1])
+        try:
+            came.append(next(batches))
+        except StopIteration:
+            break
+    assert came == in_turns(lengths)
+    assert driver.counters.restarts == len(engine.replaced)
+
+
+def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
+    engine = StreamEngine([9, 9], [])
+    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    batches, _ = begin(engine, 2, restarts=1)
+    first = [next(batches) for _ in range(6)]  # both have been asked for five by now, and have answered three
+    engine.dying.append(0)
+    with pytest.warns(WorkerWarning, match=r"worker 0 is gone.*restart 1 of 1"):
+        second = [next(batches) for _ in range(12)]
+    assert first + second == in_turns([9, 9])
+    assert list(batches) == []
+
+
+def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() -> None:
+    engine = StreamEngine([9], [])
+    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    batches, driver = begin(engine, 1, restarts=1)
+    for _ in range(3):
+        next(batches)
+    told = driver.epoch.resume_for(0)
+    assert told == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
+    assert told is not None
+    told.dataset["n"] = 77
+    again = driver.epoch.resume_for(0)
+    assert again is not None
+    assert again.dataset == {"n": 2}, "what a dataset does to its state stays its own"
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
+    engine = StreamEngine([9], [])
+    batches, _ = begin(engine, 2, restarts=100)
+    assert next(batches) == (0, 0)
+    engine.dying = [0] * 50
+    with pytest.raises(WorkerDied, match="worker 0 is gone"):
+        list(batches)
+    assert len(engine.replaced) == 3
+    assert engine.closed
+
+
+def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+    engine = StreamEngine([3, 3], [])
+    batches, _ = begin(engine, timeout_s=0.01, restarts=1)
+    assert next(batches) == (0, 0)
+    engine.silent = True
+    with pytest.warns(WorkerWarning, match=r"timed out after 0.01 seconds: worker \d"):
+        rest = list(batches)
+    assert [(0, 0), *rest] == in_turns([3, 3])
+    assert len(engine.replaced) == 1
+
+
+# -- leaving ---
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_time_out_names_the_worker(in_order: bool) -> None:
+    engine = StreamEngine([9, 9], [])
+    batches, _ = begin(engine, timeout_s=0.01, in_order=in_order)
+    next(batches)
+    engine.silent = True
+    with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 0.01 seconds: worker \d"):
+        list(batches)
+
+
+def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
+    engine = StreamEngine([9, 9], [0, 1, 0, 1])
+    batches, driver = begin(engine, 3)
+    next(batches)
+    driver.leave_epoch()
+    driver.leave_epoch()
+    assert list(batches) == []
+    assert not any(engine.asked)
+    assert all(view.outstanding == 0 for view in driver.machine.workers)
+
+
+# -- resuming ---
+
+
+@settings(deadline=None)
+@given(streams, st.integers(0, 24), interleavings)
+def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
+    lengths: list[int], done: int, arrivals: list[int]
+) -> None:
+    first, driver = begin(StreamEngine(lengths, arrivals))
+    taken = []
+    for batch in first:
+        taken.append(batch)
+        if len(taken) >= done:
+            break
+    progress = Progress(
+        streams=[StreamProgress(stream.batches, stream.ended) for stream in driver.epoch.progress.streams],
+        turn=driver.epoch.progress.turn,
+    )
+    engine = StreamEngine(lengths, arrivals)
+    engine._answered = [stream.batches for stream in progress.streams]
+    rest, _ = begin(engine, progress=progress)
+    assert taken + list(rest) == in_turns(lengths)
+
+
+def test_streams_that_have_ended_are_not_asked() -> None:
+    engine = StreamEngine([2, 2], [])
+    progress = Progress(streams=[StreamProgress(2, ended=True), StreamProgress()])
+    batches, _ = begin(engine, progress=progress)
+    assert not engine.asked[0]
+    assert list(batches) == [(1, 0), (1, 1)]
+    everything = Progress(streams=[StreamProgress(2, ended=True), StreamProgress(2, ended=True)])
+    assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
+
+
+def test_each_stream_is_told_once_where_it_goes_on() -> None:
+    engine = StreamEngine([9, 9], [])
+    begin(engine, 2, resumes={0: Resume(skip=4), 1: Resume(skip=8)})
+    assert [[task.resume for task in tasks] for tasks in engine.asked] == [
+        [Resume(skip=4), None],
+        [Resume(skip=8), None],
+    ]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, [False] * 6), (1, [True] * 6), (3, [False, False, True] * 2)])
+def test_the_state_of_a_stream_is_asked_for_with_every_so_manieth_batch(every: int, expected: list[bool]) -> None:
+    engine = StreamEngine([9], [])
+    begin(engine, 6, snapshot_every=every)
+    assert [task.snapshot for task in engine.asked[0]] == expected
+
+
+def test_states_are_kept_with_the_batch_they_came_with() -> None:
+    engine = StreamEngine([9], [])
+    engine.notes = {1: Notes({"n": 2})}
+    batches, driver = begin(engine, 4)
+    next(batches)
+    stream = driver.epoch.progress.streams[0]
+    assert (stream.batches, stream.notes) == (1, None), "the second batch may be there, but nobody has it"
+    next(batches)
+    next(batches)
+    stream = driver.epoch.progress.streams[0]
+    assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
+
+
+def test_streams_draw_apart() -> None:
+    engine = StreamEngine([9, 9], [])
+    begin(engine, 2)
+    keys = [{task.draw.key for task in tasks} for tasks in engine.asked]
+    assert [len(own) for own in keys] == [1, 1]
+    assert keys[0] != keys[1]
+
+
+# -- workers that deliver the same ---
+
+
+def digests(*values: bytes | None) -> StreamEngine:
+    """Return an engine whose workers' first samples look like this."""
+    engine = StreamEngine([3] * len(values), [])
+    engine.digests = list(values)
+    return engine
+
+
+def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
+    batches, _ = begin(digests(b"a", b"a", b"a"))
+    with pytest.warns(DataWarning, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
+        assert len(list(batches)) == 9
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, None), (b"a", None, b"b")])
+def test_others_are_not(values: tuple[bytes | None, ...]) -> None:
+    batches, _ = begin(digests(*values))
+    assert len(list(batches)) == 9

@@ -1,0 +1,235 @@
+"""How much is in flight, on an engine and a clock that tests move by hand; and how long tasks take."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.utils.data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.abc import Scheduler
+from feedline.delivery.machine import prefetch
+from feedline.delivery.machine.prefetch import _UNKNOWN_S, RUN_AHEAD, Limits, Pace, window_size
+from feedline.schedulers import InOrder, Unordered
+from tests.loader.epochs import Bench, numbers, slow_at
+from tests.sampling import examples
+
+costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(
+    table=st.lists(costs, min_size=1, max_size=30),
+    workers=st.integers(1, 5),
+    depth=st.integers(1, 4),
+    step_s=st.sampled_from([0.0, 0.005, 0.5]),
+    unordered=st.booleans(),
+)
+def test_any_durations_give_every_batch_once(
+    table: list[float], workers: int, depth: int, step_s: float, unordered: bool
+) -> None:
+    scheduler = Unordered() if unordered else InOrder()
+    options: dict[str, Any] = {"count": len(table), "workers": workers, "depth": depth, "scheduler": scheduler}
+    with Bench(lambda task: table[task.indices[0]], **options) as bench:
+        most = 0
+        batches = []
+        for batch in bench.batches:
+            batches.append(batch)
+            most = max(most, bench.in_flight())
+            bench.clock.now_s += step_s
+        assert (sorted(batches) if unordered else batches) == numbers(len(table))
+        assert most <= bench.window * RUN_AHEAD
+        if bench.counters.run_ahead == 0:
+            assert most <= bench.window
+        with pytest.raises(StopIteration):
+            next(bench.batches)
+
+
+@pytest.mark.parametrize("step_s", [0.0, 0.2, 5.0])
+@pytest.mark.parametrize("scheduler", [InOrder, Unordered])
+def test_with_equal_work_the_window_is_never_exceeded(step_s: float, scheduler: type[Scheduler]) -> None:
+    with Bench(1.0, workers=3, depth=2, scheduler=scheduler()) as bench:
+        assert bench.in_flight() == 6, "full from the start"
+        for _ in bench.batches:
+            assert bench.in_flight() <= 6
+            bench.clock.now_s += step_s
+        assert bench.counters.run_ahead == 0
+        assert bench.counters.relieved == 0
+        if scheduler is InOrder:
+            assert [worker for worker, _ in bench.engine.submitted] == [number % 3 for number in range(40)]
+
+
+def test_the_plan_is_asked_only_for_what_fits_the_window() -> None:
+    asked = 0
+
+    def plan() -> Iterator[list[int]]:
+        nonlocal asked
+        for number in range(100):
+            asked += 1
+            yield [number]
+
+    with Bench(1.0, workers=2, depth=3, plan=plan()) as bench:
+        assert asked == 6
+        next(bench.batches)
+        assert asked == 7
+
+
+def test_a_late_batch_does_not_idle_the_other_workers() -> None:
+    with Bench(slow_at(20, slow_s=60.0), count=200, workers=4, depth=2) as bench:
+        batches = []
+        for batch in bench.batches:
+            batches.append(batch)
+            if batch == [20]:
+                # Three workers had a minute; a fixed window would have let them make seven batches.
+                assert len(bench.epoch.ready) > 100
+        assert batches == numbers(200)
+        assert bench.counters.run_ahead > 50
+
+
+def test_the_run_ahead_is_bounded() -> None:
+    with Bench(slow_at(2, slow_s=500.0), count=2000, workers=2, depth=2) as bench:
+        assert [next(bench.batches), next(bench.batches)] == [[0], [1]]
+        assert next(bench.batches) == [2]
+        assert len({task.id for _, task in bench.engine.submitted}) <= 2 + bench.window * RUN_AHEAD + 2
+
+
+def test_the_training_loop_is_not_ahead_of_a_late_batch() -> None:
+    """While the loop has batches to work on, nobody runs ahead of the window."""
+    with Bench(slow_at(5, slow_s=10.0), count=30, workers=2, depth=2) as bench:
+        for batch in bench.batches:
+            bench.clock.now_s += 100.0
+            assert bench.in_flight() <= bench.window
+            del batch
+        assert bench.counters.run_ahead == 0
+
+
+def test_what_a_late_worker_has_waiting_goes_to_an_idle_one() -> None:
+    with Bench(slow_at(0, slow_s=500.0), count=8, workers=2, depth=4) as bench:
+        assert bench.run() == numbers(8)
+        made_by = {task.indices[0]: worker for worker, task in bench.engine.submitted}
+        assert made_by[0] == 0
+        assert {made_by[number] for number in range(1, 8)} == {1}
+        assert bench.counters.relieved == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stragglers_cost_little_more_than_their_own_time(seed: int) -> None:
+    """One batch in seven takes thirteen times as long; workers that never wait would be the ideal."""
+    draw = random.Random(seed)
+    table = [0.216 if draw.random() < 0.15 else 0.016 for _ in range(1000)]
+    with Bench(lambda task: table[task.indices[0]], count=1000, workers=4, depth=2) as bench:
+        begun = bench.clock.now_s
+        assert bench.run() == numbers(1000)
+        assert bench.clock.now_s - begun < 1.1 * sum(table) / 4
+
+
+# -- a deeper window ---
+
+
+@pytest.mark.parametrize(
+    ("fit_messages", "depth", "expected"),
+    [(96, 2, 64), (12, 2, 24), (2, 2, 4), (0, 2, 4), (24, 8, 12)],
+)
+def test_what_is_made_in_no_time_is_fetched_as_far_ahead_as_messages_hold(
+    fit_messages: int, depth: int, expected: int
+) -> None:
+    limits = Limits(4, depth, deepens=True)
+    assert window_size(limits, 0.0, fit_messages) == expected
+    assert window_size(limits, 1.0, fit_messages) == 4, "what takes its time is not"
+    assert window_size(Limits(4, depth), 0.0, fit_messages) == 4, "what is to be no deeper is not"
+
+
+class OwnSampler:
+    """Yields lists, as samplers that people write do."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2000))
+
+    def __len__(self) -> int:
+        return 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "deep"),
+    [
+        pytest.param({"shuffle": True}, 16, 32, id="small"),
+        pytest.param({}, 250, 12, id="what fits messages"),
+        pytest.param({}, 1000, 2, id="large batches"),
+        pytest.param({"prefetch_factor": 3}, 16, 3, id="depth given"),
+        pytest.param({"sampler": OwnSampler()}, 16, 2, id="own sampler"),
+        pytest.param({"shuffle": True, "generator": torch.Generator()}, 16, 2, id="generator of the user's"),
+        pytest.param({"shuffle": True, "seed": 1}, 16, 32, id="seed"),
+        pytest.param({"in_order": False}, 16, 2, id="unordered"),
+        pytest.param({"engine": "thread"}, 16, 2, id="threads"),
+    ],
+)
+def test_small_batches_that_take_no_time_are_fetched_further_ahead(
+    options: dict[str, Any], width: int, deep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # whatever else this machine is doing
+    dataset = torch.utils.data.TensorDataset(torch.zeros(2000, width))
+    batches: Any = iter(feedline.DataLoader(dataset, 8, num_workers=2, **options))
+    for _ in range(100):
+        next(batches)
+    assert batches._batches.driver.machine._window == 2 * deep
+    assert len(list(batches)) == 150
+
+
+def test_a_deep_window_is_filled_again_when_a_quarter_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)
+    batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
+    for _ in range(100):
+        next(batches)
+    epoch = batches._batches.driver.machine.epoch
+    under_way = []
+    for _ in range(64):
+        next(batches)
+        under_way.append(epoch.sent - epoch.done)
+    # Four times, if no batch is late; for one that is, more are given meanwhile.
+    assert 1 <= sum(after > before for before, after in itertools.pairwise(under_way)) <= 12
+    assert min(under_way) > 32
+
+
+def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_SHORT_S", 0.0)
+    batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
+    for _ in range(100):
+        next(batches)
+    assert batches._batches.driver.machine._window == 4
+
+
+# -- how long tasks take ---
+
+
+def test_before_any_answer_a_guess_is_taken() -> None:
+    assert Pace().typical_s() == _UNKNOWN_S
+
+
+def test_one_slow_task_changes_little() -> None:
+    pace = Pace()
+    for busy_s in (1, 1, 500, 2, 1):
+        pace.note(busy_s * 10**9)
+    assert pace.typical_s() == 1.0
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    pace = Pace()
+    for busy_s in [50] * 40 + [3] * 41:
+        pace.note(busy_s * 10**9)
+        told_s = pace.typical_s()
+    assert told_s == 3.0
+
+
+def test_it_is_sorted_out_anew_with_every_sixteenth_answer() -> None:
+    pace = Pace()
+    told = []
+    for busy_s in range(1, 20):
+        pace.note(busy_s * 10**9)
+        told.append(pace.typical_s())
+    assert told == [1.0] * 16 + [9.0] * 3

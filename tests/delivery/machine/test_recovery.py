@@ -1,0 +1,450 @@
+"""Workers that die: others take their places and their work, and a sample that kills is found.
+
+`tests/loader/dice.py` has the workers, who answer and die when dice say so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.delivery.machine.decisions import START, TAKE_BACK
+from feedline.delivery.machine.flight import Flight
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.recovery import (
+    _MOST_STARTS,
+    _MOST_STARTS_KILLED,
+    Doubts,
+    Recovery,
+    RecoveryOptions,
+    Seen,
+    users_frames,
+)
+from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.faults import Policy, Replace, Retry
+from feedline.faults.policy import FunctionPolicy
+from feedline.types import Share, Task
+from feedline.workers import runner
+from tests.delivery.machine.world import World
+from tests.loader.dice import Case, Run
+from tests.sampling import examples
+
+RAISES = Policy()
+REPLACES = Policy(otherwise="replace", max_share=1.0)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 24))
+    some = draw(st.lists(st.integers(0, count - 1), unique=True))
+    cut = draw(st.integers(0, len(some)))
+    return Case(
+        count=count,
+        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5, 8])),
+        bad=tuple(some[:cut]),
+        killers=tuple(some[cut:]),
+        lists=draw(st.booleans()),
+        workers=draw(st.integers(1, 4)),
+        depth=draw(st.integers(1, 4)),
+        dice=draw(st.integers(0, 1 << 30)),
+    )
+
+
+def numbers(batches: list[list[int]]) -> list[int]:
+    return sorted(index for batch in batches for index in batch)
+
+
+# -- samples that kill ---
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(cases())
+def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> None:
+    raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
+    run = case.begin()
+    assert run.take() == raising.begin().take()
+    stages = {fault.index: fault.stage for fault in run.fault_budget.log}
+    assert stages == {**dict.fromkeys(case.bad, "fetch"), **dict.fromkeys(case.killers, "worker")}
+    assert len(run.fault_budget.log) == len(stages)
+    assert run.counters.restarts == len(run.said)
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(cases(), st.data())
+def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st.DataObject) -> None:
+    whole = case.begin().take()
+    run = case.begin()
+    head = run.take(data.draw(st.integers(0, len(whole))))
+    assert head + replace(case, workers=3).begin(run.snapshot()).take() == whole
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    cases(), st.dictionaries(st.integers(0, 23), st.integers(1, 6), max_size=4), st.sampled_from(["in order", "whim"])
+)
+def test_accidents_lose_nothing(case: Case, accidents: dict[int, int], order: str) -> None:
+    case = replace(case, bad=(), killers=(), accidents=tuple(accidents.items()), order=order)
+    run = case.begin()
+    delivered = numbers(run.take())
+    convicted = [fault.index for fault in run.fault_budget.log]
+    assert sorted(delivered + convicted) == list(range(case.count))
+    assert all(accidents[index] >= 2 for index in convicted)
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(cases(), st.integers(2, 3))
+def test_with_other_ranks_the_number_of_batches_stays(case: Case, world_size: int) -> None:
+    case = replace(case, bad=(), killers=case.killers[: case.count // 3], share=Share(0, world_size))
+    raising = replace(case, workers=0, bad=case.killers, killers=())
+    assert case.begin().take() == raising.begin().take()
+
+
+def test_nobody_is_convicted_after_two_accidents() -> None:
+    run = Case(8, 4, accidents=((1, 1), (2, 1)), policy=RAISES, workers=1).begin()
+    assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert run.counters.restarts == 2
+    assert len(run.fault_budget.log) == 0
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_without_a_policy_the_sample_is_named_and_its_batch_alone_is_lost(batch_size: int | None) -> None:
+    run = Case(12, batch_size, killers=(5,), policy=RAISES, workers=2).begin()
+    before = run.take(5 if batch_size is None else 1)
+    with pytest.raises(WorkerDied, match=r"Sample 5 kills every worker that makes it.* is gone"):
+        run.take(1)
+    after = run.take()
+    assert numbers(before + after) == [
+        index for index in range(12) if index != 5 and (batch_size is None or index not in (4, 6, 7))
+    ]
+    (fault,) = run.fault_budget.log
+    assert (fault.index, fault.stage, fault.action) == (5, "worker", "raise")
+
+
+def test_what_happened_is_said_with_batch_and_samples() -> None:
+    run = Case(12, 4, killers=(5,), workers=1, restarts=30).begin()
+    run.take()
+    assert "worker 0 is gone" in run.said[0]
+    assert "batch 1 (samples 4, 5, 6, 7)" in run.said[0]
+    assert "restart 1 of 30" in run.said[0]
+    assert all("batch 1 (" in said for said in run.said)
+
+
+# -- what the policy says ---
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
+    run = Case(9, batch_size, killers=(4,), policy=REPLACES, workers=2).begin()
+    assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
+    (fault,) = run.fault_budget.log
+    assert (fault.index, fault.action, fault.replacement, fault.stage) == (4, "replace", 5, "worker")
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked_for_again(
+    batch_size: int | None,
+) -> None:
+    case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, workers=1)
+    run = case.begin()
+    assert numbers(run.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
+    again = case.begin(fault_budget=run.fault_budget)
+    assert numbers(again.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
+    assert again.counters.restarts == 0
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_replacement_is_not_convicted_after_one_death(batch_size: int | None) -> None:
+    case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, workers=1)
+    run = case.begin()
+    assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
+    assert [fault.index for fault in run.fault_budget.log] == [4]
+
+
+def test_the_user_may_say_what_takes_the_place() -> None:
+    policy = Policy(otherwise=Replace(by=lambda index: index + 3), max_share=1.0)
+    run = Case(9, 3, killers=(4,), policy=policy, workers=1).begin()
+    assert numbers(run.take()) == [0, 1, 2, 3, 5, 6, 7, 7, 8]
+
+
+def test_a_sample_that_kills_may_be_tried_again_before_it_is_left_out() -> None:
+    policy = Policy(otherwise=Retry(2, then="skip", wait_s=0.0), max_share=1.0)
+    run = Case(6, 3, killers=(4,), policy=policy, workers=1).begin()
+    assert numbers(run.take()) == [0, 1, 2, 3, 5]
+    (fault,) = run.fault_budget.log
+    assert (fault.index, fault.action, fault.attempt) == (4, "skip", 3)
+
+
+def test_what_a_policy_itself_raises_comes_in_place_of_the_batch() -> None:
+    def ask(failure: Any) -> Any:
+        assert failure.stage == "worker"
+        raise RuntimeError("of the policy")
+
+    run = Case(9, 3, killers=(4,), policy=FunctionPolicy(ask), workers=1).begin()
+    assert run.take(1) == [[0, 1, 2]]
+    with pytest.raises(RuntimeError, match="of the policy") as caught:
+        run.take(1)
+    assert any("sample 4" in note for note in caught.value.__notes__)
+    assert run.take() == [[6, 7, 8]]
+
+
+# -- there is an end ---
+
+
+def dying(run: Run, death: Callable[[int], BaseException]) -> Run:
+    run.engine.death = death
+    return run
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+def test_with_the_budget_spent_the_death_is_raised_and_the_workers_end(restarts: int) -> None:
+    run = Case(12, 4, killers=(5,), workers=2, restarts=restarts, policy=RAISES).begin()
+    with pytest.raises(WorkerDied, match="is gone"):
+        run.take()
+    assert run.counters.restarts == restarts
+    assert run.driver.closed
+    assert run.engine.closed
+
+
+def test_another_epoch_has_the_whole_budget_again() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=1))
+    may = [recovery.may_restart]
+    assert recovery.end_by(0, WorkerDied("gone"), None, Doubts(0, 0)) is None
+    may.append(recovery.may_restart)
+    recovery.begin_epoch()
+    assert [*may, recovery.may_restart] == [True, False, True]
+
+
+def test_samples_that_were_found_to_kill_are_known_when_the_budget_is_spent_over_their_batch() -> None:
+    case = Case(4, 4, killers=(1, 2), workers=1, restarts=10)
+    run = case.begin()
+    with pytest.raises(WorkerDied, match=r"restarts=10 allows no more. Samples that were found to kill are in"):
+        run.take()
+    assert [(fault.index, fault.action) for fault in run.fault_budget.log] == [(1, "skip")]
+    assert case.begin(fault_budget=run.fault_budget).take() == [[0, 3]]
+
+
+def unready(worker: int) -> BaseException:
+    death = WorkerDied(f"worker {worker} could not start")
+    death.was_ready = False
+    return death
+
+
+@pytest.mark.parametrize("death", [lambda _: ValueError("of worker_init_fn"), unready])
+def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Callable[[int], BaseException]) -> None:
+    run = dying(Case(8, 4, accidents=((0, _MOST_STARTS),), workers=1, policy=RAISES).begin(), death)
+    assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    run = dying(Case(8, 4, accidents=((0, _MOST_STARTS + 1),), workers=1, policy=RAISES).begin(), death)
+    with pytest.raises(type(death(0)), match=r"of worker_init_fn|could not start"):
+        run.take()
+    assert run.driver.closed
+
+
+def killed(*, was_ready: bool = True, was_killed: bool | None = True) -> WorkerDied:
+    death = WorkerDied("worker 0 was killed by signal 9 (SIGKILL)")
+    death.was_killed, death.was_ready = was_killed, was_ready
+    return death
+
+
+def deaths_until_search(recovery: Recovery) -> int:
+    """Have workers killed over one batch until its samples are tried apart; returns how many."""
+    flight = Flight(0, 0, Task(1, [1, 2, 3, 4]))
+    deaths = 1
+    while recovery.redo(flight, killed(), Doubts(0, 4)) is None:
+        deaths += 1
+    return deaths
+
+
+def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_left() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    ends = [recovery.end_by(0, killed(was_ready=False), None, Doubts(0, 0)) for _ in range(51)]
+    assert ends[:50] == [None] * 50
+    assert "has ended 51 times in a row before it was ready" in str(ends[50])
+
+
+@pytest.mark.parametrize(("was_killed", "sets_restarts"), [(True, False), (None, True), (None, False)])
+def test_workers_that_end_as_they_start_are_given_up_unless_signals_did_it_and_restarts_is_set(
+    was_killed: bool | None, sets_restarts: bool
+) -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50, sets_restarts=sets_restarts))
+    death = killed(was_ready=False, was_killed=was_killed)
+    ends = [recovery.end_by(0, death, None, Doubts(0, 0)) for _ in range(_MOST_STARTS_KILLED + 1)]
+    assert ends == [None] * _MOST_STARTS_KILLED + [death]
+    assert "has ended 10 times in a row before it was ready" in str(death)
+
+
+def test_an_answer_ends_the_row_of_starts_that_failed() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    for _ in range(3):
+        for _ in range(_MOST_STARTS):
+            assert recovery.end_by(0, unready(0), None, Doubts(0, 0)) is None
+        recovery.answered(0)
+
+
+def test_a_worker_that_answered_and_was_recycled_starts_a_new_row() -> None:
+    world = World(8, workers=1, restarts=50)
+    for _ in range(2):
+        for _ in range(_MOST_STARTS):
+            world.replace(0, death=unready(0))
+        world.answer(0)
+        world.machine.grown(0)
+        assert world.decided() == [(TAKE_BACK, 0, None)]
+        world.take_back(0, begun=0)
+        assert world.decided() == [(START, 0)]
+        world.machine.started(0)
+    assert world.machine.fatal is None
+    assert world.counters.recycled == 2
+
+
+def test_starts_that_end_for_an_unknown_reason_clear_no_sample_of_blame() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    usual = deaths_until_search(recovery)
+    for _ in range(5):
+        assert recovery.end_by(0, killed(was_ready=False, was_killed=None), None, Doubts(0, 4)) is None
+    assert deaths_until_search(recovery) == usual
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_workers_that_are_killed_at_no_task_clear_samples_of_blame(was_ready: bool) -> None:
+    recovery = Recovery(RecoveryOptions(restarts=50))
+    usual = deaths_until_search(recovery)
+    for _ in range(5):
+        assert recovery.end_by(0, killed(was_ready=was_ready), None, Doubts(0, 4)) is None
+    assert deaths_until_search(recovery) > 2 * usual
+
+
+def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_given() -> None:
+    run = Case(8, 4, killers=(0,), workers=1).begin()
+    dying(run, lambda _: ValueError("of worker_init_fn"))
+    with pytest.raises(ValueError, match="of worker_init_fn"):
+        run.take()
+    assert len(run.fault_budget.log) == 0
+    assert "could not get ready: ValueError: of worker_init_fn" in run.said[0]
+
+
+def test_another_worker_that_cannot_be_started_ends_it_and_both_are_told() -> None:
+    run = Case(8, 4, killers=(0,), workers=1).begin()
+
+    def fail(worker: int) -> None:
+        raise OSError("no more processes")
+
+    run.engine.replace = fail  # type: ignore[method-assign]  # as if the system had refused
+    with pytest.raises(OSError, match="no more processes") as caught:
+        run.take()
+    assert isinstance(caught.value.__cause__, WorkerDied)
+    assert run.driver.closed
+
+
+def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
+    run = Case(6, 3, killers=(4,), workers=1).begin()
+    dying(run, lambda worker: WorkerTimeout(f"worker {worker} is still at batch 1"))
+    assert numbers(run.take()) == [0, 1, 2, 3, 5]
+    (fault,) = run.fault_budget.log
+    assert "Sample 4 blocks every worker" in fault.message
+    assert fault.error == "feedline.errors.WorkerTimeout"
+
+
+# -- workers that somebody kills ---
+
+
+@pytest.mark.parametrize("kills", [0.05, 0.3])
+@pytest.mark.parametrize("batch_size", [None, 1, 8])
+def test_samples_are_not_blamed_for_workers_that_somebody_kills(batch_size: int | None, kills: float) -> None:
+    for dice in range(12):
+        case = Case(96, batch_size, killers=(17, 70), workers=3, restarts=10**6, kills=kills, dice=dice)
+        run = case.begin()
+        assert numbers(run.take()) == [index for index in range(96) if index not in (17, 70)]
+        assert {fault.index for fault in run.fault_budget.log} == {17, 70}, dice
+
+
+def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
+    run = Case(96, 8, killers=(17, 70), workers=3).begin()
+    run.take()
+    assert run.counters.restarts <= 2 * (2 + 3 + 3), "the batch, halves of it, the sample alone"
+
+
+# -- workers that do not answer ---
+
+
+def told_of_stuck(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, wanted: bool = True) -> str:
+    late = Flight(9, 1, Task(0, [70, 71]), wanted=wanted)
+    stack = 'File "loading.py", line 7 in read_1\n'
+    told = recovery.told_of_stuck(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
+    return str(told)
+
+
+def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
+    told = told_of_stuck(Recovery(RecoveryOptions()), kills_stuck=False)
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), since 31.2" in told
+    assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
+    assert "With restarts=, such as restarts=10, it would be replaced" in told
+    assert "(samples 70, 71) of an iteration that was left" in told_of_stuck(
+        Recovery(RecoveryOptions()), kills_stuck=False, wanted=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("restarts", "why"),
+    [(0, "0 workers were in this epoch, and restarts= allows no more"), (1, "this engine cannot end a worker")],
+)
+def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
+    assert why in told_of_stuck(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
+
+
+def test_a_stack_is_shown_once() -> None:
+    recovery = Recovery(RecoveryOptions(restarts=2))
+    flight = Flight(9, 1, Task(0, [70, 71]))
+    first, second = (
+        recovery.told_of_restart(WorkerTimeout(told_of_stuck(recovery, kills_stuck=True, killed=True)), 1, flight)
+        for _ in range(2)
+    )
+    assert "What it is doing" in first
+    assert "It is not replaced" not in first
+    assert 'It is stuck where one was before:\nFile "loading.py", line 7 in read_1' in second
+
+
+_ENGINE, _LIBRARY = Path(runner.__file__), Path(threading.__file__)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "shown"),
+    [
+        pytest.param(
+            f"""Thread 0x1 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "{_LIBRARY}", line 4 in run
+
+Thread 0x2 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "/home/me/photos.py", line 9 in read_ahead
+
+Current thread 0x3 (most recent call first):
+  File "/home/me/photos.py", line 7 in read
+  File "/home/me/photos.py", line 3 in __getitem__
+  File "{_ENGINE}", line 100 in run
+  File "/home/me/train.py", line 50 in <module>
+""",
+            f"""  File "/home/me/photos.py", line 7 in read
+  File "/home/me/photos.py", line 3 in __getitem__
+Thread 0x2 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "/home/me/photos.py", line 9 in read_ahead""",
+            id="threads",
+        ),
+        pytest.param(
+            f"""Current thread 0x3 (most recent call first):
+  File "{_ENGINE}", line 100 in run
+  File "{_ENGINE}", line 90 in attempt""",
+            f'  File "{_ENGINE}", line 100 in run',
+            id="feedline itself",
+        ),
+    ],
+)
+def test_of_a_stack_the_frames_of_the_user_are_shown(stacks: str, shown: str) -> None:
+    assert users_frames(stacks) == shown

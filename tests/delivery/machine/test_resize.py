@@ -1,0 +1,171 @@
+"""The number of workers changes: new ones get tasks, those that are too many end what they have."""
+
+from __future__ import annotations
+
+import pytest
+
+from feedline.delivery.machine.decisions import RETIRE, START
+from feedline.errors import WorkerStartError
+from feedline.types import Call, ResultKind
+from tests.delivery.machine.world import World
+
+
+def is_settled(world: World) -> bool:
+    return world.machine.is_settled
+
+
+def go_on(world: World, order: list[int]) -> list[int]:
+    """Answer and deliver everything that is left; `order` says which workers answer first."""
+    delivered: list[int] = []
+    while True:
+        try:
+            ordinal = world.take()
+        except StopIteration:
+            return delivered
+        if ordinal >= 0:
+            delivered.append(ordinal)
+            continue
+        world.decided()
+        worker = next(worker for worker in order if world.tasks[worker])
+        world.answer(worker)
+
+
+def test_new_workers_are_started_and_get_tasks() -> None:
+    world = World(12, workers=1, depth=2, most=3)
+    assert world.given() == [[[0], [1]], [], []]
+    assert world.resize(3) == [(START, 1), (START, 2)]
+    world.machine.fill()
+    assert world.given() == [[[0], [1], [3]], [[4]], [[2], [5]]]  # batch i goes to worker i mod 3
+    assert go_on(world, [0, 1, 2]) == list(range(12))
+
+
+def test_workers_that_are_too_many_end_what_they_have() -> None:
+    world = World(12, workers=3, depth=2, most=3)
+    assert world.given() == [[[0], [3]], [[1], [4]], [[2], [5]]]
+    assert world.resize(1) == []
+    assert not is_settled(world)
+    world.answer(2)
+    assert world.decided() == []
+    world.answer(2)
+    assert world.decided() == [(RETIRE, 2)]
+    world.answer(1)
+    world.answer(1)
+    assert world.decided() == [(RETIRE, 1)]
+    world.answer(0)
+    assert is_settled(world)
+    assert go_on(world, [0]) == list(range(12))
+    assert world.slots.taken == set()
+
+
+def test_workers_that_have_nothing_to_do_are_retired_at_once() -> None:
+    world = World(1, workers=3, most=3)
+    assert world.resize(2) == [(RETIRE, 2)]
+    assert world.resize(1) == [(RETIRE, 1)]
+    assert world.resize(3) == [(START, 1), (START, 2)]
+
+
+def test_the_window_follows() -> None:
+    world = World(40, workers=2, depth=2, slots=40, most=4)
+    world.resize(4)
+    world.machine.fill()
+    assert sum(world.outstanding()) == 8
+    world.resize(1)
+    world.answer(0)
+    assert world.take() == 0
+    assert sum(world.outstanding()) == 7, "no more, until the window is what it is to be"
+
+
+def test_a_worker_that_dies_while_it_is_to_go_is_replaced_for_what_it_had() -> None:
+    world = World(6, workers=2, depth=2, restarts=3, most=2)
+    world.given()
+    world.resize(1)
+    world.replace(1)
+    assert world.given()[1] == [[1], [3]]
+    world.answer(1)
+    world.answer(1)
+    assert world.decided() == [(RETIRE, 1)]
+    assert go_on(world, [0]) == list(range(6))
+
+
+def test_a_death_after_the_last_task_is_no_restart() -> None:
+    world = World(2, workers=2, depth=1, restarts=3, most=2)
+    world.given()
+    world.machine.resize(1)
+    world.answer(1)
+    world.machine.died(1, RuntimeError("gone"), [])
+    assert world.decided() == [(RETIRE, 1)]
+    assert world.counters.restarts == 0
+
+
+def test_if_no_more_can_be_started_there_are_as_many_as_before() -> None:
+    world = World(8, workers=1, depth=1, most=3)
+    world.machine.resize(3)
+    assert world.decided() == [(START, 1), (START, 2)]
+    world.machine.not_started(1, WorkerStartError("too many processes"))
+    world.machine.started(2)
+    assert world.decided() == [(RETIRE, 2)]
+    assert len(world.machine.active) == 1
+    assert world.machine.fatal is None
+    assert go_on(world, [0]) == list(range(8))
+
+
+def test_a_call_reaches_those_that_are_there() -> None:
+    world = World(4, workers=2, depth=1, most=3)
+    world.resize(1)
+    world.machine.call(Call("note"))
+    world.decided()
+    assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [1, 1, 0]
+    world.answer(1)
+    assert world.decided() == []
+    world.answer(1)
+    assert world.decided() == [(RETIRE, 1)]
+    world.machine.call(Call("note"))
+    world.decided()
+    assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [2, 0, 0]
+
+
+def test_it_is_settled_when_every_worker_has_answered() -> None:
+    world = World(12, workers=1, depth=1, most=2)
+    assert not is_settled(world)
+    world.answer(0)
+    assert is_settled(world)
+    world.resize(2)
+    assert not is_settled(world)
+    world.machine.fill()
+    world.take()
+    world.decided()
+    world.answer(1, ResultKind.DONE)
+    assert is_settled(world)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_there_are_as_many_as_there_is_room_for(count: int) -> None:
+    with pytest.raises(AssertionError):
+        World(workers=2, most=2).machine.resize(count)
+
+
+def test_a_worker_without_a_place_is_done_without() -> None:
+    world = World(12, workers=1, depth=2, slots=12, most=3)
+    world.machine.is_elastic = True
+    world.resize(3)
+    world.machine.fill()
+    world.machine.call(Call("note"))
+    assert world.given()[1] == [[4], Call("note")]
+    world.tasks[1].clear()
+    world.machine.died(1, WorkerStartError("no place"), [])
+    assert world.decided() == [(RETIRE, 1)]
+    assert world.machine.fatal is None
+    assert world.counters.restarts == 0
+    assert len(world.machine.active) == 1
+    assert go_on(world, [2, 0]) == list(range(12))
+    assert world.slots.taken == set()
+    assert is_settled(world)
+
+
+def test_the_first_worker_and_a_number_that_was_given_need_their_places() -> None:
+    for worker, is_elastic in ((0, True), (1, False)):
+        world = World(4, workers=2, most=2)
+        world.machine.is_elastic = is_elastic
+        world.given()
+        world.machine.died(worker, WorkerStartError("no place"), [])
+        assert isinstance(world.machine.fatal, WorkerStartError)

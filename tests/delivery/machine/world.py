@@ -1,0 +1,145 @@
+"""A machine without an engine: tests say what workers do, and read what is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.decisions import GIVE, START, Decision
+from feedline.delivery.machine.epoch import Epoch, Origin
+from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.prefetch import Limits
+from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
+from feedline.errors import WorkerDied
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.schedulers import InOrder
+from feedline.types import Result, ResultKind, Resume, Task
+
+
+class Slots:
+    """Numbers; each has one owner at a time. The payload of a batch is the number of its slot."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken: set[int] = set()
+
+    def are_left(self) -> bool:
+        return len(self.taken) < self.count
+
+    def acquire(self, worker: int) -> int:
+        if not self.are_left():
+            return -1
+        slot = min(set(range(self.count)) - self.taken)
+        self.taken.add(slot)
+        return slot
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        if slot >= 0:
+            self.taken.remove(slot)
+
+    def discard(self, result: Result) -> None:
+        if result.kind is ResultKind.DONE:
+            self.release(result.payload)
+
+    def fit_messages(self) -> int:
+        return 0
+
+
+class World:
+    """A machine, and what it has given to each worker."""
+
+    def __init__(
+        self,
+        batches: int = 4,
+        *,
+        workers: int = 2,
+        depth: int = 2,
+        slots: int = 8,
+        restarts: int = 0,
+        timeout_s: float = 0.0,
+        moves: bool = True,
+        resumes: dict[int, Resume] | None = None,
+        most: int | None = None,
+    ) -> None:
+        self.slots = Slots(slots)
+        self.counters = Counters()
+        recovery = Recovery(RecoveryOptions(restarts=restarts))
+        self.machine = Machine(workers, self.slots, recovery, self.counters, moves=moves, most=most)
+        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
+        self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
+        """What each worker has, oldest first."""
+        self.begin(batches, resumes)
+
+    def begin(self, batches: int, resumes: dict[int, Resume] | None = None) -> None:
+        """Begin an epoch, whose batches are [0], [1], ..."""
+        plan = ForeignPlan(iter([[number] for number in range(batches)]))
+        origin = Origin(resumes=resumes or {})
+        self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), origin=origin)
+        self.machine.begin(self.epoch)
+
+    def decided(self) -> list[Decision]:
+        """Have the tasks given that are to be given; returns what else was decided."""
+        others = []
+        while self.machine.decisions:
+            decision = self.machine.decisions.popleft()
+            if decision[0] is GIVE:
+                self.tasks[decision[1]].append(decision[2])
+            else:
+                others.append(decision)
+        return others
+
+    def given(self) -> list[list[Any]]:
+        """Return what each worker has, when nothing but tasks was decided."""
+        assert self.decided() == []
+        return [[task.indices for task in tasks] for tasks in self.tasks]
+
+    def answer(self, worker: int, kind: ResultKind = ResultKind.DONE, **more: Any) -> Task:
+        """Have a worker answer its oldest task."""
+        self.decided()
+        task = self.tasks[worker].pop(0)
+        payload: Any = task.slot if kind is ResultKind.DONE else ValueError("torn")
+        self.machine.answered(Result(kind, worker, task.id, payload, **more))
+        return task
+
+    def take_back(self, worker: int, begun: int = 1) -> None:
+        """Have all taken back that a worker has not begun, as was decided."""
+        waiting = self.tasks[worker][begun:]
+        del self.tasks[worker][begun:]
+        self.machine.taken_back(worker, [task.id for task in waiting])
+
+    def die(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
+        """Have a worker die that had begun so many of its tasks."""
+        self.decided()
+        waiting = self.tasks[worker][begun:]
+        self.tasks[worker].clear()
+        death = death or WorkerDied(f"worker {worker} is gone")
+        self.machine.died(worker, death, [task.id for task in waiting])
+
+    def replace(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
+        """Have a worker die and another started in its place."""
+        self.die(worker, begun, death)
+        assert self.decided() == [(START, worker)]
+        self.machine.started(worker)
+
+    def take(self) -> int:
+        """Deliver the next batch, and let go of it; negative if it is not there."""
+        ordinal = self.machine.take()
+        if ordinal >= 0:
+            result = self.epoch.pop(ordinal)
+            self.slots.discard(result)
+            self.machine.fill()
+            self.epoch.note(ordinal, result.worker, result.notes, None)
+        return ordinal
+
+    def outstanding(self) -> list[int]:
+        return [view.outstanding for view in self.machine.workers]
+
+    def resize(self, count: int) -> list[Decision]:
+        """Have another number of workers; those that are to be started are. Returns what was decided."""
+        self.machine.resize(count)
+        decided = self.decided()
+        for decision in decided:
+            if decision[0] is START:
+                self.machine.started(decision[1])
+        return decided

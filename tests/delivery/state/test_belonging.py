@@ -1,0 +1,140 @@
+"""States that are merged: only those of all ranks, each once, after the same step."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline import DataLoader, Loader, samplers
+from feedline.errors import BadState
+from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, World, flat, sources_in
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(4)
+
+# Any, throughout: states.
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
+    return sources_in(tmp_path_factory.mktemp("sources"))
+
+
+def without_rank(state: Any) -> Any:
+    """Return a state as it was before ranks that had ended, or not begun, told which they are."""
+    if not state["ended"] and state["streams"]:
+        return state
+    return {**state, "order": {name: value for name, value in state["order"].items() if name != "rank"}}
+
+
+moments = st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=4, max_size=4)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=examples(30))
+@given(
+    name=st.sampled_from(["tar", "sql"]),
+    ranks=st.integers(1, 4),
+    workers=st.sampled_from([0, 1, 3]),
+    moments=moments,
+    later=st.sampled_from([(1, 0), (2, 1), (3, 0)]),
+    data=st.data(),
+)
+def test_only_the_states_of_all_ranks_in_order_are_merged(
+    sources: dict[str, Make],
+    name: str,
+    ranks: int,
+    workers: int,
+    moments: list[int | None],
+    later: tuple[int, int],
+    data: st.DataObject,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(sources[name], patch)
+        found, states = world.legs((ranks, workers), None, moments.__getitem__)
+        chosen = data.draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
+        if chosen == list(range(ranks)):
+            merged = feedline.merge_states([states[rank] for rank in chosen])
+            assert sorted(flat(found) + world.rest(later, merged)) == list(range(COUNT))
+        else:
+            with pytest.raises(BadState, match="those of all ranks in the order of ranks, each once"):
+                feedline.merge_states([states[rank] for rank in chosen])
+        old = feedline.merge_states(list(map(without_rank, states)))
+        assert sorted(flat(found) + world.rest(later, old)) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("steps", [None, 0, 2])
+def test_each_rank_tells_who_it_is_at_every_moment(
+    sources: dict[str, Make], workers: int, steps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    _, states = world.legs((2, workers), None, lambda _: steps)
+    assert [state["order"]["rank"] for state in states] == [[0, 2], [1, 2]]
+    assert [state["ended"] for state in states] == [steps is None] * 2
+    with pytest.raises(BadState, match="ranks 0 of 2, 0 of 2"):
+        feedline.merge_states([states[0]] * 2)
+    with pytest.raises(BadState, match="ranks 1 of 2"):
+        feedline.merge_states(states[1:])
+    _, others = world.legs((3, workers), None, lambda _: steps)
+    with pytest.raises(BadState, match="ranks 0 of 3, 1 of 2, 2 of 3"):
+        feedline.merge_states([others[0], states[1], others[2]])
+
+
+def test_a_state_of_the_end_serves_all_ranks_and_becomes_theirs(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch, seed=5)
+    _, states = world.legs((3, 0), None, lambda _: None)
+    merged = feedline.merge_states(states)
+    assert "ranks" not in merged
+    for state in (states[1], merged):  # one that was saved by one rank alone, and one of all
+        again = []
+        for rank in range(2):
+            loader = world.loader(rank, (2, 0))
+            loader.load_state_dict(state)
+            again.append(loader.state_dict())
+        both = feedline.merge_states(again)
+        assert (both["epoch"], both["ended"]) == (0, True)
+        came, states_of_next = world.legs((2, 0), both, lambda _: None)
+        assert sorted(flat(came)) == list(range(COUNT))
+        assert {each["epoch"] for each in states_of_next} == {1}
+
+
+def test_old_states_of_the_end_are_known_by_those_beside_them(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch, seed=5)
+    _, states = world.legs((3, 0), None, lambda rank: 2 if rank == 0 else None)
+    old = list(map(without_rank, states))
+    with pytest.raises(BadState, match="ranks 0 of 3, one that does not tell"):
+        feedline.merge_states(old[:2])
+    assert feedline.merge_states(old[1:])["ended"]  # nobody can tell here that another rank had not ended
+
+
+def test_ranks_of_one_order_are_in_one_epoch() -> None:
+    loaders = [
+        DataLoader(range(20), BATCH, sampler=samplers.DistributedSampler(range(20), 2, rank), seed=1)
+        for rank in range(2)
+    ]
+    states = [[loader.state_dict() for _ in range(2) if len(list(loader))] for loader in loaders]
+    for epoch in range(2):
+        assert feedline.merge_states([one[epoch] for one in states])["epoch"] == epoch
+    with pytest.raises(BadState, match="rank 0 at the end of epoch 0, rank 1 at the end of epoch 1"):
+        feedline.merge_states([states[0][0], states[1][1]])
+
+
+def test_ranks_are_after_one_step_of_virtual_epochs(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    states = []
+    for rank in range(2):
+        loader: Loader = world.loader(rank, (2, 0))
+        list(itertools.islice(next(loader.virtual_epochs(4)), 2 + rank))
+        states.append(loader.state_dict())
+    with pytest.raises(BadState, match="rank 0 after batch 2 of virtual epoch 0, rank 1 after batch 3"):
+        feedline.merge_states(states)

@@ -1,0 +1,265 @@
+"""Where one iteration is: what its state is made of."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from feedline.delivery.state import VERSION
+from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
+from feedline.order.foreign_order import ForeignOrder
+from feedline.order.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
+from feedline.order.progress import StreamProgress
+from feedline.samplers import SequentialSampler
+from feedline.types import Key, Notes, Resume, Share, StreamSplit
+
+SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)
+SPANS = SpanOrder(StreamSplit(4, Share(0, 2, "exact")))
+STREAMS = StreamOrder(4)
+
+
+def begin(order: Order = SAMPLES, *, workers: int = 0, consumed: int = 0, **options: Any) -> Checkpoint:
+    entry = Entry(Key(11, 5), 77, {"consumed": consumed} if consumed else {})
+    return Checkpoint(
+        entry=entry,
+        plan=order.plan(entry),
+        unit=order.unit,
+        facts=order.expected,
+        stride=order.stride(),
+        draw_seed=22,
+        worker_count=workers,
+        batch_size=4,
+        **options,
+    )
+
+
+def deliver(checkpoint: Checkpoint, *ordinals: int) -> None:
+    for ordinal in ordinals:
+        checkpoint.entry.progress.note(ordinal)
+
+
+# -- the order ---
+
+
+def test_it_is_about_delivered_batches_not_about_what_was_asked_for() -> None:
+    checkpoint = begin()
+    assert checkpoint.plan is not None
+    for _ in range(10):
+        next(checkpoint.plan)
+    deliver(checkpoint, 0, 1, 2)
+    snapshot = checkpoint.snapshot()
+    assert (snapshot.epoch, snapshot.seed, snapshot.draw_seed, snapshot.ended) == (5, 11, 22, False)
+    assert snapshot.order == {"consumed": 12, **SAMPLES.expected()}
+    assert snapshot.streams == ()
+    json.dumps(snapshot.as_dict())
+
+
+def test_an_iteration_that_was_resumed_counts_on() -> None:
+    checkpoint = begin(consumed=40)
+    deliver(checkpoint, 0)
+    assert checkpoint.snapshot().order["consumed"] == 44
+
+
+def test_batches_out_of_turn_are_told_by_their_distance() -> None:
+    checkpoint = begin(consumed=40)
+    deliver(checkpoint, 0, 3, 5)
+    snapshot = checkpoint.snapshot()
+    assert snapshot.order["consumed"] == 44
+    assert snapshot.early == (2, 4)
+    assert snapshot.order["stride"] == [4, 0, 1], "their numbers mean nothing with batches of another size"
+    deliver(checkpoint, 1, 2, 4)
+    assert checkpoint.snapshot().early == ()
+    assert "stride" not in checkpoint.snapshot().order
+
+
+def test_an_epoch_that_was_gone_through_leaves_its_number_and_seeds() -> None:
+    checkpoint = begin()
+    deliver(checkpoint, 0, 1)
+    checkpoint.entry.progress.ended = True
+    assert checkpoint.snapshot().as_dict() == {
+        "feedline": VERSION,
+        "epoch": 5,
+        "ended": True,
+        "seed": 11,
+        "draw_seed": 22,
+        "order": SAMPLES.expected(),
+        "early": [],
+        "streams": [],
+        "turn": 0,
+        "dataset_epoch": None,
+        "virtual": None,
+    }
+
+
+# -- datasets with a state, map-style ---
+
+
+def test_the_state_of_the_dataset_is_asked_for_when_the_loop_makes_the_batches_itself() -> None:
+    state = {"n": [1]}
+    checkpoint = begin(live=lambda: Notes(state))
+    snapshot = checkpoint.snapshot()
+    assert snapshot.streams == ({"place": 0, "dataset": {"n": [1]}, "iterator": None},)
+    state["n"].append(2)
+    assert snapshot.streams[0]["dataset"] == {"n": [1]}, "it goes on changing; the snapshot does not"
+
+
+def test_a_dataset_without_a_state_leaves_no_trace() -> None:
+    assert begin(live=lambda: Notes()).snapshot().streams == ()
+    assert begin(workers=2).snapshot().streams == ()
+
+
+def test_the_last_state_of_every_worker() -> None:
+    checkpoint = begin(workers=3)
+    checkpoint.entry.progress.notes[2] = Notes({"n": 4})
+    checkpoint.entry.progress.notes[0] = Notes({"n": 8})
+    streams = checkpoint.snapshot().streams
+    first, second = ({"place": 0, "dataset": {"n": count}, "iterator": None} for count in (8, 4))
+    assert streams == (first, {}, second)
+
+
+@pytest.mark.parametrize(("begun_with", "delivered", "turn"), [(0, 0, 0), (0, 4, 1), (2, 0, 2), (2, 2, 1)])
+def test_whose_turn_it_is_goes_round(begun_with: int, delivered: int, turn: int) -> None:
+    checkpoint = begin(workers=3)
+    checkpoint.entry.progress.notes[0] = Notes({"n": 1})
+    checkpoint.entry.progress.turn = begun_with
+    deliver(checkpoint, *range(delivered))
+    assert checkpoint.snapshot().turn == turn
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_outlives_an_epoch_is_the_dataset_if_its_worker_does(keeps: bool) -> None:
+    checkpoint = begin(workers=2, keeps_dataset=keeps)
+    checkpoint.entry.progress.notes[1] = Notes({"n": 4})
+    checkpoint.entry.progress.ended = True
+    snapshot = checkpoint.snapshot()
+    told = {"dataset": None, "last": None}, {"dataset": {"n": 4}, "last": None}
+    assert snapshot.streams == (told if keeps else ())
+    assert snapshot.order == SAMPLES.expected(), "what the loader has to fit, in any case"
+
+
+def test_an_iterator_outlives_an_epoch_if_it_is_the_dataset() -> None:
+    checkpoint = begin(STREAMS, live=partial(Notes, None, {"place": 9}, True))
+    checkpoint.entry.progress.ended = True
+    assert checkpoint.snapshot().streams == ({"dataset": {"place": 9}, "last": None},)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_last_state_of_another_iterator_is_told_as_such(keeps: bool) -> None:
+    """It may hold random generators of its worker. The iterators of feedline's own sources hold none."""
+    checkpoint = begin(STREAMS, live=partial(Notes, None, {"place": 9}, False), keeps_last=keeps)
+    checkpoint.entry.progress.ended = True
+    assert checkpoint.snapshot().streams == (({"dataset": None, "last": {"place": 9}},) if keeps else ())
+
+
+# -- streams of one's own ---
+
+
+def test_the_one_stream_without_workers() -> None:
+    checkpoint = begin(STREAMS)
+    deliver(checkpoint, 0, 1)
+    counts = {"batches": 2, "noted_at": 2, "ended": False, "read": None}
+    assert checkpoint.snapshot().streams == (counts,)
+    checkpoint.live = lambda: Notes(None, {"place": 8}, place=8)
+    assert checkpoint.snapshot().streams == ({**counts, "place": 8, "dataset": None, "iterator": {"place": 8}},)
+
+
+def test_the_streams_of_workers() -> None:
+    checkpoint = begin(STREAMS, workers=2)
+    checkpoint.entry.progress.streams = [
+        StreamProgress(5, ended=False, notes=Notes({"d": 1}, {"i": 2}, place=16), noted_at=4),
+        StreamProgress(3, ended=True),
+    ]
+    checkpoint.entry.progress.turn = 1
+    snapshot = checkpoint.snapshot()
+    assert snapshot.turn == 1
+    states = {"place": 16, "dataset": {"d": 1}, "iterator": {"i": 2}}
+    assert snapshot.streams == (
+        {"batches": 5, "noted_at": 4, "ended": False, "read": None, **states},
+        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
+    )
+    json.dumps(snapshot.as_dict())
+
+
+# -- a stream that is shared out ---
+
+
+def spans(notes: dict[int, Notes], delivered: int) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """Return what a state says has been consumed, and of the stream. A step is eight samples."""
+    checkpoint = begin(SPANS, workers=2)
+    deliver(checkpoint, *range(delivered))
+    checkpoint.entry.progress.notes.update(notes)
+    snapshot = checkpoint.snapshot()
+    return snapshot.order["consumed"], snapshot.streams
+
+
+def test_any_state_that_is_not_beyond_will_do_and_the_latest_is_best() -> None:
+    early, late = Notes(None, {"place": 10}, place=10), Notes(None, {"place": 18}, place=18)
+    assert spans({0: early, 1: late}, 3) == (
+        24,
+        ({"place": 18, "dataset": None, "iterator": {"place": 18}},),
+    )
+    assert spans({0: early, 1: late}, 2) == (16, ({"place": 10, "dataset": None, "iterator": {"place": 10}},))
+    assert spans({0: early, 1: late}, 1) == (8, ()), "it is read again"
+
+
+def test_near_the_end_a_worker_knows_better_than_the_plan() -> None:
+    assert spans({0: Notes(consumed=14)}, 2) == (14, ())
+    assert spans({0: Notes(consumed=14), 1: Notes(consumed=15)}, 2) == (15, ())
+    assert spans({0: Notes(consumed=99)}, 2) == (16, ()), "a later batch that came out of turn"
+
+
+# -- going on ---
+
+
+def test_where_a_stream_goes_on() -> None:
+    assert resume_of({}, 4) == Resume()
+    assert resume_of({"batches": 3, "noted_at": 3, "ended": False}, 4) == Resume(skip=12, least=9), (
+        "the last batch may have been short"
+    )
+    noted = {"batches": 5, "noted_at": 3, "ended": False, "place": 12, "iterator": {"i": 1}}
+    assert resume_of(noted, 4) == Resume(None, {"i": 1}, 12, 8, 17)
+    assert resume_of({"dataset": {"n": 1}, "place": 0}, 4) == Resume({"n": 1})
+
+
+def test_a_state_may_be_loaded_twice() -> None:
+    stream = {"dataset": {"n": [1]}, "place": 0}
+    resume_of(stream, 4).dataset["n"].append(2)
+    assert resume_of(stream, 4).dataset == {"n": [1]}
+
+
+def test_what_a_snapshot_says_of_a_worker_is_as_if_it_had_just_said_it() -> None:
+    notes = Notes({"d": 1}, {"i": 2}, place=16)
+    checkpoint = begin(STREAMS, workers=1)
+    checkpoint.entry.progress.streams = [StreamProgress(4, notes=notes, noted_at=4)]
+    (stream,) = checkpoint.snapshot().streams
+    assert notes_of(stream) == notes
+    assert notes_of({"batches": 4}) is None
+
+
+def test_a_foreign_sampler_says_what_its_next_epoch_has_to_be_given() -> None:
+    class Counting:
+        epochs = 0
+
+        def __iter__(self) -> Any:
+            self.epochs += 1
+            return iter([[0], [1]])
+
+        def state_dict(self) -> dict[str, int]:
+            return {"epochs": self.epochs}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.epochs = state["epochs"]
+
+    order = ForeignOrder(Counting())
+    checkpoint = begin(order)
+    assert checkpoint.plan is not None
+    for number, _ in enumerate(checkpoint.plan):
+        deliver(checkpoint, number)
+    checkpoint.entry.progress.ended = True
+    snapshot = checkpoint.snapshot()
+    assert snapshot.ended
+    assert snapshot.order["finish"]
+    order.check(json.loads(json.dumps(snapshot.order)))

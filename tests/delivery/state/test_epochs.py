@@ -1,0 +1,300 @@
+"""Which epoch comes next, and what a loaded state does to that."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+from feedline import DataLoader, Loader
+from feedline.delivery.state import Snapshot
+from feedline.delivery.state.checkpoint import Checkpoint
+from feedline.delivery.state.epochs import Epochs, Start, VirtualPlace
+from feedline.errors import BadState, StateWarning
+from feedline.order.order import Entry, Order, SampleOrder, StreamOrder
+from feedline.randomness.keys import epoch_key
+from feedline.samplers import RandomSampler
+from feedline.types import Key, Share
+
+
+class Bench:
+    """A ledger with an order, as a loader has them."""
+
+    def __init__(self, order: Order | None = None) -> None:
+        self.sampler = RandomSampler(range(10), seed=3)
+        self.order = order or SampleOrder(self.sampler, 2, drop_last=False)
+        self.epochs = Epochs()
+        self.settled: list[int] = []
+
+    def begin(self) -> tuple[Start, Checkpoint]:
+        """Begin an iteration."""
+        start = self.epochs.begin(self.order)
+        order = {} if start.snapshot is None else start.snapshot.order
+        entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
+        plan = self.order.plan(entry)
+        checkpoint = Checkpoint(
+            entry, plan, self.order.unit, self.order.expected, draw_seed=3, worker_count=0, batch_size=2
+        )
+        self.epochs.begun(start, self.order, checkpoint)
+        return start, checkpoint
+
+    def run(self, batches: int | None = None) -> int:
+        """Go through an epoch, or a part of it; returns which it was."""
+        start, checkpoint = self.begin()
+        assert checkpoint.plan is not None
+        for number, _ in enumerate(checkpoint.plan):
+            if number == batches:
+                return start.epoch
+            checkpoint.entry.progress.note(number)
+        checkpoint.entry.progress.ended = True
+        return start.epoch
+
+    def state(self) -> dict[str, Any]:
+        return self.epochs.state(self.order, self._first)
+
+    def _first(self, order: Order, epoch: int) -> Snapshot:
+        self.settled.append(epoch)
+        return Snapshot(epoch, seed=3, draw_seed=3, order=order.expected())
+
+    def load(self, state: Any) -> None:
+        self.epochs.load(state, self.order)
+
+
+def state_of(batches: int | None, epoch: int = 0) -> dict[str, Any]:
+    """Return the state after some batches of an epoch; None for all of them."""
+    bench = Bench()
+    bench.epochs.set_epoch(epoch)
+    bench.run(batches)
+    return bench.state()
+
+
+# -- counting ---
+
+
+def test_epochs_are_counted_from_zero_and_the_sampler_is_told() -> None:
+    bench = Bench()
+    assert [bench.run(), bench.run(1), bench.run()] == [0, 1, 2]
+    assert bench.sampler.epoch == 2
+    assert not bench.sampler.epoch_was_set
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_an_epoch_that_is_set_by_hand_is_obeyed_once_and_counted_from(whom: str) -> None:
+    bench = Bench()
+    bench.run()
+    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
+    assert [bench.run(), bench.run()] == [7, 8]
+
+
+def test_what_fails_to_begin_is_no_epoch() -> None:
+    bench = Bench()
+    bench.sampler.set_epoch(7)
+    for _ in range(3):
+        assert bench.epochs.begin(bench.order).epoch == 7, "until it has begun"
+
+
+def test_an_order_without_samplers_is_counted_too() -> None:
+    bench = Bench(StreamOrder(2))
+    assert [bench.begin()[0].epoch for _ in range(2)] == [0, 1]
+
+
+# -- going on ---
+
+
+@pytest.mark.parametrize(("batches", "consumed"), [(0, 0), (2, 4), (4, 8)])
+def test_the_iteration_after_loading_goes_on_in_its_epoch(batches: int, consumed: int) -> None:
+    bench = Bench()
+    bench.load(state_of(batches, epoch=5))
+    start, checkpoint = bench.begin()
+    assert start.epoch == 5
+    assert checkpoint.entry.consumed == consumed
+    assert bench.run() == 6, "and the next one is the next"
+
+
+def test_after_the_end_of_an_epoch_the_next_one_begins() -> None:
+    bench = Bench()
+    bench.load(state_of(None, epoch=5))
+    start, checkpoint = bench.begin()
+    assert start.epoch == 6
+    assert checkpoint.entry.consumed == 0
+
+
+def test_a_state_is_used_up_when_the_iteration_has_begun_and_no_sooner() -> None:
+    bench = Bench()
+    state = state_of(2, epoch=5)
+    bench.load(state)
+    for _ in range(3):
+        assert bench.epochs.begin(bench.order).snapshot is not None, "workers could not be started, say"
+        assert bench.state() == state
+    bench.begin()
+    assert bench.epochs.begin(bench.order).snapshot is None
+
+
+def test_loading_in_the_middle_of_an_iteration_is_about_the_next() -> None:
+    bench = Bench()
+    bench.run(1)
+    state = state_of(2, epoch=5)
+    bench.load(state)
+    assert bench.state() == state
+    assert bench.run() == 5
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    bench = Bench()
+    bench.run(1)
+    before = bench.state()
+    for wrong in ({**before, "feedline": 99}, {**before, "order": {"unit": "batches"}}, "state"):
+        with pytest.raises(BadState):
+            bench.load(wrong)
+        assert bench.state() == before
+
+
+def test_an_empty_state_is_none() -> None:
+    """torchdata's rule: what was never saved is {}."""
+    bench = Bench()
+    bench.run()
+    bench.load({})
+    assert bench.run() == 1
+
+
+# -- set_epoch against a state ---
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
+    with pytest.warns(StateWarning, match=r"set_epoch\(7\).*goes on in epoch 5"):
+        assert bench.run() == 5
+    assert bench.run() == 6
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_setting_the_epoch_of_the_state_is_as_it_should_be(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bench.run() == 5
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_after_the_end_of_an_epoch_an_epoch_set_by_hand_is_obeyed(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(None, epoch=5))
+    (bench.epochs if whom == "loader" else bench.sampler).set_epoch(9)
+    assert bench.run() == 9
+
+
+# -- before the first batch ---
+
+
+def test_a_state_before_the_first_iteration_is_settled_once() -> None:
+    bench = Bench()
+    state = bench.state()
+    assert bench.state() == state
+    assert bench.settled == [0]
+    start, _ = bench.begin()
+    assert start.is_settled
+    assert start.snapshot is not None
+    assert start.snapshot.as_dict() == state, "the iteration is the one that was described"
+
+
+def test_what_was_settled_for_another_epoch_does_not_count() -> None:
+    bench = Bench()
+    bench.state()
+    bench.epochs.set_epoch(4)
+    assert bench.state()["epoch"] == 4
+    assert bench.settled == [0, 4]
+    bench.epochs.set_epoch(6)
+    start, _ = bench.begin()
+    assert (start.epoch, start.snapshot) == (6, None)
+
+
+def test_the_state_is_that_of_the_last_iteration_that_was_begun() -> None:
+    bench = Bench()
+    bench.run(2)
+    assert bench.state()["order"]["consumed"] == 4
+    bench.run(1)
+    assert (bench.state()["epoch"], bench.state()["order"]["consumed"]) == (1, 2)
+    bench.run()
+    assert (bench.state()["epoch"], bench.state()["ended"]) == (2, True)
+    assert bench.settled == []
+
+
+# -- virtual epochs ---
+
+
+def test_the_virtual_place_is_part_of_the_state() -> None:
+    bench = Bench()
+    bench.run(1)
+    bench.epochs.virtual = VirtualPlace(4, 2)
+    assert bench.state()["virtual"] == [4, 2]
+    other = Bench()
+    assert other.epochs.loaded_virtual == (0, 0)
+    other.load(bench.state())
+    assert other.epochs.loaded_virtual == (4, 2)
+    other.run()
+    assert other.epochs.loaded_virtual == (0, 0)
+
+
+def test_an_endless_state_needs_an_endless_order() -> None:
+    bench = Bench()
+    endless = bench.order.without_end(Share())
+    assert endless is not None
+    state = Snapshot(0, seed=3, draw_seed=3, order={**endless.expected(), "consumed": 14}, virtual=(0, 7)).as_dict()
+    bench.load(state)
+    with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
+        bench.begin()
+    assert bench.epochs.begin(endless).snapshot is not None, "the state is still there"
+
+
+# -- copies ---
+
+
+@pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda epochs: pickle.loads(pickle.dumps(epochs))])
+def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
+    bench = Bench()
+    bench.run(1)
+    twin = twin_of(bench.epochs)
+    assert twin.begin(bench.order).epoch == 0
+    assert bench.epochs.begin(bench.order).epoch == 1
+
+
+@pytest.mark.parametrize(
+    "twin_of", [Epochs.copy, copy.copy, copy.deepcopy, lambda epochs: pickle.loads(pickle.dumps(epochs))]
+)
+def test_a_copy_has_what_was_loaded_and_set(twin_of: Any) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    start = twin_of(bench.epochs).begin(bench.order)
+    assert start.epoch == 5
+    assert start.snapshot is not None
+    bench = Bench()
+    bench.epochs.set_epoch(7)
+    assert twin_of(bench.epochs).begin(bench.order).epoch == 7
+
+
+def test_the_order_that_a_state_was_settled_with_is_kept_until_an_iteration_has_begun() -> None:
+    bench = Bench()
+    kept = []
+    for step in (Bench.state, Bench.begin):
+        step(bench)
+        kept.append(bench.epochs.settled_order)
+    assert kept == [bench.order, None]
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_the_warning_points_to_the_loop(kind: Any) -> None:
+    loader = kind(list(range(8)), 2, shuffle=True, seed=3)
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    loader.set_epoch(7)
+    with pytest.warns(StateWarning) as told:
+        list(loader)
+    assert [warning.filename for warning in told] == [__file__]

@@ -1,0 +1,367 @@
+"""States of several ranks, put together, and streams that go on with another number of ranks and workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline import DataLoader, Loader, samplers
+from feedline.datasets import TarDataset, mix
+from feedline.errors import BadState
+from feedline.types import EngineName
+from tests.datasets.tar.writing import write_shards
+from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
+from tests.sampling import examples
+
+pytestmark = pytest.mark.sample(5)
+
+WORLDS = [1, 2, 3, 4, 8]
+PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]
+"""How many ranks, each with how many workers."""
+
+# Any, throughout: datasets, loaders and states.
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
+    return sources_in(tmp_path_factory.mktemp("sources"))
+
+
+SPLIT = ["tar", "tar, in order", "tar, wide buffer", "sql", "sql, keys that are text"]
+
+
+def uneven(rank: int) -> int:
+    return (rank * 5 + 3) % 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPLIT)
+def test_each_sample_comes_once_whatever_the_number_of_ranks(
+    sources: dict[str, Make], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources[name], monkeypatch)
+    for ranks in WORLDS:
+        before, state = world.go((ranks, 0), None, uneven)
+        for later in WORLDS:
+            after = world.rest((later, 0), state)
+            assert sorted(flat(before) + after) == list(range(COUNT)), f"{ranks} ranks, then {later}"
+
+
+@pytest.mark.parametrize("name", ["tar", "sql, keys that are text"])
+def test_each_sample_comes_once_whatever_the_number_of_workers(
+    sources: dict[str, Make], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources[name], monkeypatch)
+    for workers in (0, 1, 3):
+        before, state = world.go((2, workers), None, uneven)
+        for later in ((1, 0), (2, 1), (2, 3), (3, 1)):
+            after = world.rest(later, state)
+            assert sorted(flat(before) + after) == list(range(COUNT)), f"{workers} workers, then {later}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", SPLIT)
+def test_each_sample_comes_once_for_all_pairs(
+    sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources[name], monkeypatch)
+    before, state = world.go(place, None, uneven)
+    for later in PLACES:
+        assert sorted(flat(before) + world.rest(later, state)) == list(range(COUNT)), f"{place}, then {later}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 3])
+def test_parquet_ranks_step_together_and_any_state_serves_all(
+    sources: dict[str, Make], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["parquet"], monkeypatch)
+    for ranks, later in ((1, 3), (3, 8), (8, 2), (2, 1)):
+        before, state = world.go((ranks, workers), None, lambda _: 2)
+        assert "ranks" not in state
+        after = world.rest((later, 0), state)
+        came = Counter(flat(before) + after)
+        assert came.keys() == set(range(COUNT)), f"{ranks} ranks, then {later}"
+        assert sum(came.values()) < COUNT + later  # ranks that have none left repeat one
+
+
+places = st.sampled_from([(1, 0), (2, 0), (3, 0), (4, 0), (8, 0), (1, 1), (2, 3), (3, 1)])
+legs = st.lists(st.tuples(places, st.lists(st.integers(0, 9), min_size=8, max_size=8)), min_size=1, max_size=4)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=examples(40))
+@given(name=st.sampled_from(SPLIT), legs=legs, last=places)
+def test_states_of_random_moments_and_of_states_again(
+    sources: dict[str, Make], name: str, legs: list[tuple[Place, list[int]]], last: Place
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(sources[name], patch)
+        came, state = list[int](), None
+        for place, steps in legs:
+            found, state = world.go(place, state, steps.__getitem__)
+            came += flat(found)
+            if all(each["ended"] for each in state.get("ranks", [state])):
+                break
+        assert sorted(came + world.rest(last, state)) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("place", [(1, 0), (3, 0), (2, 3)])
+def test_as_many_ranks_and_workers_go_on_with_exactly_the_same_batches(
+    sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources[name], monkeypatch)
+    whole, _ = world.go(place, None, lambda _: None)
+    before, state = world.go(place, None, lambda _: 2)
+    after, _ = world.go(place, state, lambda _: None)
+    assert [one + other for one, other in zip(before, after, strict=True)] == whole
+    for rank in range(place[0]):  # and each from its own
+        loader = world.loader(rank, place)
+        loader.load_state_dict(state["ranks"][rank] if "ranks" in state else state)
+        assert [int(number) for batch in loader for number in batch] == after[rank]
+
+
+def test_states_that_were_resharded_go_on_exactly_too(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    _, first = world.go((3, 0), None, lambda _: 2)
+    whole, _ = world.go((2, 1), first, lambda _: None)
+    before, state = world.go((2, 1), first, lambda _: 3)
+    after, _ = world.go((2, 1), state, lambda _: None)
+    assert [one + other for one, other in zip(before, after, strict=True)] == whole
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_real_workers_and_the_drop_in(
+    sources: dict[str, Make], engine: EngineName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    before, state = world.go((2, 0), None, lambda _: 4)
+    found = flat(before)
+    for rank in range(3):
+        world.loader(rank, (3, 0))  # sets the environment
+        loader = DataLoader(sources["tar"](), BATCH, num_workers=2, engine=engine)
+        loader.load_state_dict(state)
+        found += torch.cat(list(loader)).tolist()
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_the_epoch_after_it_is_that_of_the_new_ranks(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    _, state = world.go((4, 0), None, lambda _: 2)
+    for rank in range(2):
+        fresh, resumed = world.loader(rank, (2, 0)), world.loader(rank, (2, 0))
+        resumed.load_state_dict(state)
+        expected = [[list(map(int, batch)) for batch in fresh] for _ in range(3)]
+        rest, *others = [[list(map(int, batch)) for batch in resumed] for _ in range(3)]
+        assert rest != expected[0]
+        assert others == expected[1:]
+
+
+def test_samples_that_are_left_out_stay_so(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(number: int) -> int:
+        if number % 7 == 0:
+            raise ValueError(number)
+        return number
+
+    def make() -> Any:
+        dataset = sources["tar"]()
+        dataset.transform = fails
+        return dataset
+
+    world = World(make, monkeypatch, on_error="skip")
+    before, state = world.go((3, 0), None, lambda _: 3)
+    after = world.rest((2, 1), state)
+    assert sorted(flat(before) + after) == [number for number in range(COUNT) if number % 7]
+
+
+def test_dropped_tails_are_those_of_parts(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch, drop_last=True)
+    before, state = world.go((2, 1), None, lambda _: 3)
+    found = flat(before) + world.rest((3, 0), state)
+    assert len(set(found)) == len(found) > COUNT - 3 * BATCH
+
+
+def test_virtual_epochs_keep_their_place(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    came, states = list[int](), []
+    for rank in range(2):
+        loader = world.loader(rank, (2, 0))
+        for epoch in itertools.islice(loader.virtual_epochs(4), 2):
+            for batch in itertools.islice(epoch, 4 if epoch.number == 0 else 2):
+                came += map(int, batch)
+        states.append(loader.state_dict())
+    loader = world.loader(0, (1, 0))
+    loader.load_state_dict(feedline.merge_states(states))
+    first = next(loader.virtual_epochs(4))
+    assert first.number == 1
+    rest = [int(number) for batch in first for number in batch]
+    assert len(rest) == 2 * BATCH
+    assert not set(rest) & set(came)
+
+
+@pytest.mark.slow
+def test_a_state_stays_small_with_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shard,) = write_shards(tmp_path, [3])
+    shards = [str(tmp_path / f"{number}.tar") for number in range(10_000)]
+    for path in shards:
+        os.link(shard, path)
+    dataset = TarDataset(shards, "cls").stream(shuffle=True, buffer=4)
+    world = World(lambda: dataset, monkeypatch)
+    _, state = world.go((4, 0), None, lambda rank: rank * 20)
+    for place in ((3, 0), (2, 1), (4, 0)):
+        _, state = world.go(place, state, lambda rank: 10 * rank + 1)
+        for each in state["ranks"]:
+            assert len(json.dumps(each)) < 1_000 + 4 * 50, each
+
+
+def test_ranks_have_to_be_all_there_and_in_order(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    _, state = world.go((3, 0), None, lambda _: 2)
+    states = state["ranks"]
+    for wrong in (states[:2], states[::-1]):
+        with pytest.raises(BadState, match="those of all ranks in the order"):
+            feedline.merge_states(wrong)
+    for wrong in ([], states[0]):
+        with pytest.raises(BadState, match="Give merge_states a list"):
+            feedline.merge_states(wrong)
+    with pytest.raises(BadState, match="no 'feedline'"):
+        feedline.merge_states([{}])
+    loader = world.loader(1, (2, 0))
+    loader.load_state_dict(states[1])
+    with pytest.raises(BadState, match=r"rank 1 of 3.*merge_states"):
+        iter(loader)
+
+
+def test_a_merged_state_that_nobody_has_begun_with_is_saved_as_it_is(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    before, state = world.go((3, 0), None, lambda _: 2)
+    loaders = [world.loader(rank, (2, 0)) for rank in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+    states = [loader.state_dict() for loader in loaders]
+    assert feedline.merge_states(states) == state
+    world.loader(1, (2, 0))
+    next(iter(loaders[1]))
+    with pytest.raises(BadState, match="rank 0 is one of several ranks"):
+        feedline.merge_states([states[0], loaders[1].state_dict()])
+    assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
+
+
+def test_one_rank_alone_needs_no_merging(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    loader = world.loader(0, (1, 3))
+    found = [int(number) for batch in itertools.islice(loader, 4) for number in batch]
+    state = loader.state_dict()
+    loader.close()
+    assert sorted(found + world.rest((3, 1), state)) == list(range(COUNT))
+
+
+def test_a_state_before_the_first_batch_is_the_whole_epoch(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    for place in ((2, 0), (2, 1)):
+        _, state = world.go(place, None, lambda _: 0)
+        assert sorted(world.rest((3, 0), state)) == list(range(COUNT))
+
+
+def test_ranks_in_different_epochs_are_not_shared_out_anew(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    states = []
+    for rank in range(2):
+        loader = world.loader(rank, (2, 0))
+        for epoch in range(2 - rank):
+            list(itertools.islice(loader, None if epoch == 0 and rank == 0 else 2))
+        states.append(loader.state_dict())
+    merged = feedline.merge_states(states)
+    loader = world.loader(0, (1, 0))
+    loader.load_state_dict(merged)
+    with pytest.raises(BadState, match=r"rank 0 in 1, rank 1 in 0.*shard='drop'"):
+        iter(loader)
+    same = world.loader(1, (2, 0))
+    same.load_state_dict(merged)
+    assert list(same)
+
+
+def test_states_that_skip_steps_cannot_be_shared_out(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(sources["tar"], monkeypatch)
+    world.loader(0, (1, 0))
+    loader = DataLoader(sources["tar"](), BATCH, num_workers=1, engine="thread", snapshot_every_n_steps=4)
+    list(itertools.islice(loader, 5))
+    other = world.loader(0, (1, 0))
+    state = loader.state_dict()
+    assert state["streams"][0]["batches"] == 5
+    loader = DataLoader(sources["tar"](), BATCH, num_workers=2, engine="thread")
+    loader.load_state_dict(state)
+    with pytest.raises(BadState, match="snapshot_every_n_steps=1"):
+        iter(loader)
+    other.load_state_dict(state)  # one stream, as before
+    assert list(other)
+
+
+def test_other_datasets_that_split_themselves_keep_their_number(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lambda: mix([sources["tar"](), list(range(1000, 1050))]), monkeypatch)
+    _, state = world.go((2, 0), None, lambda _: 2)
+    assert world.rest((2, 0), state)
+    with pytest.raises(BadState, match=r"2 ranks.*only streams of tar shards"):
+        world.rest((3, 0), state)
+
+
+def test_ranks_of_one_order_have_one_state() -> None:
+    before, states = list[int](), []
+    for rank in range(2):
+        loader = DataLoader(range(20), 2, sampler=samplers.DistributedSampler(range(20), 2, rank, seed=1))
+        before += torch.cat(list(itertools.islice(loader, 3))).tolist()
+        states.append(loader.state_dict())
+    merged = feedline.merge_states(states)
+    for rank in range(3):
+        sampler = samplers.DistributedSampler(range(20), 3, rank, seed=1, tail="exact")
+        loader = DataLoader(range(20), 2, sampler=sampler)
+        loader.load_state_dict(merged)
+        before += torch.cat(list(loader)).tolist()
+    assert sorted(before) == list(range(20))
+    same = {name: value for name, value in states[0].items() if name != "draw_seed"}
+    assert feedline.merge_states([{**same, "draw_seed": 1}] * 2) == {**same, "draw_seed": 1}
+
+
+def test_ranks_of_one_order_that_are_not_level_fit_their_number_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for rank in range(2):
+        loader = DataLoader(range(20), 2, sampler=samplers.DistributedSampler(range(20), 2, rank, seed=1))
+        list(itertools.islice(loader, 3 + rank))
+        states.append(loader.state_dict())
+    merged = feedline.merge_states(states)
+    loader = DataLoader(range(20), 2, sampler=samplers.DistributedSampler(range(20), 2, 1, seed=1))
+    loader.load_state_dict(merged)
+    with pytest.raises(BadState, match="2 ranks, each with a state of its own, and there are 1"):
+        iter(loader)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader.load_state_dict(merged)
+    assert len(list(loader)) == 1
+
+
+@pytest.mark.parametrize("damage", [[], [1], ["x"], None, [{"feedline": 2, "ranks": []}]])
+def test_damaged_ranks_are_refused(damage: Any) -> None:
+    with pytest.raises(BadState):
+        Loader([1, 2], 1).load_state_dict({"feedline": 2, "ranks": damage})

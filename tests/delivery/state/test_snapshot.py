@@ -1,0 +1,190 @@
+"""What a saved state looks like, and which ones are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.delivery.state import VERSION, Snapshot
+from feedline.errors import BadState
+
+numbers = st.integers(0, 2**63)
+plain = st.none() | st.booleans() | numbers | st.text(max_size=20)
+counts = st.integers(0, 2**62 - 1)
+streams = st.fixed_dictionaries(
+    {"batches": counts, "noted_at": st.just(0), "ended": st.booleans(), "read": st.none() | counts}
+)
+
+snapshots = st.builds(
+    Snapshot,
+    epoch=counts,
+    ended=st.just(False),
+    seed=st.none() | numbers,
+    draw_seed=numbers,
+    order=st.dictionaries(
+        st.text(max_size=10).map("own {}".format), plain | st.dictionaries(st.text(max_size=10), plain), max_size=4
+    ).map(lambda order: {**order, "unit": "stream batches"}),
+    early=st.just(()),
+    streams=st.lists(streams, max_size=3).map(tuple),
+    turn=st.just(0),
+    virtual=st.none() | st.tuples(counts, counts),
+)
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def through_pickle(state: Any) -> Any:
+    return pickle.loads(pickle.dumps(state))
+
+
+def through_torch(state: Any) -> Any:
+    """As programs save it beside the model, and load it with torch's default: nothing but plain values."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("through", [through_json, through_pickle])
+@given(snapshot=snapshots)
+def test_a_state_comes_back_as_it_was(through: Any, snapshot: Snapshot) -> None:
+    state = snapshot.as_dict()
+    assert through(state) == state
+    assert Snapshot.from_dict(through(state)) == snapshot
+
+
+USUAL = Snapshot(
+    epoch=12,
+    seed=2**63 - 1,
+    draw_seed=2**63 - 1,
+    order={
+        "unit": "samples",
+        "consumed": 10**9,
+        "sampler": {"kind": "RandomSampler", "size": 10**10},
+        "stride": [64, 0, 1],
+    },
+    early=tuple(range(1, 9)),
+    virtual=(10**6, 10**6),
+)
+
+
+def test_torch_saves_and_loads_it() -> None:
+    assert Snapshot.from_dict(through_torch(USUAL.as_dict())) == USUAL
+
+
+def test_it_is_small() -> None:
+    state = USUAL.as_dict()
+    assert len(json.dumps(state)) < 1024
+    assert len(pickle.dumps(state)) < 1024
+
+
+def test_the_turn_is_kept() -> None:
+    stream = {"batches": 1, "noted_at": 1, "ended": False, "read": 4}
+    snapshot = Snapshot(3, draw_seed=1, order={"unit": "stream batches"}, streams=(stream, stream), turn=1)
+    assert Snapshot.from_dict(through_json(snapshot.as_dict())).turn == 1
+
+
+def test_a_snapshot_is_apart_from_what_it_was_read_from() -> None:
+    order, stream = {"unit": "own batches", "consumed": 4}, {"dataset": 3, "iterator": None, "place": 1}
+    state = Snapshot(3, draw_seed=1, order=dict(order), streams=(dict(stream),)).as_dict()
+    snapshot = Snapshot.from_dict(state)
+    state["order"]["consumed"] = 99
+    state["streams"][0]["place"] = 99
+    assert snapshot.order == order
+    assert snapshot.streams == (stream,)
+
+
+# -- what is refused ---
+
+
+@pytest.mark.parametrize("state", [None, 3, "state", [1, 2], Snapshot(1)])
+def test_what_is_no_state_at_all(state: Any) -> None:
+    with pytest.raises(BadState, match=f"not {type(state).__name__}"):
+        Snapshot.from_dict(state)
+
+
+def test_the_state_of_something_else() -> None:
+    with pytest.raises(BadState, match=r"it has \['lr', 'momentum'\] but no 'feedline'") as refused:
+        Snapshot.from_dict({"momentum": 0.9, "lr": 0.1})
+    assert "torchdata" not in str(refused.value)
+
+
+@pytest.mark.parametrize("state", [{"_snapshot": {}, "_steps_since_snapshot": 0}, {"_num_yielded": 3, 4: 5}])
+def test_a_state_of_torchdata_is_recognised(state: Any) -> None:
+    with pytest.raises(BadState, match="torchdata's StatefulDataLoader"):
+        Snapshot.from_dict(state)
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1, "2", True, None])
+def test_another_version(version: Any) -> None:
+    with pytest.raises(BadState, match=r"version|no 'feedline'") as refused:
+        Snapshot.from_dict({**USUAL.as_dict(), "feedline": version})
+    if version is not None:
+        assert repr(version) in str(refused.value)
+        assert f"reads version {VERSION}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"epoch": None},
+        {"epoch": "three"},
+        {"epoch": 3.5},
+        {"epoch": -1},
+        {"epoch": True},
+        {"epoch": 10**30},
+        {"ended": "x"},
+        {"ended": 0},
+        {"seed": 1.5},
+        {"seed": None},
+        {"draw_seed": None},
+        {"dataset_epoch": "x"},
+        {"order": {}},
+        {"order": {"unit": "samples"}},
+        {"order": {"unit": "samples", "consumed": -1}},
+        {"order": {"unit": "samples", "consumed": 2**62}},
+        {"order": {"unit": "samples", "consumed": True}},
+        {"early": [0]},
+        {"early": [1, 1]},
+        {"early": []},
+        {"turn": 1},
+        {"virtual": [1, -1]},
+        {"virtual": [1.0, 2]},
+        {"order": "abc"},
+        {"order": 5},
+        {"order": {"consumed": "x"}},
+        {"early": 5},
+        {"early": ["x"]},
+        {"streams": 5},
+        {"streams": [5]},
+        {"turn": "x", "streams": [{"batches": 1}]},
+        {"virtual": 5},
+        {"virtual": [1]},
+        {"virtual": [1, 2, 3]},
+    ],
+)
+def test_a_damaged_state(damage: dict[str, Any]) -> None:
+    with pytest.raises(BadState, match="damaged"):
+        Snapshot.from_dict({**USUAL.as_dict(), **damage})
+
+
+@pytest.mark.parametrize("name", sorted(set(USUAL.as_dict()) - {"feedline"}))
+def test_a_state_of_which_something_is_missing(name: str) -> None:
+    state = USUAL.as_dict()
+    del state[name]
+    with pytest.raises(BadState, match=f"damaged: it has no '{name}'"):
+        Snapshot.from_dict(state)
+
+
+def test_what_is_not_known_is_passed_over() -> None:
+    """A later feedline may add what an earlier one can do without."""
+    assert Snapshot.from_dict({**USUAL.as_dict(), "colour": "blue"}) == USUAL

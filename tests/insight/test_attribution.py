@@ -1,0 +1,109 @@
+"""What the training loop waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.insight.attribution import CAUSES, causes_of
+from feedline.insight.batch_rows import DURATIONS, MOMENTS, columns_of, row
+
+MOMENT = st.integers(-(10**15), 10**15)
+DURATION = st.integers(0, 10**12)
+ROWS = st.lists(
+    st.builds(
+        row,
+        **dict.fromkeys(MOMENTS, MOMENT),
+        **dict.fromkeys(DURATIONS, DURATION),
+        worker=st.integers(-1, 3),
+        behind=st.integers(0, 2),
+        held=st.integers(0, 1),
+        first=st.integers(0, 1),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def waited(*, in_order: bool = True, **values: int) -> dict[str, int]:
+    found = causes_of(columns_of([row(**values)]), in_order=in_order)
+    return {cause: int(parts[0]) for cause, parts in found.items() if parts[0]}
+
+
+@settings(deadline=None)  # other tests may run
+@given(ROWS, st.booleans())
+def test_causes_add_up_to_the_wait_whatever_the_times(rows: list[tuple[int, ...]], in_order: bool) -> None:
+    columns = columns_of(rows)
+    causes = causes_of(columns, in_order=in_order)
+    assert tuple(causes) == CAUSES
+    assert all((parts >= 0).all() for parts in causes.values())
+    wait = (columns["got"] - columns["asked"]).clip(0)
+    assert np.array_equal(np.sum(list(causes.values()), axis=0), wait)
+
+
+CHAIN: dict[str, Any] = {
+    "given": 10,
+    "began": 20,
+    "fetch": 30,
+    "transform": 10,
+    "collate": 20,
+    "write": 10,
+    "finished": 80,
+}
+WHOLE: dict[str, Any] = {**CHAIN, "came": 90, "device": 5, "got": 100}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (95, {"deliver": 5}),
+        (92, {"device": 3, "deliver": 5}),
+        (85, {"transfer": 5, "device": 5, "deliver": 5}),
+        (71, {"write": 9, "transfer": 10, "device": 5, "deliver": 5}),
+        (60, {"collate": 10, "write": 10, "transfer": 10, "device": 5, "deliver": 5}),
+        (35, {"fetch": 10, "transform": 5, "collate": 20, "write": 10, "transfer": 10, "device": 5, "deliver": 5}),
+        (
+            15,
+            {
+                "queue": 5,
+                "fetch": 20,
+                "transform": 10,
+                "collate": 20,
+                "write": 10,
+                "transfer": 10,
+                "device": 5,
+                "deliver": 5,
+            },
+        ),
+    ],
+)
+def test_only_what_was_done_during_the_wait_counts(asked: int, expected: dict[str, int]) -> None:
+    assert waited(worker=0, asked=asked, **WHOLE) == expected
+
+
+def test_a_task_that_was_given_late_for_want_of_a_slot_waited_for_that() -> None:
+    assert waited(worker=0, asked=15, held=1, **WHOLE) == {"slot": 75, "device": 5, "deliver": 5}
+    assert waited(worker=0, asked=0, held=0, **WHOLE)["queue"] == 20
+
+
+def test_the_first_answer_of_a_worker_waited_for_its_start() -> None:
+    found = waited(worker=0, asked=0, first=1, **WHOLE)
+    assert found["start"] == 20
+    assert "queue" not in found
+
+
+def test_later_batches_that_are_ready_make_it_a_matter_of_order() -> None:
+    assert waited(worker=0, asked=15, overtaken=9, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
+    late = waited(worker=0, asked=15, overtaken=62, **WHOLE)
+    assert (late["order"], late["collate"], late["fetch"]) == (28, 12, 20), "from when another one was ready"
+    assert "order" not in waited(worker=0, asked=15, overtaken=9, in_order=False, **WHOLE), "nothing is in the way"
+    assert "order" not in waited(worker=0, asked=15, overtaken=9, first=1, **WHOLE), "its worker is not there yet"
+
+
+def test_without_workers_nobody_is_queued_for() -> None:
+    found = waited(worker=-1, asked=0, given=0, began=7, fetch=30, collate=20, finished=57, came=57, got=60)
+    assert found == {"fetch": 30, "collate": 20, "deliver": 10}

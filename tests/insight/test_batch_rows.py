@@ -1,0 +1,156 @@
+"""Facts of batches, and what they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.insight.batch_rows import COLUMNS, Totals, columns_of, row, settle_order
+from feedline.insight.period import period_of
+
+NAMES = ("began", "fetch", "finished", "came", "asked", "got", "body")
+
+
+def some_rows(seed: int, count: int) -> list[tuple[int, ...]]:
+    drawn = np.random.default_rng(seed).integers(0, 10**10, (count, len(NAMES))).tolist()
+    return [row(worker=number % 3 - 1, **dict(zip(NAMES, one, strict=True))) for number, one in enumerate(drawn)]
+
+
+ROWS = st.builds(some_rows, st.integers(0, 1000), st.integers(0, 12))
+
+
+def folded(rows: list[tuple[int, ...]]) -> Totals:
+    totals = Totals()
+    totals.fold(columns_of(rows))
+    return totals
+
+
+def test_a_row_has_every_column() -> None:
+    assert len(row()) == len(COLUMNS)
+    columns = columns_of([row(ordinal=3, got=7), row(ordinal=4)])
+    assert columns["ordinal"].tolist() == [3, 4]
+    assert columns["body"].tolist() == [-1, -1], "nothing is known of what was before"
+    assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
+
+
+@settings(deadline=None)  # other tests may run
+@given(ROWS, ROWS)
+def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+    pieces = folded(first)
+    pieces.fold(columns_of(second))
+    assert period_of(pieces, 2) == period_of(folded(first + second), 2)
+
+
+@pytest.mark.slow
+@settings(deadline=None)  # other tests may run
+@given(ROWS, ROWS)
+def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+    whole = Totals()
+    for epoch in (folded(first), folded(second)):
+        whole.merge(epoch)
+    assert whole.batches == len(first) + len(second)
+    assert whole.nanoseconds == folded(first).nanoseconds + folded(second).nanoseconds
+    assert whole.waits == {
+        cause: folded(first).waits[cause] + folded(second).waits[cause] for cause in folded(first).waits
+    }
+
+
+def test_a_row_can_stand_for_several_batches() -> None:
+    once = {"samples": 4, "bytes": 10, "asked": 10, "got": 30, "came": 10, "finished": 8, "began": 2, "fetch": 6}
+    eight = folded([row(**once, weight=8)])
+    eight.rest(8, waited=7 * 20, late=0)
+    exact, sampled = period_of(folded([row(**once)] * 8), 1), period_of(eight, 1)
+    assert replace(sampled, body=exact.body) == exact
+    assert eight.samples == 32
+
+
+def test_what_batches_without_a_row_were_waited_for_is_shared_out_as_the_rows_say() -> None:
+    times = {"began": 100, "fetch": 60, "collate": 20, "finished": 180, "came": 180, "asked": 100, "got": 190}
+    totals = folded([row(**times, worker=0, weight=3, samples=4, behind=1)])
+    totals.rest(9, waited=400, late=160)
+    assert totals.waited == 490
+    assert {cause: waited for cause, waited in totals.waits.items() if waited} == {
+        "fetch": 180,
+        "collate": 60,
+        "deliver": 250,
+    }, "until the batch had come, and afterwards"
+    assert (totals.batches, totals.samples, totals.ready, totals.busy) == (9, 36, 9, {0: 720})
+    inline = folded([row(**times, worker=-1, weight=3)])
+    inline.rest(9, waited=400, late=0)
+    assert inline.waited == sum(inline.waits.values()) == 490
+    assert not inline.waits["transfer"], "not what is left over by rounding, either"
+    assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "where nobody tells when a batch has come"
+
+
+def test_waits_that_no_row_has_seen_are_counted_all_the_same() -> None:
+    totals = folded([row(asked=10, got=10, came=5, finished=5, began=1, fetch=4, weight=8)])
+    totals.rest(8, waited=70, late=50)
+    assert {cause: waited for cause, waited in totals.waits.items() if waited} == {"transfer": 50, "deliver": 20}
+
+
+def test_figures_of_a_period() -> None:
+    totals = Totals(begun=1_000_000_000)
+    totals.open(100_000_000)
+    second = 1_000_000_000
+    rows = [
+        row(
+            worker=number % 2,
+            samples=4,
+            began=number * second + second // 2,
+            fetch=second // 4,
+            transform=second // 8,
+            finished=(number + 1) * second,
+            came=(number + 1) * second,
+            asked=number * second + second // 2,
+            got=(number + 1) * second,
+            behind=0,
+            body=second // 2,
+        )
+        for number in range(1, 11)
+    ]
+    totals.fold(columns_of(rows))
+    totals.add_stage("decode", second // 5)
+    period = period_of(totals, 3)
+    assert (period.batches, period.samples, period.seconds) == (10, 40, 10.0)
+    assert (period.batches_per_s, period.samples_per_s) == (1.0, 4.0)
+    assert period.start_s == 1.0
+    assert period.waits == {"start": 0.1, "fetch": 1.25, "transform": 1.25, "write": 2.5}
+    assert period.stall == 0.51
+    assert period.worker_utilisation == [0.25, 0.25, 0.0]
+    assert period.body.mean == 0.5
+    assert list(period.stages) == ["wait", "fetch", "transform", "transfer", "decode"]
+    assert period.stages["fetch"].mean == 0.125
+    assert period.prefetch_occupancy == 0.0
+    assert period.busy_s == 0.5
+    assert period_of(totals, 1).busy_s == 0.5, "a worker that was retired has worked, too"
+
+
+def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
+    made = [(10, 0, 90), (10, 80, 50), (10, 81, 40), (20, 99, 45)]
+    columns = columns_of([row(worker=0, began=began, asked=asked, finished=end) for began, asked, end in made])
+    settle_order(columns)
+    assert columns["behind"].tolist() == [0, 2, 1, 0], "when they were asked for"
+    assert columns["overtaken"].tolist() == [40, 40, 0, 0]
+    equal = columns_of([row(worker=0, began=0, asked=5, finished=end) for end in (90, 80, 85)])
+    settle_order(equal)
+    assert not equal["overtaken"].any(), "none of them is late"
+    inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
+    settle_order(inline)
+    assert not inline["overtaken"].any()
+
+
+def test_cpu_time_is_that_of_the_batches_of_which_it_is_known() -> None:
+    made = {"began": 10, "finished": 10_000_010, "asked": 5, "came": 10_000_020, "got": 10_000_030}
+    known = [row(**made, worker=worker, computed=2_000_000, queued=4_000_000) for worker in (0, 1)]
+    unknown = row(**made, worker=2)
+    period = period_of(folded([*known, unknown]), 3)
+    assert (period.cpu_s, period.queued_s) == (0.002, 0.004)
+    assert period.make_s == pytest.approx(0.006, rel=1e-4)
+    assert period.computing == pytest.approx(1 / 3, rel=1e-4), "waiting for a core is not sleeping"
+    assert period.as_dict()["computing"] == period.computing
+    none = period_of(folded([unknown]), 3)
+    assert (none.cpu_s, none.computing, none.make_s) == (None, None, none.busy_s)

@@ -1,0 +1,577 @@
+"""What loaders measure, on every engine: each cause of waiting is found where it is."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gc
+import json
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.errors import BadOption
+from feedline.insight.machine_figures import MachineFigures
+from feedline.insight.recording import Recording
+from feedline.insight.stats import Period, Stats
+from feedline.loader.recorder import Recorder
+from feedline.randomness import scope
+from tests.tries import try_again
+
+pytestmark = pytest.mark.sample(4)
+
+ENGINES = ["inline", "thread", "process", "portable"]
+LONG_S = 0.02
+"""Long enough that a machine which is busy with other things does not hide it."""
+SHORT_S = 0.001
+"""Long enough that samples are timed one by one."""
+
+
+class Slow:
+    """Samples that take their time in one stage."""
+
+    def __init__(self, count: int = 24, *, fetch_s: float = 0.0, transform_s: float = 0.0) -> None:
+        self.count, self.fetch_s = count, fetch_s
+        self.transform = None if not transform_s else Compose([Sleep(transform_s)])
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        if self.fetch_s:
+            time.sleep(self.fetch_s)
+        sample = np.full(4, index, np.float32)
+        return sample if self.transform is None else self.transform(sample)
+
+
+class Compose:
+    """Transforms, as torchvision puts them together."""
+
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
+
+
+class Sleep:
+    """A transform that sleeps."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, sample: Any) -> Any:
+        time.sleep(self.seconds)
+        return sample
+
+
+def slow_collate(samples: list[Any]) -> Any:
+    time.sleep(4 * LONG_S)
+    return np.stack(samples)
+
+
+def slow_start(worker: int) -> None:
+    time.sleep(1.0)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    if name == "portable":
+        monkeypatch.setattr("feedline.workers.abilities.can_share_arenas", lambda: False)
+    return name
+
+
+def loader_of(dataset: Any, engine: str, **options: Any) -> Any:
+    if engine == "inline":
+        return feedline.Loader(dataset, 4, **options)
+    workers = options.pop("workers", 2)
+    name: Any = "process" if engine == "portable" else engine
+    return feedline.Loader(dataset, 4, workers=workers, engine=name, **options)
+
+
+def share_of(period: Period, cause: str) -> float:
+    """The share of a cause in what was waited for, but for the start."""
+    waited = period.wait_s - (period.waits.get("start", 0.0) if cause != "start" else 0.0)
+    return period.waits.get(cause, 0.0) / waited
+
+
+def test_the_slowest_samples_are_named(engine: str) -> None:
+    loader = loader_of(Slow(fetch_s=SHORT_S), engine)
+    assert sum(len(batch) for batch in loader) == 24
+    stats = loader.stats()
+    assert stats.epoch.stages["fetch"].count == 6
+    assert len(stats.slowest_samples) == 10
+    assert {slow.index for slow in stats.slowest_samples} <= set(range(24))
+    assert stats["wait_s"] == pytest.approx(stats.total.wait_s)
+
+
+def test_transforms_are_timed_and_stay_the_datasets_own(engine: str) -> None:
+    dataset = Slow(32, transform_s=SHORT_S)
+    loader = loader_of(dataset, engine)
+    assert dataset.transform is not None
+    steps = list(dataset.transform.transforms)
+    assert sum(len(batch) for batch in loader) == 32
+    assert dataset.transform.transforms == steps
+    # The first batch of a worker shows that samples take long; those after it are timed one by one.
+    assert loader.stats().epoch.stages["transform"].count >= 6
+
+
+def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("feedline.workers.runner.TaskCpu", KnownCpu)
+    loader = loader_of(Slow(), engine)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(loader)) == 6
+    rows = Recording.load(tmp_path / "run.json").rows
+    threads = engine in ("inline", "thread")
+    assert rows["computed"].tolist() == [2000 if threads else 3000] * 6, "of the thread, or of the whole worker"
+    assert rows["queued"].tolist() == [500] * 6
+    period = loader.stats().epoch
+    assert (period.cpu_s, period.queued_s) == (2e-6 if threads else 3e-6, 5e-7)
+
+
+class KnownCpu:
+    """A clock that always says the same."""
+
+    def __init__(self, *, of_process: bool = False) -> None:
+        self.computed = 3000 if of_process else 2000
+
+    def begin(self) -> None:
+        pass
+
+    def spent(self, busy_ns: int) -> tuple[int, int]:
+        return self.computed, 500
+
+
+def test_batches_come_in_order_behind_a_straggler(engine: str) -> None:
+    loader = loader_of(Straggling(SHORT_S), engine)
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4))
+
+
+# -- in real time: a busy machine may spoil a run, so that each is tried several times --------------------------------
+
+
+@pytest.mark.real_time
+def test_a_slow_fetch_is_waited_for(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(fetch_s=LONG_S), engine))
+        # On a busy machine the later of two batches is often ready first, and then the earlier one is what is missing.
+        assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
+        assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
+        assert stats.epoch.computing is not None
+        assert stats.epoch.computing < 0.3, "it sleeps"
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_computing_is_told_from_sleeping(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Computing(), engine))
+        assert stats.epoch.computing is not None
+        assert stats.epoch.computing > 0.7, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(32, transform_s=LONG_S), engine))
+        assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
+        assert share_of(stats.epoch, "transform") > 0.15, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_a_slow_collate_is_waited_for(engine: str) -> None:
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(), engine, collate=slow_collate))
+        assert share_of(stats.epoch, "collate") > 0.7, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
+    if engine == "inline":
+        pytest.skip("there are none")
+
+    def check() -> None:
+        stats = gone_through(loader_of(Slow(), engine, worker_init=slow_start))
+        assert share_of(stats.epoch, "start") > 0.7, str(stats)
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
+    if engine == "inline":
+        pytest.skip("there are no others")
+
+    def check() -> None:
+        stats = gone_through(loader_of(Straggling(1.0), engine))
+        waits = {cause: waited for cause, waited in stats.epoch.waits.items() if cause != "start"}
+        assert waits["order"] > 0.5 * sum(waits.values()), str(stats)
+
+    try_again(check)
+
+
+# Any: a loader.
+def gone_through(loader: Any) -> Stats:
+    """Return what was measured in an epoch."""
+    for _ in loader:
+        pass
+    stats: Stats = loader.stats()
+    return stats
+
+
+class Computing(Slow):
+    """Samples that compute, for some milliseconds."""
+
+    def __getitem__(self, index: int) -> Any:
+        sum(range(200_000))
+        return super().__getitem__(index)
+
+
+class Straggling(Slow):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(64)
+        self.seconds = seconds
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 24:
+            time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+@pytest.mark.real_time
+def test_batches_that_the_program_holds_are_named() -> None:
+    def check() -> None:
+        loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
+        held = []
+        for batch in loader:
+            held.append(batch)
+            time.sleep(LONG_S)
+        stats = loader.stats()
+        assert share_of(stats.epoch, "slot") > 0.5, str(stats)
+        assert "The program holds batches" in stats.verdict
+
+    try_again(check)
+
+
+class Large(Slow):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(LONG_S)
+        return np.zeros(1 << 15, np.float32)  # 128 KiB: what is large stays where it is while it is held
+
+
+@pytest.mark.real_time
+def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
+    def check() -> None:
+        loader = loader_of(Slow(60), engine)
+        for _ in loader:
+            time.sleep(5 * LONG_S)
+        stats = loader.stats()
+        assert stats.epoch.wait_s - stats.epoch.waits["start"] < 0.2 * stats.epoch.seconds, str(stats)
+
+    try_again(check)
+
+
+def test_stages_that_users_name(engine: str) -> None:
+    loader = loader_of(Named(), engine)
+    assert len(list(loader)) == 6
+    stats = loader.stats()
+    assert stats.epoch.stages["decode"].count == 6
+
+
+class Named(Slow):
+    def __getitem__(self, index: int) -> Any:
+        with feedline.stage("decode"):
+            sum(range(100))
+        return super().__getitem__(index)
+
+
+def test_epochs_are_told_apart(engine: str) -> None:
+    loader = loader_of(Slow(), engine)
+    assert loader.stats().total.batches == 0
+    for _ in range(3):
+        assert len(list(loader)) == 6
+    batches = iter(loader)
+    next(batches)
+    stats = loader.stats()
+    assert stats.last_epoch is not None
+    assert (stats.epoch.batches, stats.last_epoch.batches, stats.total.batches, stats["batches"]) == (1, 6, 19, 19)
+    assert stats.total.samples == 76
+    assert stats.total.seconds >= stats.epoch.seconds + stats.last_epoch.seconds
+    json.dumps(stats.as_dict())
+
+
+def test_a_stream_is_measured_as_well(engine: str) -> None:
+    loader = loader_of(Stream(), engine, **({} if engine == "inline" else {"workers": 1}))
+    assert sum(len(batch) for batch in loader) == 24
+    stats = loader.stats()
+    assert stats.epoch.stages["fetch"].count == 6
+    assert stats.slowest_samples[0].index in range(24)
+
+
+class Stream:
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(24):
+            time.sleep(SHORT_S)
+            yield np.full(4, number, np.float32)
+
+
+def test_figures_can_be_read_while_another_thread_iterates(engine: str) -> None:
+    loader = loader_of(Slow(400), engine)
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.extend(len(batch) for batch in loader))
+    thread.start()
+    while thread.is_alive():
+        stats = loader.stats()
+        assert stats.total.batches <= 100
+    thread.join()
+    assert (sum(seen), loader.stats().total.batches) == (400, 100)
+
+
+def test_a_recording_has_the_figures_of_the_run(engine: str, tmp_path: Path) -> None:
+    loader = loader_of(Named(), engine)
+    with feedline.record(loader, tmp_path / "run.json.gz"):
+        for _ in range(2):
+            assert len(list(loader)) == 6
+    live = loader.stats()
+    recording = Recording.load(tmp_path / "run.json.gz")
+    recorded = recording.stats()
+    assert recorded.epoch == live.epoch
+    assert recorded.last_epoch == live.last_epoch
+    assert recorded.total == live.total
+    assert recorded.slowest_samples == live.slowest_samples
+    assert dict(recorded) == dict(live)
+    assert recorded.verdict == live.verdict
+    assert recording.rows["ordinal"].tolist() == 2 * list(range(6))
+    assert recording.environment["feedline"] == feedline.__version__
+    assert len(recording.system["at"]) >= 2
+    json.dumps(recording.chrome_trace())
+
+
+@pytest.mark.parametrize("how", ["error", "interrupt"])
+def test_a_run_that_was_interrupted_can_be_read(how: str, tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "process")
+
+    def run() -> None:
+        with feedline.record(loader, tmp_path / "run.json"):
+            for number, _ in enumerate(loader):
+                if number == 3:
+                    if how == "interrupt":
+                        signal.raise_signal(signal.SIGINT)
+                    raise RuntimeError("training failed")
+
+    with pytest.raises(KeyboardInterrupt if how == "interrupt" else RuntimeError):
+        run()
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().epoch.batches == 4
+    assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_recording_may_begin_in_the_middle(tmp_path: Path) -> None:
+    loader = loader_of(Slow(40), "thread")
+    batches = iter(loader)
+    next(batches)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(batches)) == 9
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().epoch.batches in (8, 9)
+    assert len(list(loader)) == 10, "and nothing is recorded any more"
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with pytest.raises(BadOption, match="no loader of feedline's"), feedline.record([1, 2], tmp_path / "run.json"):
+        pass
+    with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
+        pass
+    with pytest.raises(BadOption, match="that is a folder"), feedline.record(loader, tmp_path):
+        pass
+
+
+def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
+    loader = loader_of(Slow(), "inline")
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert len(list(loader)) == 6
+        with feedline.record(loader, tmp_path / "inner.json"):
+            assert len(list(loader)) == 6
+    assert Recording.load(tmp_path / "run.json").rows["epoch"].tolist() == [0] * 6 + [1] * 6
+    assert Recording.load(tmp_path / "inner.json").rows["epoch"].tolist() == [1] * 6
+
+
+def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> None:
+    loader, pid = loader_of(Slow(), "inline"), os.getpid()
+    try:
+        with feedline.record(loader, tmp_path / "run.json"):
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+            else:
+                with feedline.record(loader, tmp_path / "own.json"):
+                    list(loader)
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
+    assert len(Recording.load(tmp_path / "run.json").rows["got"]) == 0
+    assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
+
+
+def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(), "inline")
+
+    def run(fails: bool) -> None:
+        with feedline.record(loader, tmp_path / "run.json"):
+            list(loader)
+            if fails:
+                raise RuntimeError("training failed")
+
+    def write(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(RuntimeError, match="training failed") as failed:
+        run(fails=True)
+    assert "could not be written" in " ".join(getattr(failed.value, "__notes__", ["could not be written"]))
+    with pytest.raises(OSError, match="No space left"):
+        run(fails=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) -> None:
+    if engine in ("inline", "thread") and start == "spawn":
+        pytest.skip("there are no processes")
+    options = {"start_method": start} if engine in ("process", "portable") else {}
+    dataset = Slow(40, transform_s=SHORT_S)
+    loader = loader_of(dataset, engine, collate=short_collate, **options)
+    with feedline.record(loader, tmp_path / "run.json"):
+        assert sum(len(batch) for batch in loader) == 40
+    rows = Recording.load(tmp_path / "run.json").rows
+    assert rows["ordinal"].tolist() == list(range(10))
+    assert rows["samples"].tolist() == [4] * 10
+    chain = [rows[name] for name in ("given", "began", "finished", "came", "got")]
+    assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "one after the other, but for the digits of clocks"
+    assert (rows["began"] > 0).all()
+    assert (rows["fetch"] > 0).all()
+    assert (rows["collate"] > 0).all()
+    assert (rows["write"] >= 0).all()
+    assert (rows["computed"] > 0).all()
+    assert (rows["queued"] >= 0).all()
+    made = rows["fetch"] + rows["collate"] + rows["write"]
+    assert (made == rows["finished"] - rows["began"])[rows["worker"] >= 0].all()
+    assert (rows["transform"] > 0).sum() >= 6, "from the second batch of each worker on"
+    assert set(rows["worker"]) == ({-1} if engine == "inline" else {0, 1})
+
+
+def short_collate(samples: list[Any]) -> Any:
+    return np.stack(samples)
+
+
+def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
+    loader = feedline.Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+    (fault,) = Recording.load(tmp_path / "run.json").faults
+    assert (fault["index"], fault["error"]) == (8, "KeyError")
+
+
+def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
+    loader = feedline.DataLoader(Slow(), 4)
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+        loader.num_workers = 1
+        list(loader)
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.stats().total.batches == 6
+    assert recording.settings["workers"] == 0
+    assert "settings of the loader were changed" in recording.log[-1]
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_recording_without_workers_says_that_work_moves_only_with_a_seed(seed: int | None, tmp_path: Path) -> None:
+    loader = feedline.DataLoader(Slow(), 4, seed=seed)
+    with feedline.record(loader, tmp_path / "run.json"):
+        list(loader)
+    assert Recording.load(tmp_path / "run.json").settings["moves"] is (seed is not None)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
+    loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
+    loader._take_up()
+    recorder = Recorder(loader)
+    list(loader)
+    loader.tuning.count, loader.tuning.depth = 5, 8
+    if is_gone:
+        del loader
+        gc.collect()
+    recording = recorder.recording(MachineFigures(lambda: []))
+    assert (recording.settings["workers"], recording.settings["prefetch"]) == (5, 8)
+    assert recording.stats()["workers"] == 5
+
+
+def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
+    loader, told = loader_of(Slow(), engine), list[tuple[int, bool]]()
+    main = threading.current_thread()
+    loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
+    assert len(list(loader)) == 6
+    assert told == [(number, True) for number in range(7)]
+    for twin in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
+        assert twin._listener is None, "a copy has a life of its own"
+    loader.on_stats(told.append, every_s=1000)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+    loader.on_stats(None)
+    assert len(list(loader)) == 6
+    assert len(told) == 8
+
+
+def test_what_cannot_be_told_the_stats_is_refused() -> None:
+    loader = loader_of(Slow(), "inline")
+    with pytest.raises(BadOption, match="cannot be called"):
+        loader.on_stats(3)
+    with pytest.raises(BadOption, match="no time to wait"):
+        loader.on_stats(print, every_s=-1)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        pass  # the first time, it opens files that it keeps
+    return torch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["inline", "thread", "process"])
+def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
+    options = {} if workers == "inline" else {"num_workers": 2, "engine": workers}
+    loader = feedline.DataLoader(Slow(8), 2, **options)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert len(list(loader)) == 4
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert any(name.startswith("enumerate(DataLoader)") for name in counts)
+    if workers == "inline":
+        assert (counts["feedline: fetch"], counts["feedline: collate"]) == (4, 4)
+    else:
+        assert counts["feedline: wait for workers"] >= 1
+    assert len(list(loader)) == 4
+    assert scope.ranges is None, "once the profiler has ended"

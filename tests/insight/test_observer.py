@@ -1,0 +1,338 @@
+"""What is measured while a loader runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from feedline.insight import observer as module
+from feedline.insight.observer import Observer
+from feedline.insight.period import period_of
+from feedline.types import TaskNotes
+
+FACTS = (0, -1, 4, 64, 0, 0, 0, 0, 0, 0, -1, 0, 1, 0)
+
+
+class Clock:
+    """Time that passes when a test says so, in place of the module `time`."""
+
+    now = 10**12
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def time(self) -> float:
+        return self.now / 1e9
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class Loop:
+    """A training loop on a clock of its own: what a loader tells an observer of it."""
+
+    def __init__(self, observer: Observer, step: int, wait: int) -> None:
+        self.observer, self.step, self.wait = observer, step, wait
+        self.clock: Any = vars(module)["time"]
+        self.batches = 0
+        self.rows = 0
+        observer.begin(0, self.now, 0)
+
+    @property
+    def now(self) -> int:
+        now: int = self.clock.now
+        return now
+
+    def run(self, count: int, wait: int | None = None) -> None:
+        observer = self.observer
+        for _ in range(count):
+            asked = self.now
+            got = asked + (self.wait if wait is None else wait)
+            self.batches += 1
+            if observer.got:
+                observer.write(FACTS, asked, got, (0, 0, 0, 0), self.batches)
+                self.rows += 1
+            else:
+                observer.last_s = got / 1e9
+                observer.waited_s += (got - asked) / 1e9
+                if self.batches >= observer.due:
+                    observer.got = got
+            self.clock.now = got + self.step
+
+
+def test_long_batches_have_a_row_each() -> None:
+    loop = Loop(Observer(), step=5_000_000, wait=1_000_000)
+    loop.run(500)
+    assert loop.rows == 500
+    epoch, last, total = loop.observer.totals(loop.batches)
+    assert (epoch.batches, last, total.batches, total.samples) == (500, None, 500, 2000)
+    assert epoch.stages["wait"].mean == 1_000_000
+    assert epoch.body.mean == 5_000_000
+    assert epoch.body.count == 499, "before the first batch there is none"
+
+
+def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    observer = Observer()
+
+    def leave(batches: int) -> None:
+        clock.now += 20_000_000  # as rows that are added up
+
+    monkeypatch.setattr(observer, "_leave", leave)
+    observer.begin(1, clock.now, 0)
+    assert observer.totals(0)[0].opened == 20_000_000
+
+
+@pytest.mark.parametrize("step", [5_000, 50_000])
+def test_short_batches_have_few_rows_and_the_figures_hold(step: int) -> None:
+    loop = Loop(Observer(), step=step, wait=step // 2)
+    loop.run(10_000)
+    assert loop.rows < 10_000 * step / 1_500_000 + 50
+    epoch, _, _ = loop.observer.totals(loop.batches)
+    assert epoch.batches == 10_000, "which are counted, each"
+    period = period_of(epoch, 0)
+    assert period.stall == pytest.approx(1 / 3, rel=0.001), "exactly, but for the time until it began"
+    assert period.stages["wait"].mean == pytest.approx(step / 2e9)
+    assert period.samples == 40_000
+    assert period.body.mean == pytest.approx(step / 1e9, rel=0.001)
+
+
+def test_a_row_stands_for_no_more_time_than_has_passed() -> None:
+    loop = Loop(Observer(), step=5_000, wait=5_000)
+    for _ in range(300):
+        loop.run(37)
+        loop.run(1, wait=10_000_000)
+    epoch, _, _ = loop.observer.totals(loop.batches)
+    assert sum(epoch.waits.values()) + loop.batches * loop.step == pytest.approx(epoch.nanoseconds, rel=0.001)
+    assert epoch.waited == pytest.approx(300 * (37 * 5_000 + 10_000_000))
+
+
+def test_a_long_wait_has_a_row_out_of_turn() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=5_000, wait=0)
+    loop.run(1000)
+    before = observer.totals(loop.batches)[0].waits["deliver"]
+    while observer.got:
+        loop.run(1)
+    loop.batches += 1
+    observer.write(FACTS, loop.now, loop.now + 50_000_000, (0, 0, 0, 0), loop.batches)
+    loop.clock.now += 50_000_000
+    loop.run(1000)
+    assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "once, and others do not repeat it"
+
+
+def test_epochs_follow_each_other() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(5)
+    observer.end(5, loop.now)
+    observer.begin(1, loop.now, 5)
+    loop.run(3)
+    epoch, last, total = observer.totals(8)
+    assert last is not None
+    assert (epoch.batches, last.batches, total.batches) == (3, 5, 8)
+    observer.begin(2, loop.now, 8)
+    observer.begin(3, loop.now, 8)
+    epoch, last, total = observer.totals(8)
+    assert last is not None
+    assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch of which nothing was asked is none"
+
+
+def test_the_ten_slowest_samples_are_kept() -> None:
+    observer = Observer()
+    for number in range(50):
+        observer.hear(TaskNotes(slow=[((number * 7919) % 50 * 1000, {"index": number})]), worker=number % 2)
+    observer.hear(TaskNotes(slow=[(47_500, {"index": 1})]), worker=0)
+    observer.hear(TaskNotes(slow=[(100, {"index": 1})]), worker=0)
+    slowest = observer.slowest()
+    assert [slow.index for slow in slowest].count({"index": 1}) == 1, "each sample once"
+    slowest = tuple(slow for slow in slowest if slow.index != {"index": 1})
+    assert [round(slow.seconds * 1e6) for slow in slowest] == list(range(49, 40, -1))
+    assert isinstance(slowest[0].index, dict)
+
+
+def test_everything_is_recorded_while_somebody_records() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=5_000, wait=5_000)
+    loop.run(1000)
+    kept = observer.record()
+    loop.run(2)
+    before = loop.rows
+    loop.run(1500)
+    assert loop.rows == before + 1500
+    observer.hear(TaskNotes({"decode": 123}), 0)
+    loop.run(1)
+    observer.end(loop.batches, loop.now)
+    recording = observer.recorded(kept)
+    assert len(recording.rows["got"]) in (1502, 1503)
+    assert (recording.rows["weight"][1:] == 1).all()
+    assert recording.stages == {"decode": [[len(recording.rows["got"]) - 1, 123]]}
+    assert recording.rows["got"].min() < 60_000_000_000, "times begin with the recording"
+    loop.run(1000)
+    assert loop.rows < before + 2100, "and no more"
+
+
+def test_the_figures_of_a_recording_are_those_of_the_run() -> None:
+    observer = Observer()
+    kept = observer.record()
+    loop = Loop(observer, step=1_000_000, wait=300_000)
+    loop.run(40)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now + 5, 40)
+    loop.run(20)
+    epoch, last, total = observer.totals(loop.batches)
+    assert last is not None
+    stats = observer.recorded(kept).stats()
+    assert stats.epoch == period_of(epoch, 0)
+    assert stats.last_epoch == period_of(last, 0)
+    assert stats.total == period_of(total, 0)
+
+
+def test_nothing_is_measured_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Observer, "is_off", True)
+    observer = Observer()
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(100)
+    assert loop.rows == 0
+    assert observer.totals(100)[0].batches == 0
+
+
+def test_several_may_record_at_once() -> None:
+    observer = Observer()
+    first = observer.record(most=20)
+    loop = Loop(observer, step=5_000, wait=5_000)
+    loop.run(10)
+    second = observer.record()
+    loop.run(20)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(7)
+    assert first.is_full
+    assert len(observer.recorded(first).rows["got"]) == 30, "all of the epoch in which it became full"
+    recording = observer.recorded(second)
+    assert recording.rows["epoch"].tolist() == [0] * 20 + [1] * 7
+    before = loop.rows
+    loop.run(1000)
+    assert loop.rows < before + 100, "nobody records any more"
+
+
+@pytest.mark.slow
+def test_what_is_kept_does_not_grow() -> None:
+    observer = Observer()
+
+    def run(epochs: int) -> None:
+        for epoch in range(epochs):
+            loop = Loop(observer, step=3_000_000, wait=3_000_000)
+            loop.batches = 100 * epoch
+            observer.begin(epoch, loop.now, loop.batches)
+            for number in range(100):
+                observer.hear(TaskNotes({f"file {epoch} {number}": 1000}, [(number, epoch)]), 0)
+                loop.run(1)
+            observer.end(loop.batches, loop.now)
+            observer.totals(loop.batches)
+
+    run(10)
+    tracemalloc.start()
+    try:
+        run(10)
+        before = tracemalloc.get_traced_memory()[0]
+        run(20)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 65_000, "figures of 2,000 batches, each with a stage of another name"
+    stages = observer.totals(100)[2].stages
+    assert len(stages) <= 65
+    assert stages["other"].count > 3_000
+
+
+def test_a_fork_leaves_no_lock_taken() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=1000, wait=1000)
+    loop.run(5)
+    with observer._lock:  # by another thread, say
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            try:
+                os._exit(0 if observer.totals(5)[0].batches == 5 else 1)
+            finally:
+                os._exit(2)  # also if it raises: the rest of the tests is not for this process
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- what "auto" is judged by ------------------------------------------------------------------------------------------
+
+
+def test_once_auto_has_settled_the_time_since_then_counts() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=10_000_000, wait=90_000_000)
+    loop.run(50)
+    assert observer.settled(observer.totals(loop.batches)[2]) is None
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(40, wait=0)
+    observer.settle(loop.batches, is_settled=True)
+    total = observer.totals(loop.batches)[2]
+    settled = observer.settled(total)
+    assert settled is not None
+    since = period_of(settled, 0)
+    assert (since.batches, since.samples, since.stall) == (40, 160, 0.0)
+    assert since.body.mean == pytest.approx(0.01)
+    assert since.seconds == pytest.approx(0.4)
+    assert period_of(total, 0).stall > 0.8, "of all the time"
+
+
+def test_it_counts_from_epoch_to_epoch_and_ends_with_another_search() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(30)
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(5)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(7)
+    settled = observer.settled(observer.totals(loop.batches)[2])
+    assert settled is not None
+    assert settled.batches == 12
+    observer.settle(loop.batches, is_settled=False)
+    assert observer.settled(observer.totals(loop.batches)[2]) is None
+
+
+def test_a_recording_knows_when_auto_settled() -> None:
+    observer = Observer()
+    kept = observer.record()
+    loop = Loop(observer, step=10_000_000, wait=90_000_000)
+    loop.run(50)
+    observer.settle(loop.batches, is_settled=True)
+    loop.run(40, wait=1_000_000)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now, loop.batches)
+    loop.run(20, wait=1_000_000)
+    settled = observer.settled(observer.totals(loop.batches)[2])
+    assert settled is not None
+    recording = observer.recorded(kept)
+    recording.counters["workers"] = 2
+    stats = recording.stats()
+    assert stats.settled is not None
+    assert stats.judged is stats.settled
+    assert (stats.settled.batches, settled.batches) == (60, 60)
+    assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)
+
+
+def test_where_every_batch_has_a_row_none_stands_for_several() -> None:
+    """Batches for a device are made ahead: the loader's own count says more than were delivered."""
+    observer, now = Observer(), vars(module)["time"].now
+    observer.begin(0, now, 0)
+    for number in range(20):
+        asked = now + number * 10**9  # long after the last one
+        observer.write(FACTS, asked, asked + 1000, (0, 0, 0, 0), None)
+        observer.got = asked + 1000
+    epoch, _, _ = observer.totals(20)
+    assert period_of(epoch, 0).batches == 20

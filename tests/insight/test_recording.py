@@ -1,0 +1,246 @@
+"""Recordings, and files that are none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import BadRecording
+from feedline.insight.batch_rows import DURATIONS, columns_of, row
+from feedline.insight.recording import EpochSpan, Recording
+from feedline.insight.stats import SlowSample, WorkerMemory
+from tests.tools.report.recordings import everything_of
+
+
+def a_recording() -> Recording:
+    rows = [
+        row(
+            epoch=number // 10,
+            ordinal=number % 10,
+            worker=number % 2,
+            samples=4,
+            given=number * 1_000_003,
+            began=number * 1_000_003 + 11,
+            fetch=700_001,
+            finished=number * 1_000_003 + 800_007,
+            came=number * 1_000_003 + 900_001,
+            asked=number * 1_000_003 + 500_000,
+            got=(number + 1) * 1_000_003,
+            body=499_997,
+        )
+        for number in range(20)
+    ]
+    return Recording(
+        settings={"in_order": True, "cores": 2},
+        environment={"python": "3.11"},
+        started=1.5e9,
+        epochs=[EpochSpan(0, 0, 1234, 0), EpochSpan(1, 10_000_031, 77, 10)],
+        rows=columns_of(rows),
+        stages={"decode": [[3, 123_456], [12, 654_321]]},
+        slow_samples=[SlowSample(7, 0.25, 1)],
+        system={"at": [0, 500_000_001], "cpu": [0.5, None]},
+        log=["something happened"],
+        counters={"workers": 2, "engine": "process", "batches": 20, "faults": {"skip": 1}},
+        memory=[WorkerMemory(0, 1 << 20, 0)],
+    )
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_what_was_saved_is_loaded(name: str, tmp_path: Path) -> None:
+    recording = a_recording()
+    recording.save(tmp_path / name)
+    loaded = Recording.load(tmp_path / name)
+    for column, values in recording.rows.items():
+        assert np.array_equal(values, loaded.rows[column]), f"{column}, to the nanosecond"
+    assert (loaded.epochs, loaded.stages, loaded.system) == (recording.epochs, recording.stages, recording.system)
+    assert loaded.stats().as_dict() == recording.stats().as_dict()
+    assert [file.name for file in tmp_path.iterdir()] == [name], "nothing else is left"
+    is_compressed = (tmp_path / name).read_bytes()[:2] == b"\x1f\x8b"
+    assert is_compressed == name.endswith(".gz")
+
+
+def test_times_in_the_file_are_microseconds(tmp_path: Path) -> None:
+    a_recording().save(tmp_path / "run.json")
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert told["rows"]["fetch"][0] == 700.001
+    assert told["epochs"][1]["begun"] == 10_000.031
+    assert told["system"]["at"] == [0, 500_000.001]
+
+
+def test_its_figures_are_by_epoch() -> None:
+    stats = a_recording().stats()
+    assert stats.last_epoch is not None
+    assert (stats.last_epoch.batches, stats.epoch.batches, stats.total.batches) == (10, 10, 20)
+    assert stats.epoch.stages["decode"].mean == pytest.approx(654_321e-9)
+    assert stats.total.stages["decode"].count == 2
+    assert stats.total.seconds == pytest.approx(stats.epoch.seconds + stats.last_epoch.seconds)
+    assert stats["batches"] == 20
+
+
+def test_a_recording_of_nothing_has_figures_too(tmp_path: Path) -> None:
+    Recording().save(tmp_path / "run.json")
+    assert Recording.load(tmp_path / "run.json").stats().total.batches == 0
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.99])
+def test_a_file_that_was_cut_off_says_so(name: str, share: float, tmp_path: Path) -> None:
+    path = tmp_path / name
+    a_recording().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(BadRecording, match=r"was cut off after \d+ bytes"):
+        Recording.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no recording: it is no JSON"),
+        (b"hello", "is no recording: it is no JSON"),
+        (b"\xff\xfe\x00", "is no recording: it is no text"),
+        (b"[1, 2]", 'is no recording: its "format"'),
+        (b'{"batches": 3}', 'is no recording: its "format"'),
+        (b'{"format": "feedline recording", "version": 99}', "of version 99, and this feedline reads version 1"),
+        (b'{"format": "feedline recording", "version": 1}', "a part of it is missing or damaged"),
+        (gzip.compress(b"hello", mtime=0), "is no recording: it is no JSON"),
+    ],
+)
+def test_a_file_that_is_no_recording_says_why(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    with pytest.raises(BadRecording, match=message):
+        Recording.load(path)
+
+
+def damage(told: dict[str, Any], how: str) -> None:
+    if how == "a column is short":
+        told["rows"]["got"].pop()
+    elif how == "a column is missing":
+        del told["rows"]["began"]
+    elif how == "no number in a column":
+        told["rows"]["got"][3] = math.nan
+    elif how == "text in a column":
+        told["rows"]["began"][0] = "soon"
+    else:
+        told["epochs"] = 3
+
+
+@pytest.mark.parametrize(
+    "how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"]
+)
+def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    a_recording().save(path)
+    told = json.loads(path.read_text())
+    damage(told, how)
+    path.write_text(json.dumps(told))
+    with pytest.raises(BadRecording, match="missing or damaged"):
+        Recording.load(path)
+
+
+def nested(depth: int) -> Any:
+    found: Any = 1
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+ODD: list[Any] = [
+    *(-1, 0, 1 << 31, 1 << 70, -(1 << 62), 0.5, 1e300, math.nan, math.inf, None, "text", [], {"a": 1}, nested(200)),
+]
+
+
+def places(told: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where values are in a file: of each list, the last."""
+    found = [path] if path else []
+    if isinstance(told, dict):
+        found += [place for name, value in told.items() for place in places(value, (*path, name))]
+    elif isinstance(told, list) and told:
+        found += places(told[-1], (*path, len(told) - 1))
+    return found
+
+
+def refusal_of(path: Path) -> Exception | None:
+    try:
+        everything_of(path)
+    except Exception as exc:  # of whatever kind: that is what is judged
+        return exc
+    return None
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:20])
+def test_an_odd_value_anywhere_is_refused_or_does_no_harm(odd: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    a_recording().save(path)
+    text = path.read_text()
+    for place in places(json.loads(text)):
+        told = json.loads(text)
+        inside = told
+        for step in place[:-1]:
+            inside = inside[step]
+        inside[place[-1]] = odd
+        path.write_text(json.dumps(told))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            refused = refusal_of(path)
+        assert refused is None or (type(refused) is BadRecording and "run.json" in str(refused)), (place, refused)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[" * 100_000, "recursion"), ('{"format":"feedline recording","version":' + "9" * 5000 + "}", "digits")],
+)
+def test_json_that_python_cannot_read(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(BadRecording, match=rf"run\.json is no recording: .*{message}"):
+        Recording.load(tmp_path / "run.json")
+
+
+@pytest.mark.slow
+def test_no_more_is_unpacked_than_a_recording_has(tmp_path: Path) -> None:
+    (tmp_path / "run.json.gz").write_bytes(gzip.compress(b" " * (1 << 27), 1))
+    tracemalloc.start()
+    with pytest.raises(BadRecording, match=r"run\.json\.gz is no recording: more than 1\d,\d{3},\d{3} bytes come out"):
+        Recording.load(tmp_path / "run.json.gz")
+    assert tracemalloc.get_traced_memory()[1] < 3 << 24  # the text, twice while it is put together
+    tracemalloc.stop()
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadRecording, match="No such file"):
+        Recording.load(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [{("a", 1): b"x"}, math.nan, "g\u00e4ns.jpg", "\udcff", object()],
+    ids=["dict", "nan", "umlaut", "surrogate", "object"],
+)
+def test_samples_of_whatever_index_can_be_saved(index: Any, tmp_path: Path) -> None:
+    recording = a_recording()
+    recording.slow_samples = [SlowSample(index, 1.0, 0)]
+    recording.save(tmp_path / "run.json")
+    json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+    (slow,) = Recording.load(tmp_path / "run.json").slow_samples
+    assert slow.index == (index if isinstance(index, str) else repr(index))
+
+
+@pytest.mark.slow
+def test_a_million_batches(tmp_path: Path) -> None:
+    small, rng = a_recording(), np.random.default_rng(0)
+    rows = {name: np.tile(column, 50_000) for name, column in small.rows.items()}
+    for name in DURATIONS:  # real ones differ: a file that shrinks to a hundredth is refused
+        rows[name] = rows[name] + rng.integers(0, 1_000_000, 1_000_000)
+    recording = Recording(rows=rows)
+    recording.epochs = [EpochSpan(0, 0, 0, 0)]
+    recording.save(tmp_path / "run.json.gz")
+    assert Recording.load(tmp_path / "run.json.gz").stats().total.batches == 1_000_000

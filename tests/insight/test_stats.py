@@ -1,0 +1,139 @@
+"""What `loader.stats()` returns."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.errors import BadOption
+from feedline.insight.histogram import Spread
+from feedline.insight.stats import Period, SlowSample, Stats, WorkerMemory
+
+SPREAD = Spread(100, 0.02, 0.01, 0.03, 0.2)
+PERIOD = Period(
+    batches=100,
+    samples=3200,
+    seconds=10.0,
+    stall=0.4,
+    start_s=0.5,
+    waits={"start": 0.5, "fetch": 3.0, "deliver": 0.5},
+    stages={"wait": SPREAD, "fetch": SPREAD, 'my "stage"': Spread(100, 0.001, 0.001, 0.001, 0.2)},
+    body=SPREAD,
+    worker_utilisation=[0.9, 0.8],
+    prefetch_occupancy=1.5,
+)
+STATS = Stats(
+    epoch=PERIOD,
+    last_epoch=None,
+    total=PERIOD,
+    counters={"engine": "process", "workers": 2, "batches": 100, "failures": 0, "faults": {"skip": 3}},
+    settings={"cores": 4},
+    slowest_samples=(SlowSample(np.int64(7), 0.5, 1), SlowSample(("a", 3), 0.25, -1)),
+    memory=(WorkerMemory(0, 300 << 20, 5 << 20),),
+)
+
+
+def test_it_is_the_mapping_that_it_used_to_be() -> None:
+    assert STATS["batches"] == 100
+    assert dict(STATS) == STATS.counters
+    assert len(STATS) == 5
+    assert STATS.faults == {"skip": 3}
+
+
+def test_the_verdict_is_about_this_epoch_unless_it_has_just_begun() -> None:
+    assert STATS.verdict.startswith("data-bound: training waited 37 % of the time, mostly for fetch")
+    begun = Stats(epoch=Period(2, 64, 0.1), last_epoch=PERIOD, total=PERIOD, counters={"workers": 2})
+    assert begun.verdict.startswith("data-bound")
+
+
+def test_plain_values_are_json() -> None:
+    told = json.loads(json.dumps(STATS.as_dict()))
+    assert told["epoch"]["stages"]["fetch"]["p99"] == 0.2
+    assert told["epoch"]["samples_per_s"] == 320.0
+    assert told["slowest_samples"][0] == {"index": 7, "seconds": 0.5, "worker": 1}
+    assert told["slowest_samples"][1]["index"] == "('a', 3)"
+    assert told["verdict"] == STATS.verdict
+
+
+def test_flat_has_numbers_only_each_under_one_name() -> None:
+    flat = STATS.flat("loader/")
+    assert flat["loader/epoch/waits/fetch"] == 3.0
+    assert flat["loader/total/worker_utilisation/1"] == 0.8
+    assert flat["loader/counters/faults/skip"] == 3
+    assert all(type(value) in (int, float) for value in flat.values())
+    assert STATS.flat("")["epoch/stall"] == 0.4
+
+
+def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> None:
+    lines = STATS.prometheus().splitlines()
+    assert 'feedline_wait_seconds_total{cause="fetch"} 3' in lines
+    assert 'feedline_stage_seconds{stage="my \\"stage\\"",quantile="0.99"} 0.2' in lines
+    pattern = r'(# TYPE \w+ (counter|gauge)|\w+(\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\})? [-+.e\d]+)'
+    assert all(re.fullmatch(pattern, line) for line in lines)
+    types = [line for line in lines if line.startswith("#")]
+    assert len(types) == len(set(types))
+
+
+def test_a_prefix_that_is_none_for_prometheus_is_refused() -> None:
+    assert "my:app_batches_total 100" in STATS.prometheus("my:app")
+    for prefix in ("my-app", "", "1st"):
+        with pytest.raises(BadOption, match="does not do for Prometheus"):
+            STATS.prometheus(prefix)
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    many = replace(PERIOD, worker_utilisation=[place / 64 for place in range(64)])
+    text = str(replace(STATS, epoch=many, total=many))
+    assert max(map(len, text.splitlines())) <= columns
+    assert "0 to 98" in text
+
+
+def test_the_table_can_be_read() -> None:
+    text = str(STATS)
+    assert text.startswith("process, 2 workers\n")
+    assert " ".join(text.partition("\n\n")[0].split()).endswith(STATS.verdict)
+    assert re.search(r"samples/s +320 +320", text)
+    assert re.search(r"fetch +3.0 s +30.0 %", text)
+    assert re.search(r"fetch +10 ms +30 ms +200 ms +20 ms", text)
+    assert "slowest samples: " in text
+    assert "0: 300 (+5)" in text
+    assert "faults 3" in text
+    assert "last epoch" not in text, "there was none"
+    assert max(map(len, text.splitlines())) <= 100
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+def test_before_the_first_batch_there_is_little_to_say() -> None:
+    empty = Stats(epoch=Period(), last_epoch=None, total=Period(), counters={"engine": "inline", "workers": 0})
+    assert str(empty) == "inline, 0 workers\nnothing to say yet: no batch was delivered"
+    assert repr(empty) == "<Stats: 0 batches, nothing to say yet: no batch was delivered>"
+
+
+def test_a_notebook_shows_a_table_of_plain_text() -> None:
+    sick = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
+    stats = Stats(sick, None, sick, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
+    text = stats._repr_html_()
+    assert text.count("<table>") == 2
+    assert "<td>batches/s</td><td>10.0</td><td>10.0</td>" in text
+    assert "<b>data-bound: training waited 41 %" in text
+    assert "<td>&lt;fetch&gt;</td><td>4.1 s</td><td>41.0 %</td>" in text
+    assert "&#x27;&lt;b&gt;&#x27; (1.0 s)" in text
+
+
+def test_a_notebook_shows_a_loader_with_its_figures() -> None:
+    class Strange(list[int]):
+        pass
+
+    Strange.__name__ = "<i>"
+    loader = feedline.Loader(Strange(range(30)), 2)
+    assert "nothing to say yet" in loader._repr_html_()
+    assert len(list(loader)) == 15
+    assert "<td>batches</td><td>15</td>" in loader._repr_html_()
+    assert "Loader(&lt;i&gt;, batch_size=2" in loader._repr_html_()

@@ -1,0 +1,231 @@
+"""The live view: what it says of the last seconds, how it looks, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import gc
+import io
+import re
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+import feedline
+from feedline.insight.batch_rows import Totals
+from feedline.loader import live
+from feedline.loader.live import Figures, LiveView, figures_of
+from tests import program_server
+
+S = 1_000_000_000
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def totals(batches: int, seconds: float, waited: float, busy: dict[int, float] | None = None) -> Totals:
+    found = Totals()
+    found.batches, found.samples, found.ready = batches, 4 * batches, 2 * batches
+    found.elapsed = int(seconds * S)
+    found.waited = int(waited * S)
+    found.busy = {worker: int(spent * S) for worker, spent in (busy or {}).items()}
+    return found
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "feedline-live"]
+
+
+# -- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_of_the_time_between_the_looks() -> None:
+    looks = deque([(10 * S, totals(100, 9.0, 8.0, {0: 5.0})), (12 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5}))])
+    figures = figures_of("Photos", looks, workers=2, faults=3)
+    assert figures == Figures("Photos", 25.0, 100.0, 0.25, [0.5, 1.0], 2.0, 3, 0, 0.0)
+    assert figures.line == (
+        "Photos: 25.0 batches/s, 100 samples/s, waited 25 %, 2.0 ready, 3 faults, workers busy 50 100 %"
+    )
+
+
+def test_workers_that_were_added_meanwhile_are_shown() -> None:
+    looks = deque([(10 * S, totals(1, 9.0, 8.0, {0: 5.0})), (12 * S, totals(2, 11.0, 8.5, {0: 6.0, 2: 2.0}))])
+    figures = figures_of("Photos", looks, workers=2)
+    assert figures is not None
+    assert figures.busy == [0.5, 0.0, 1.0]
+
+
+def test_a_loader_that_delivers_nothing_is_silent_since_then() -> None:
+    looks = deque((second * S, totals(3, 3.0, 1.0)) for second in range(4, 9))
+    figures = figures_of("Photos", looks, workers=0)
+    assert figures is not None
+    assert (figures.stall, figures.words) == (None, "Photos: no batch for 4 s")
+
+
+def test_one_look_says_nothing() -> None:
+    assert figures_of("Photos", deque([(S, totals(1, 1.0, 1.0))]), workers=0) is None
+
+
+def test_bars_of_workers() -> None:
+    few = Figures("a", 1.0, 1.0, 0.0, [0.5, 1.0], 0.0, 0, 0, 0.0)
+    assert few.bars() == [f"  worker 0 {'█' * 10}{'░' * 10}  50 %", f"  worker 1 {'█' * 20} 100 %"]
+    many = Figures("a", 1.0, 1.0, 0.0, [0.0] * 8 + [1.0] * 8, 0.0, 0, 0, 0.0)
+    assert many.bars() == [f"  workers {'▁' * 8}{'█' * 8} 50 %"]
+
+
+# -- how it looks ----------------------------------------------------------------------------------------------------
+
+
+def drawn(stream: io.StringIO, looks: int) -> str:
+    """Draw a loader of which a batch is asked for between two looks."""
+    loader = feedline.Loader(list(range(100)), 1)
+    view = LiveView(stream)
+    batches = iter(loader)
+    try:
+        view.add(loader, is_asked_for=True)
+        for second in range(looks):
+            next(batches)
+            with view.lock:
+                view.draw(second * S)
+    finally:
+        view.close()
+    assert not threads()
+    return stream.getvalue()
+
+
+def test_lines_are_written_now_and_then_where_there_is_no_terminal() -> None:
+    lines = drawn(io.StringIO(), 10).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("feedline: list: 1.0 batches/s, 1 samples/s, waited ") for line in lines)
+
+
+def test_a_terminal_is_drawn_on_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    text = drawn(Terminal(), 3)
+    assert text.count("list: 1.0 batches/s") >= 2
+    assert "\x1b[2K" in text, "the lines before are replaced"
+    assert text.index("\x1b[?25l") < text.index("\x1b[?25h"), "the cursor is shown again"
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_colours_and_width_are_those_that_the_terminal_wants(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "30")
+    if is_plain:
+        monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    view = LiveView(stream)
+    view._draw_in_place([Figures("Photos", 25.0, 100.0, 0.9, [0.5, 1.0], 2.0, 3, 0, 0.0)])
+    view.close()
+    text = stream.getvalue()
+    assert ("\x1b[31m" in text) is not is_plain, "a loop that waits for most of the time is red"
+    shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", text).replace("\r", "\n")
+    assert max(len(line) for line in shown.splitlines()) <= 30
+
+
+def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert drawn(Terminal(), 5).startswith("feedline: list: ")
+
+
+def test_a_stream_that_is_closed_ends_the_view() -> None:
+    stream = io.StringIO()
+    view, loader = LiveView(stream), feedline.Loader([1, 2], 1)
+    view.add(loader, is_asked_for=True)
+    stream.close()
+    with view.lock:
+        for second in range(5):
+            view.draw(second * S)
+        assert not view.shows(loader)
+    view.close()
+
+
+# -- when it is there ------------------------------------------------------------------------------------------------
+
+
+def test_a_loader_is_shown_inside_of_the_context() -> None:
+    loader = feedline.Loader(list(range(6)), 2)
+    with loader.live():
+        assert threads() == ["feedline-live"]
+        assert live._view().shows(loader)
+        for _ in loader:
+            pass
+        assert live._view().shows(loader), "also between epochs"
+    assert not threads()
+
+
+def test_nothing_is_shown_by_itself() -> None:
+    assert len(list(feedline.Loader(list(range(6)), 2))) == 3
+    assert not threads()
+
+
+def test_the_environment_asks_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_LIVE", "1")
+    loader = feedline.Loader(list(range(6)), 2)
+    batches = iter(loader)
+    view = live._view()
+    try:
+        assert view.shows(loader)
+        list(batches)
+        with view.lock:
+            view.draw(S)
+        assert not view.shows(loader), "its epoch is over"
+        other = feedline.Loader(list(range(6)), 2)
+        rest = iter(other)
+        assert view.shows(other)
+        del rest, other
+        gc.collect()
+        with view.lock:
+            view.draw(2 * S)
+            assert not view._shown, "it is gone"
+    finally:
+        view.close()
+    assert not threads()
+
+
+@pytest.mark.parametrize(("name", "value"), [("FEEDLINE_LIVE", "0"), ("RANK", "1")])
+def test_who_is_not_asked_shows_nothing(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_LIVE", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
+    monkeypatch.setenv(name, value)
+    loader = feedline.Loader(list(range(4)), 2)
+    live.begins(loader)
+    assert not threads()
+
+
+FORKS = """
+import os, sys, time
+import feedline
+from feedline.loader import live
+
+class Terminal:
+    def isatty(self): return True
+    def write(self, text): pass
+    def flush(self): pass
+
+class Talks:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        print("made", index, type(sys.stderr).__name__, flush=True)
+        return index
+
+live._EVERY_S = 0.001
+sys.stderr = Terminal()
+loader = feedline.Loader(Talks(), 2, workers=2, engine="process", start_method="fork")
+with loader.live():
+    for epoch in range(10):
+        for batch in loader:
+            time.sleep(0.005)
+    redirected = type(sys.stderr).__name__
+print("epochs", redirected)
+"""
+
+
+def test_workers_that_are_forked_meanwhile_write_to_the_streams_themselves(tmp_path: Path) -> None:
+    done = program_server.run(FORKS, cwd=tmp_path)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines.count("made 3 Terminal") == 10
+    assert lines[-1] == "epochs FileProxy", "which rich had replaced"

@@ -1,0 +1,147 @@
+"""Strings that are packed come back as they were."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.memory.sharing.packed import Packed
+from feedline.types import records
+from tests.sampling import examples
+
+ODD_NAMES = [
+    "",
+    "a",
+    "a\0",
+    "\0",
+    "\udcff\udc80x",
+    "\ud800",
+    "ä" * 300,
+    "x" * 70_000,
+    "日本/語.jpg",
+    "a\nb",
+    "é",
+    "e\u0301",
+]
+words = st.one_of(st.text(st.characters(), max_size=12), st.sampled_from(ODD_NAMES))
+some = st.builds(lambda parts, count: parts * count, st.lists(words, max_size=20), st.integers(1, 9))
+
+
+def paths(count: int) -> list[str]:
+    return [f"/data/train/class-{number // 100:04d}/image-{number:09d}.jpeg" for number in range(count)]
+
+
+@settings(max_examples=examples(60))
+@given(values=some)
+def test_text_comes_back(values: list[str]) -> None:
+    packed = Packed(values, is_text=True)
+    assert len(packed) == len(values)
+    assert [packed.get(place) for place in range(len(values))] == values
+    assert list(packed.each(range(len(values)))) == values
+    assert list(packed.each(range(len(values))[3:-2])) == values[3:-2]
+    assert list(packed.each(range(len(values))[::-3])) == values[::-3]
+
+
+@settings(max_examples=examples(60))
+@given(values=st.lists(st.binary(max_size=40), max_size=80))
+def test_bytes_come_back(values: list[bytes]) -> None:
+    packed = Packed(values, is_text=False)
+    assert list(packed.each(range(len(values)))) == values
+    assert [packed.get(place) for place in range(len(values))] == values
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 64, 32768, 32769, 40_000])
+def test_blocks_and_chunks_end_where_they_should(count: int) -> None:
+    values = paths(count)
+    packed = Packed(iter(values), is_text=True)
+    assert list(packed.each(range(count))) == values
+    assert [packed.get(place) for place in range(0, count, 7)] == values[::7]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_paths_take_a_fifth_of_a_list_in_any_order(shuffled: bool) -> None:
+    values = paths(50_000)
+    if shuffled:
+        np.random.default_rng(0).shuffle(values)
+    listed = sum(8 + value.__sizeof__() for value in values)
+    packed = Packed(values, is_text=True)
+    assert packed.nbytes * 5 < listed
+    assert [packed.get(place) for place in range(0, 50_000, 11)] == values[::11]
+
+
+def test_strings_with_nothing_in_common_take_little_more_than_themselves() -> None:
+    values = [np.random.default_rng(number).bytes(100) for number in range(1000)]
+    assert Packed(values, is_text=False).nbytes < 1000 * 106
+
+
+def test_packed_strings_can_be_pickled_and_stored() -> None:
+    values = paths(1000)[::-1]
+    np.random.default_rng(1).shuffle(values)
+    for packed in (Packed(values, is_text=True), Packed(sorted(values), is_text=True)):
+        expected = list(packed.each(range(1000)))
+        for other in (
+            pickle.loads(pickle.dumps(packed)),
+            Packed.of_arrays(records.decode(records.encode(packed.arrays()))),
+        ):
+            assert list(other.each(range(1000))) == expected
+            assert other.nbytes == packed.nbytes
+
+
+def test_stored_strings_are_checked_with_little_memory() -> None:
+    """A listing of a million files is checked whenever it is read from the cache."""
+    count = 100_000
+    shuffled = paths(count)
+    np.random.default_rng(0).shuffle(shuffled)
+    for values in (paths(count), shuffled):
+        arrays = Packed(values, is_text=True).arrays()
+        tracemalloc.start()
+        try:
+            Packed.of_arrays(arrays)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 5 * count  # a copy of all lengths or places takes eight bytes for each
+
+
+WRONG: dict[str, Any] = {
+    "a number of names": lambda arrays: {"begin": arrays["begin"][:-1]},
+    "a number of starts": lambda arrays: {"starts": arrays["starts"][:-1]},
+    "a start": lambda arrays: {"starts": arrays["starts"] + (np.arange(len(arrays["starts"])) == 2)},
+    "a length": lambda arrays: {"middle": arrays["middle"] + (np.arange(len(arrays["middle"])) == 70)},
+    "a negative length": lambda arrays: {"middle": arrays["middle"].astype(np.int64) - 200},
+    "lengths that are floats": lambda arrays: {"middle": arrays["middle"].astype(float)},
+    "more than the head has, at the beginning": lambda arrays: {"begin": np.full_like(arrays["begin"], 255)},
+    "more than the head has, at the end": lambda arrays: {"end": np.full_like(arrays["end"], 255)},
+    "a type": lambda arrays: {"end": arrays["end"].astype(np.uint16)},
+    "the data": lambda arrays: {"data": arrays["data"][1:]},
+    "a place twice": lambda arrays: {"order": np.where(arrays["order"] == 5, 6, arrays["order"])},
+    "a place that is not there": lambda arrays: {"order": np.where(arrays["order"] == 5, 1000, arrays["order"])},
+    "a negative place": lambda arrays: {"order": np.where(arrays["order"] == 5, -1, arrays["order"].astype(int))},
+    "a number of places": lambda arrays: {"order": arrays["order"][:-1]},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_arrays_that_do_not_belong_together_are_refused(what: str) -> None:
+    values = paths(1000)
+    np.random.default_rng(1).shuffle(values)
+    arrays = Packed(values, is_text=True).arrays()
+    assert arrays["order"] is not None
+    with pytest.raises(ValueError, match="do not belong together"):
+        Packed.of_arrays({**arrays, **WRONG[what](arrays)})
+
+
+def test_the_buffers_of_packed_strings_cross_out_of_band() -> None:
+    """So that an engine can send them once for all workers."""
+    packed = Packed(paths(100_000), is_text=True)
+    buffers: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
+    assert len(text) < 1000
+    assert sum(buffer.raw().nbytes for buffer in buffers) == packed.nbytes
+    assert pickle.loads(text, buffers=buffers).get(77_777) == packed.get(77_777)

@@ -1,0 +1,816 @@
+"""Slots and who owns them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from feedline.errors import TooManyOpenFiles
+from feedline.memory import forks
+from feedline.memory.arena import Arena
+from feedline.memory.ownership import SLACK_BYTES
+from feedline.memory.reading import LARGE_BYTES, Bytes
+from feedline.memory.residency import Residency
+from feedline.memory.slot import Device
+from tests.faults.limits import descriptors_left
+from tests.sampling import examples
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def make_arena(slot_count: int = 4, *, shared: bool = True, budget: int = 1 << 30, **more: int) -> Arena:
+    return Arena(slot_count, shared=shared, budget=budget, **more)
+
+
+def leased(arena: Arena, size: int) -> Bytes:
+    """Have a batch of one array made and read."""
+    slot = arena.acquire()
+    arena.note_use(slot, size)
+    lease = arena.lease(slot, 0, size)
+    arena.finish(slot)
+    return lease
+
+
+def acquire_all(arena: Arena) -> list[int]:
+    slots = []
+    while (slot := arena.acquire()) >= 0:
+        slots.append(slot)
+    return slots
+
+
+# -- acquire and release ---
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_slot_is_given_out_once(shared: bool) -> None:
+    arena = make_arena(5, shared=shared)
+    assert sorted(acquire_all(arena)) == [0, 1, 2, 3, 4]
+    assert not arena.available()
+    arena.release(3)
+    assert arena.available()
+    assert acquire_all(arena) == [3]
+
+
+def test_releasing_no_slot_is_nothing() -> None:
+    arena = make_arena()
+    arena.release(-1)
+    assert sorted(acquire_all(arena)) == [0, 1, 2, 3]
+
+
+def test_a_worker_gets_back_the_slot_it_wrote_last() -> None:
+    arena = make_arena(8)
+    slots = [arena.acquire(worker) for worker in range(4)]
+    for slot in slots:
+        arena.release(slot, PAGE)
+    for worker in (2, 0, 1):
+        slot = arena.acquire(worker)
+        assert slot == slots[worker]
+        arena.release(slot, PAGE)
+
+
+def test_the_warmest_slot_is_used_first() -> None:
+    arena = make_arena(8)
+    first, second = arena.acquire(0), arena.acquire(0)
+    arena.release(second, PAGE)
+    arena.release(first, PAGE)
+    assert arena.acquire(0) == first
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_slots_do_not_overlap(shared: bool) -> None:
+    arena = make_arena(3, shared=shared)
+    for slot in range(3):
+        view = arena.view(slot)
+        assert view.nbytes == arena.slot_bytes
+        view[:8] = slot + 1
+        view[-8:] = slot + 1
+    for slot in range(3):
+        view = arena.view(slot)
+        assert set(view[:8].tolist() + view[-8:].tolist()) == {slot + 1}
+        assert view.__array_interface__["data"][0] == arena.address + slot * arena.slot_bytes
+
+
+# -- leases ---
+
+
+def test_a_slot_comes_back_when_its_last_view_dies() -> None:
+    arena = make_arena(1)
+    lease = leased(arena, 1000)
+    part = lease[10:20].view(np.uint16)[1:]
+    assert lease.nbytes == 1000
+    del lease
+    gc.collect()
+    assert (arena.leased_count, arena.acquire()) == (1, -1)
+    del part
+    assert arena.leased_count == 0
+    assert arena.acquire() == 0
+
+
+def test_parts_of_a_slot_are_leased_one_by_one_and_the_last_gives_it_back() -> None:
+    arena = make_arena(1)
+    slot = arena.acquire()
+    first, second = arena.lease(slot, 0, PAGE), arena.lease(slot, PAGE, 3 * PAGE)
+    first[:], second[:] = 1, 2
+    arena.finish(slot)
+    del first
+    assert arena.acquire() == -1
+    assert set(second.tolist()) == {2}
+    del second
+    assert arena.acquire() == 0
+
+
+def test_a_slot_is_not_free_while_somebody_may_lease_more_of_it() -> None:
+    arena = make_arena(1)
+    slot = arena.acquire()
+    lease = arena.lease(slot, 0, 8)
+    del lease
+    assert arena.acquire() == -1
+    arena.finish(slot)
+    assert arena.acquire() == slot
+
+
+@pytest.mark.parametrize("act", [Arena.acquire, lambda arena: arena.release(0)])
+def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
+    """One comes whenever a function of the lock returns. `with` looks for none before its block is entered."""
+    lock = threading.Lock()
+
+    class Signalled:
+        __enter__, __exit__ = lock.__enter__, lock.__exit__
+
+        def __getattr__(self, name: str) -> Any:
+            getattr(lock, name)()
+            raise KeyboardInterrupt
+
+    arena = make_arena()
+    arena.acquire()
+    arena._lock = Signalled()  # type: ignore[assignment]
+    with contextlib.suppress(KeyboardInterrupt):
+        act(arena)
+    assert not lock.locked()
+
+
+def test_the_last_view_may_die_on_another_thread() -> None:
+    arena = make_arena(1)
+    views = [leased(arena, 100)]
+    begin = threading.Event()
+
+    def drop() -> None:
+        begin.wait()
+        views.clear()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    assert arena.acquire() == -1
+    begin.set()
+    thread.join()
+    assert arena.acquire() == 0
+
+
+def test_views_that_die_on_many_threads_lose_no_slot() -> None:
+    arena = make_arena(64, before_known=64)
+    barrier = threading.Barrier(4)
+
+    def churn() -> None:
+        barrier.wait()
+        for number in range(300):
+            slot = arena.acquire()
+            if slot >= 0:
+                views = [arena.lease(slot, part * PAGE, 8)[1:] for part in range(3)]
+                if number % 2:
+                    views.clear()
+                arena.finish(slot)
+                views.clear()
+
+    threads = [threading.Thread(target=churn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert arena.leased_count == 0
+    slots = acquire_all(arena)
+    assert sorted(slots) == list(range(64)), "every slot once, none twice"
+
+
+def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> None:
+    arena = make_arena(1)
+    cycle: list[Any] = [leased(arena, 8)]
+    cycle.append(cycle)
+    del cycle
+    assert arena.acquire() == -1
+    gc.collect()
+    assert arena.acquire() == 0
+
+
+def test_no_python_runs_when_an_array_dies_so_that_an_interrupt_cannot_be_lost_there() -> None:
+    arena = make_arena(1)
+    lease = leased(arena, 8)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del lease
+    finally:
+        sys.setprofile(None)
+    assert calls == []
+    assert arena.acquire() == 0
+
+
+class User:
+    """Somebody who has an arena, in a reference cycle."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.itself = self
+        arena.serve(self)
+
+
+def test_an_arena_is_closed_with_its_last_user_also_by_the_garbage_collector() -> None:
+    arena = make_arena(8)
+    users = [User(arena), User(arena)]
+    kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(3)]
+    fd = os.dup(arena.fd)
+    del arena
+    users.pop()
+    gc.collect()
+    assert users[0].arena.available()
+    users.pop()
+    gc.collect()
+    try:
+        assert os.fstat(fd).st_blocks * 512 == 15 << 20, "what is held"
+        for parts in kept:
+            del parts[1]
+        assert os.fstat(fd).st_blocks * 512 == 3 << 20, "what is still held"
+        assert all((part == 1).all() for parts in kept for part in parts)
+        del parts
+        kept.clear()
+        assert os.fstat(fd).st_blocks == 0
+    finally:
+        os.close(fd)
+
+
+def test_code_that_the_garbage_collector_runs_in_the_middle_of_an_operation_waits_for_nobody() -> None:
+    arena = make_arena(8)
+    busy = arena.acquire()
+    kept = filled(arena, 1 << 20)
+    with arena._lock:  # as inside of any operation
+        arena.release(busy, 0)
+        arena.release_all(object())
+        kept.clear()
+        assert arena.leased_count == 1
+        assert isinstance(arena.resident_bytes, int)
+    arena._holder = threading.get_ident()
+    with arena._lock:
+        assert arena.acquire() == -1
+    arena._holder = 0
+    assert arena.leased_count == 0
+    assert arena.acquire() in (0, 1), "what was asked for is done by whoever comes next"
+
+
+@pytest.mark.parametrize("line", range(12))
+def test_an_interrupt_while_a_lease_is_taken_note_of_loses_no_slot(line: int) -> None:
+    arena = make_arena(2)
+    kept = filled(arena, 1 << 20, 1 << 20)
+    kept.clear()
+    seen = 0
+
+    def interrupt(frame: Any, event: str, _: Any) -> Any:
+        nonlocal seen
+        if event == "line" and frame.f_code.co_name in ("_part_dropped", "_free", "drop", "recount"):
+            seen += 1
+            if seen == line + 1:
+                raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            arena.available()
+    finally:
+        sys.settrace(None)
+    assert arena.leased_count == 0
+    assert sorted(acquire_all(arena)) == [0, 1]
+    assert arena._pages.live == 0
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_views_outlive_the_arena(closed: bool) -> None:
+    arena = make_arena(2)
+    lease = leased(arena, 4)
+    lease[:] = (1, 2, 3, 4)
+    if closed:
+        arena.close()
+    del arena
+    gc.collect()
+    assert lease.tolist() == [1, 2, 3, 4]
+    lease[:] = 9
+    assert lease.tolist() == [9, 9, 9, 9]
+
+
+def test_what_an_owner_has_not_given_back_can_be_taken_from_it() -> None:
+    arena = make_arena(4)
+    mine, yours = object(), object()
+    slots = [arena.acquire(owner=owner) for owner in (mine, yours, mine)]
+    lease = arena.lease(slots[0], 0, 8)
+    lease[:] = 7
+    arena.release_all(mine)
+    assert set(acquire_all(arena)) == {slots[2], 3}
+    assert set(lease.tolist()) == {7}, "what was leased stays"
+    del lease
+    assert acquire_all(arena) == [slots[0]]
+
+
+# -- what stays in memory ---
+
+
+def resident(arena: Arena) -> int:
+    """Bytes that the kernel has given to the memory behind an arena."""
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def filled(arena: Arena, *sizes: int, worker: int = 0) -> list[Bytes]:
+    """Have a batch made of parts of these sizes and read: every part begins with a page."""
+    slot = arena.acquire(worker)
+    assert slot >= 0
+    start, places = 0, []
+    for size in sizes:
+        places.append((start, size))
+        start += -(-size // PAGE) * PAGE
+    arena.view(slot, start)[:] = 1
+    arena.note_use(slot, start)
+    parts = [arena.lease(slot, *place) for place in places]
+    arena.finish(slot)
+    return parts
+
+
+def test_what_lies_beside_an_array_that_is_kept_goes_back_to_the_system() -> None:
+    arena = make_arena(64)
+    kept = []
+    for _ in range(40):
+        small, large = filled(arena, 256 << 10, 4 << 20)
+        kept.append(small)
+        del large
+    assert resident(arena) < 40 * (256 << 10) + SLACK_BYTES + 4 * (5 << 20)
+    assert all((part == 1).all() for part in kept)
+
+
+def test_what_was_kept_and_is_dropped_goes_back_but_for_a_window() -> None:
+    arena = make_arena(64)
+    kept = [filled(arena, 4 << 20) for _ in range(20)]
+    assert resident(arena) >= 80 << 20
+    kept.clear()
+    arena.rest()
+    assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
+
+
+def test_while_nothing_is_under_way_what_is_dropped_goes_back_at_once() -> None:
+    arena = make_arena(64)
+    kept = [filled(arena, 4 << 20) for _ in range(20)]
+    arena.rest()
+    kept.clear()  # and nothing is asked of the arena afterwards
+    assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
+
+
+def test_a_few_large_batches_are_not_remembered_for_ever() -> None:
+    arena = make_arena(64, window=4)
+    for _ in range(4):
+        filled(arena, 50 << 20)
+    assert resident(arena) >= 50 << 20
+    for _ in range(40):
+        filled(arena, 1 << 20)
+    assert resident(arena) <= SLACK_BYTES + (1 << 20) * 8
+
+
+def test_pages_stay_warm_as_long_as_batches_are_alike() -> None:
+    arena = make_arena(64, window=4)
+    batches: deque[list[Bytes]] = deque(maxlen=5)
+    for _ in range(8):
+        batches.append(filled(arena, 8 << 20))
+    before = resident(arena)
+    punched = mock.patch.object(Residency, "punch", side_effect=AssertionError("pages were given back"))
+    with punched:
+        for _ in range(50):
+            batches.append(filled(arena, 8 << 20))
+    assert resident(arena) == before
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_closing_gives_back_all_but_what_is_held_and_that_when_it_is_dropped(shared: bool) -> None:
+    before = own_memory()
+    arena = make_arena(64, shared=shared)
+    kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(10)]
+    arena.close()
+    del arena
+    gc.collect()
+    for parts in kept:
+        del parts[1]  # the larger one
+    assert own_memory() - before < 10 * (1 << 20) + (8 << 20)
+    assert all((parts[0] == 1).all() for parts in kept)
+    del parts
+    kept.clear()
+    assert own_memory() - before < 4 << 20
+
+
+def own_memory() -> int:
+    """Bytes of this process's memory that are its own or of files without a name."""
+    text = Path("/proc/self/status").read_text()
+    return sum(int(size) << 10 for size in re.findall(r"(?:RssAnon|RssShmem):\s+(\d+)", text))
+
+
+def test_a_slot_that_a_failed_task_may_have_written_is_given_back_as_a_whole() -> None:
+    arena = make_arena(4)
+    slot = arena.acquire()
+    arena.view(slot, 30 << 20)[:] = 1  # and nobody says how far
+    arena.release(slot)
+    assert resident(arena) == 0
+
+
+@pytest.mark.slow
+def test_many_arrays_of_one_batch_are_dropped_one_by_one_in_linear_time() -> None:
+    arena = make_arena(2)
+    kept = filled(arena, *[LARGE_BYTES] * 3000)
+    arena.close()
+    begun = time.process_time()
+    del kept[::2]
+    assert time.process_time() - begun < 2.0, "some 50 us each; seven seconds if each looked at all the others"
+    assert len(kept) == 1500
+    assert all(part[0] == part[-1] == 1 for part in kept)
+
+
+# -- the budget ---
+
+
+def test_the_budget_is_respected_once_the_size_of_a_batch_is_known() -> None:
+    arena = make_arena(100, budget=10 * PAGE)
+    kept = []
+    while (slot := arena.acquire()) >= 0:
+        arena.note_use(slot, 3 * PAGE - 5)
+        kept.append(arena.lease(slot, 0, 3 * PAGE - 5))
+        arena.finish(slot)
+        assert arena.resident_bytes <= arena.budget
+    assert len(kept) == 3
+    kept.pop()
+    assert arena.available(), "a slot that exists costs nothing more"
+    assert arena.acquire() == 2
+
+
+def test_a_batch_larger_than_the_budget_still_has_one_slot() -> None:
+    arena = make_arena(100, budget=0)
+    first = arena.acquire()
+    assert first == 0
+    arena.note_use(first, 5 * PAGE)
+    assert arena.acquire() == -1
+    arena.release(first, 5 * PAGE)
+    assert arena.acquire() == first
+
+
+def test_few_slots_are_given_out_before_the_size_of_a_batch_is_known() -> None:
+    arena = make_arena(100, before_known=3)
+    slots = acquire_all(arena)
+    assert len(slots) == 3
+    arena.release(slots[0], PAGE)
+    assert len(acquire_all(arena)) > 3
+
+
+def test_idle_pages_make_room_for_a_batch_that_is_under_way() -> None:
+    arena = make_arena(10, budget=8 * PAGE)
+    kept = [filled(arena, 3 * PAGE), filled(arena, 3 * PAGE)]
+    kept.clear()
+    slot = arena.acquire()
+    arena.view(slot, 8 * PAGE)[:] = 1
+    arena.note_use(slot, 8 * PAGE)
+    arena.release(slot, 8 * PAGE)
+    assert arena.acquire() >= 0
+    assert arena.resident_bytes <= 8 * PAGE
+
+
+def test_resident_bytes_are_the_furthest_that_was_written() -> None:
+    arena = make_arena()
+    slot = arena.acquire()
+    for used, resident_bytes in ((1, PAGE), (PAGE + 1, 2 * PAGE), (5, 2 * PAGE)):
+        arena.note_use(slot, used)
+        assert arena.resident_bytes == resident_bytes
+    assert f"resident_bytes={2 * PAGE}" in repr(arena)
+
+
+# -- a device that follows the slots ---
+
+
+class Follower(Device):
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.busy: set[int] = set()
+
+    def on_growth(self, slot: int, size: int) -> None:
+        self.events.append(("grown", slot, size))
+
+    def on_release(self, slot: int) -> None:
+        self.events.append(("released", slot))
+
+    def may_reuse(self, slot: int) -> bool:
+        return slot not in self.busy
+
+    def shrink(self, slot: int) -> bool:
+        self.events.append(("shrunk", slot))
+        return slot not in self.busy
+
+
+def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
+    arena = make_arena(3)
+    device = Follower()
+    arena.follow(device)
+    device.busy = {0}
+    for used in (10, 20, PAGE + 1):
+        lease = leased(arena, used)
+        del lease
+        assert arena.leased_count == 0  # which takes note of it
+        device.busy.clear()
+    grown = [("grown", 0, PAGE), ("released", 0), ("released", 0), ("grown", 0, 2 * PAGE), ("released", 0)]
+    assert device.events == grown
+    lease = leased(arena, 10)
+    device.busy.add(0)
+    del lease
+    assert [arena.acquire(), arena.acquire(), arena.acquire()] == [1, 2, -1], "slot 0 waits for the device"
+    device.busy.clear()
+    assert arena.acquire() == 0
+
+
+def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> None:
+    arena = make_arena(64)
+    device = Follower()
+    arena.follow(device)
+    kept = [filled(arena, 4 << 20, 4 << 20) for _ in range(10)]
+    for parts in kept:
+        del parts[1]
+    assert arena.leased_count == 10
+    assert ("shrunk", 0) not in device.events, "it has registered the whole slot"
+    parts.clear()
+    kept.clear()
+    assert arena.leased_count == 0
+    assert resident(arena) == 80 << 20, "it may need them soon"
+    device.busy = set(range(10))
+    for _ in range(20):
+        filled(arena, 4096)
+    assert resident(arena) >= 80 << 20, "it still copies from them"
+    device.busy.clear()
+    for _ in range(40):
+        filled(arena, 4096)
+    assert resident(arena) >= 80 << 20, "registering takes long: not while an epoch is under way"
+    arena.rest()
+    assert resident(arena) <= 2 * (8 << 20)
+    assert ("shrunk", 5) in device.events
+
+
+# -- forks ---
+
+
+def in_a_fork(check: Any) -> int:
+    """Run `check` in a fork of this process; returns 0 if it returned True."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        with contextlib.suppress(BaseException):
+            code = 0 if check() else 1
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> None:
+    arena = make_arena(3)
+    lease = leased(arena, 100)
+    lease[:] = 7
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)  # the parent has dropped its view and written into every slot it could get
+        os._exit(0 if set(lease.tolist()) == {7} else 1)
+    try:
+        del lease
+        slots = acquire_all(arena)
+        for slot in slots:
+            arena.view(slot, 100)[:] = 9
+        assert sorted(slots) == [1, 2]
+    finally:
+        os.write(tell, b".")
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(told)
+        os.close(tell)
+    assert code == 0, "the child saw its batch change"
+    forks.settle(at_once=True)
+    assert arena.acquire() == 0, "nobody can see it any more"
+
+
+def test_a_slot_that_was_not_leased_during_a_fork_stays_in_use() -> None:
+    arena = make_arena(2)
+    acquired = arena.acquire()
+    lease = leased(arena, 8)
+    del lease
+    assert in_a_fork(lambda: True) == 0
+    assert not forks.SEEN
+    arena.release(acquired)
+    assert sorted(acquire_all(arena)) == [0, 1]
+
+
+def test_views_that_die_in_a_fork_do_not_change_the_books_of_anybody() -> None:
+    arena = make_arena(2)
+    holder = [leased(arena, 8)]
+    arena.rest()  # so that somebody is told of it
+
+    def drop() -> bool:
+        holder.clear()
+        return True
+
+    assert in_a_fork(drop) == 0
+    forks.settle(at_once=True)
+    assert arena.leased_count == 1
+    assert set(holder[0].tolist()) == {0}
+
+
+def test_a_fork_gives_back_nothing_of_its_parents_memory() -> None:
+    arena = make_arena(4)
+    busy, owner = arena.acquire(owner="crew"), "crew"
+    arena.view(busy, 1 << 20)[:] = 5
+    holder = [filled(arena, 1 << 20, 1 << 20)]
+
+    def give_back() -> bool:
+        arena.release(busy)
+        arena.release_all(owner)
+        holder.clear()
+        arena.rest()
+        arena.close()
+        return True
+
+    assert in_a_fork(give_back) == 0
+    assert (arena.view(busy, 1 << 20) == 5).all()
+    assert all((part == 1).all() for part in holder[0])
+
+
+def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
+    arena = make_arena(2)
+
+    def close() -> bool:
+        arena.close()
+        return arena.fd == -1
+
+    assert in_a_fork(close) == 0
+    assert os.fstat(arena.fd).st_size == 2 * arena.slot_bytes
+
+
+def test_memory_of_this_process_alone_is_nobody_elses_business() -> None:
+    arena = make_arena(2, shared=False)
+    lease = leased(arena, 8)
+    lease[:] = 1
+
+    def overwrite() -> bool:
+        lease[:] = 2
+        return True
+
+    assert in_a_fork(overwrite) == 0
+    assert not forks.SEEN
+    assert set(lease.tolist()) == {1}
+
+
+# -- limits ---
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_without_descriptors_the_error_names_the_limit(left: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    with descriptors_left(left), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
+        make_arena()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_an_arena_takes_few_descriptors() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    arena = make_arena(1024)
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    arena.close()
+    arena.close()
+    del arena
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- the law: a slot has one owner, and what is resident is what is held, and a window ---
+
+
+class OneOwner(RuleBasedStateMachine):
+    """Any sequence of acquire, release, lease, view, drop, fork and rest.
+
+    Each slot has one owner, and keeps its contents; and the kernel holds no more than what is alive and one window.
+    """
+
+    window = 2
+    part_bytes = 1 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = Arena(40, shared=True, budget=200 << 20, window=self.window)
+        self.busy: set[int] = set()
+        self.parts: list[tuple[int, int, int, list[Bytes]]] = []  # slot, what was written, bytes, views
+        self.seen: list[Bytes] = []  # by a child that lives
+        self.written = 0
+        self.largest = 0
+
+    @rule(worker=st.integers(-1, 2))
+    def acquire(self, worker: int) -> None:
+        slot = self.arena.acquire(worker)
+        if slot < 0:
+            assert not self.arena.available()
+            return
+        assert slot not in self.busy
+        assert slot not in {part[0] for part in self.parts}
+        self.busy.add(slot)
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), used=st.sampled_from([0, None]))
+    def release(self, data: st.DataObject, used: int | None) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.busy)))
+        self.busy.remove(slot)
+        self.arena.release(slot, used)
+
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def deliver(self, data: st.DataObject, sizes: list[int]) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.busy)))
+        self.busy.remove(slot)
+        self.written = self.written % 255 + 1
+        used = sum(sizes) * self.part_bytes
+        self.largest = max(self.largest, used)
+        self.arena.view(slot, used)[:] = self.written
+        self.arena.note_use(slot, used)
+        start = 0
+        for number in sizes:
+            size = number * self.part_bytes - 5
+            self.parts.append((slot, self.written, size, [self.arena.lease(slot, start, size)]))
+            start += number * self.part_bytes
+        self.arena.finish(slot)
+
+    @precondition(lambda self: self.parts)
+    @rule(data=st.data())
+    def make_a_view(self, data: st.DataObject) -> None:
+        views = self.parts[data.draw(st.integers(0, len(self.parts) - 1))][3]
+        place = data.draw(st.integers(0, len(views) - 1))  # a view that is drawn would be kept by Hypothesis
+        views.append(views[place][len(views[place]) // 2 :])
+
+    @precondition(lambda self: self.parts)
+    @rule(data=st.data())
+    def drop_a_part(self, data: st.DataObject) -> None:
+        self.parts.pop(data.draw(st.integers(0, len(self.parts) - 1)))
+
+    @precondition(lambda self: self.parts)
+    @rule()
+    def drop_everything(self) -> None:
+        self.parts.clear()
+
+    @rule()
+    def fork(self) -> None:
+        self.seen += self.arena.leases()  # what is done before a fork
+
+    @rule()
+    def child_ends(self) -> None:
+        self.seen.clear()
+
+    @rule()
+    def rest(self) -> None:
+        self.arena.rest()
+
+    @invariant()
+    def batches_are_what_was_written(self) -> None:
+        for _, written, _, views in self.parts:
+            assert all(view[0] == view[-1] == written for view in views)
+
+    @invariant()
+    def no_more_is_resident_than_what_is_held_and_a_window(self) -> None:
+        if self.seen:
+            return
+        assert self.arena.leased_count == len({slot for slot, *_ in self.parts})
+        alive = sum(size for _, _, size, _ in self.parts)
+        in_flight = max(self.window, len(self.busy), self.arena._usage._now[1], self.arena._usage._before[1]) + 2
+        assert resident(self.arena) <= 1.25 * alive + in_flight * self.largest + SLACK_BYTES
+
+    def teardown(self) -> None:
+        for slot in self.busy:
+            self.arena.release(slot)
+        self.seen.clear()
+        self.parts.clear()
+        slots = acquire_all(self.arena)
+        assert len(slots) == len(set(slots))
+        self.arena.close()
+
+
+TestOneOwner = OneOwner.TestCase
+TestOneOwner.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -1,0 +1,580 @@
+"""How batches are written into memory and read out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from feedline.abc import memory
+from feedline.errors import BatchNotPicklable
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
+from feedline.memory.codec import ALIGNMENT, Codec, MessageWriter, SlotFull, SlotWriter
+from feedline.memory.reading import Bytes, Views
+from tests.sampling import examples
+
+# -- how to compare ---
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in value and in every type on the way; bit for bit where there are bits."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, torch.Tensor):
+        return same_tensor(left, right)
+    if isinstance(left, np.ndarray):
+        if left.dtype.newbyteorder("=") != right.dtype.newbyteorder("=") or left.shape != right.shape:
+            return False  # NumPy's own pickling is free to turn bytes around
+        if left.dtype != right.dtype:
+            left, right = (array.astype(array.dtype.newbyteorder("=")) for array in (left, right))
+        return list(left.flat) == list(right.flat) if left.dtype.hasobject else left.tobytes() == right.tobytes()
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, float):
+        return np.float64(left).tobytes() == np.float64(right).tobytes()
+    return bool(left == right)
+
+
+def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if (left.dtype, left.shape, left.layout, left.requires_grad) != (
+        right.dtype,
+        right.shape,
+        right.layout,
+        right.requires_grad,
+    ):
+        return False
+    return left.numel() == 0 or bits(left) == bits(right)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return bytes(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy())
+
+
+class Slot:
+    """Memory with something behind it that nobody may touch."""
+
+    guard_bytes = 256
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        backing = np.full(size + self.guard_bytes + ALIGNMENT, 0xA5, np.uint8)
+        start = -backing.__array_interface__["data"][0] % ALIGNMENT
+        self.memory: Bytes = backing[start : start + size]
+        self._guard = backing[start + size :]
+
+    def writer(self) -> SlotWriter:
+        return SlotWriter(self.memory, self.memory.__array_interface__["data"][0])
+
+    def untouched_behind(self) -> bool:
+        return bool((self._guard == 0xA5).all())
+
+
+def round_trip(codec: Codec, batch: Any, slot: Slot | None = None) -> Any:
+    slot = slot or Slot()
+    writer = slot.writer()
+    header = codec.encode(batch, writer)
+    assert slot.untouched_behind()
+    assert len(header) <= 33 << 10, "headers travel in small messages"
+    return codec.decode(header, Views(slot.memory[: max(writer.used, 1)]))
+
+
+TORCH = Codec(TorchFramework())
+NUMPY = Codec(NumpyFramework())
+
+
+# -- what can be in a batch ---
+
+DTYPES = [
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128),
+    *(torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu),
+]
+
+shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """Tensors of every type, shape and way to lie in memory."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(shapes)
+    count = int(np.prod(shape, dtype=int))
+    raw = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, max(1, count * dtype.itemsize), np.uint8)
+    if dtype is torch.bool:
+        raw %= 2
+    tensor = torch.from_numpy(raw.copy())[: count * dtype.itemsize].view(dtype).reshape(shape)
+    form = draw(st.sampled_from(["plain", "transposed", "sliced", "stepped", "expanded", "flipped", "offset"]))
+    if form == "transposed":
+        return tensor.permute(draw(st.permutations(range(tensor.dim())))) if tensor.dim() else tensor
+    if tensor.dim() == 0 or form == "plain":
+        return tensor
+    if form == "sliced":
+        return tensor[: draw(st.integers(0, len(tensor)))]
+    if form == "offset":
+        return tensor[len(tensor) // 2 :]
+    if form == "stepped":
+        return tensor[..., ::2]
+    if form == "expanded" and len(tensor):
+        return tensor[:1].expand(3, *tensor.shape[1:])
+    return tensor.t() if tensor.dim() == 2 else tensor
+
+
+array_types = (
+    hnp.scalar_dtypes()
+    | hnp.unicode_string_dtypes(max_len=4)
+    | hnp.byte_string_dtypes(max_len=4)
+    | hnp.array_dtypes(hnp.scalar_dtypes(), max_size=3)
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = draw(hnp.arrays(array_types, hnp.array_shapes(min_dims=0, max_side=4, min_side=0)))
+    form = draw(st.sampled_from(["plain", "fortran", "reversed", "transposed", "read-only"]))
+    if form == "fortran":
+        return np.asfortranarray(array)
+    if form == "reversed" and array.ndim:
+        return array[::-1]
+    if form == "transposed":
+        return array.T
+    if form == "read-only":
+        array.flags.writeable = False
+    return array
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=200)
+
+
+def batches(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaves | scalars,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.lists(inner, max_size=4).map(tuple)
+            | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=4)
+        ),
+        max_leaves=8,
+    )
+
+
+LAW = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@LAW
+@given(batches(tensors() | arrays()))
+def test_whatever_is_sent_arrives(batch: Any) -> None:
+    assert same(round_trip(TORCH, batch), batch)
+
+
+@LAW
+@given(batches(arrays()))
+def test_whatever_is_sent_arrives_without_torch(batch: Any) -> None:
+    assert same(round_trip(NUMPY, batch), batch)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@LAW
+@given(st.lists(tensors(), max_size=5), st.sampled_from([list, tuple, dict]))
+def test_the_short_cut_for_plain_batches_is_no_other_way(parts: list[torch.Tensor], kind: type) -> None:
+    batch = {str(number): part for number, part in enumerate(parts)} if kind is dict else kind(parts)
+    assert same(round_trip(TORCH, batch), batch)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@LAW
+@given(batches(tensors() | arrays()), st.integers(0, 600))
+def test_a_batch_fits_or_says_that_it_does_not(batch: Any, size: int) -> None:
+    slot = Slot(size)
+    try:
+        arrived = round_trip(TORCH, batch, slot)
+    except SlotFull:
+        assert slot.untouched_behind()
+    else:
+        assert same(arrived, batch)
+
+
+# -- kinds of batches by name ---
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: int
+
+
+@dataclass
+class Boxes:
+    corners: torch.Tensor
+    names: list[str]
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+def test_containers_keep_their_types() -> None:
+    batch = OrderedDict(pair=Pair(torch.ones(2), 3), boxes=Boxes(torch.zeros(3, 4), ["a", "b"]), either={1, 2})
+    arrived = round_trip(TORCH, batch)
+    assert type(arrived) is OrderedDict
+    assert type(arrived["pair"]) is Pair
+    assert torch.equal(arrived["pair"].image, torch.ones(2))
+    assert type(arrived["boxes"]) is Boxes
+    assert arrived["boxes"].corners.shape == (3, 4)
+    assert arrived["either"] == {1, 2}
+
+
+SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
+    "gradient": lambda: torch.arange(4.0).requires_grad_(),
+    "subclass": lambda: torch.arange(4.0).as_subclass(Tagged),
+    "parameter": lambda: torch.nn.Parameter(torch.arange(3.0)),
+    "sparse": lambda: torch.eye(4).to_sparse(),
+    "sparse of integers": lambda: torch.tensor([[0, 3], [0, 0]]).to_sparse(),
+    "uncoalesced": lambda: torch.sparse_coo_tensor(torch.tensor([[0, 0, 1]]), torch.tensor([1.0, 2.0, 3.0]), (3,)),
+    "csr": lambda: torch.eye(4).to_sparse_csr(),
+    "csc": lambda: torch.eye(4).to_sparse_csc(),
+    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "conjugate": lambda: torch.arange(4).to(torch.complex64).mul(1j).conj(),
+    "negative bit": lambda: torch.arange(4).to(torch.complex64).mul(1j).conj().imag,
+    "channels last": lambda: torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "overlapping": lambda: torch.arange(6.0).as_strided((3, 3), (1, 1)),
+    "four bits": lambda: torch.arange(6, dtype=torch.uint8).view(getattr(torch, "int4")),  # noqa: B009  torch's stubs lack it
+    "no type": lambda: torch.arange(6, dtype=torch.uint8).view(torch.bits8),
+    "nothing": lambda: torch.empty(0),
+    "no rows": lambda: torch.empty(0, 3, 5),
+    "one number": lambda: torch.tensor(4),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("nested", [False, True])
+def test_special_tensors(name: str, nested: bool) -> None:
+    tensor = SPECIAL[name]()
+    arrived = round_trip(TORCH, {"deep": [tensor, "text"]})["deep"][0] if nested else round_trip(TORCH, tensor)
+    assert same(arrived, tensor)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
+def test_a_quantised_tensor() -> None:
+    quantise: Any = torch.quantize_per_tensor
+    tensor = quantise(torch.arange(8.0), 0.5, 3, torch.quint8)
+    arrived = round_trip(TORCH, [tensor])[0]
+    assert torch.equal(arrived.int_repr(), tensor.int_repr())
+    assert (arrived.q_scale(), arrived.q_zero_point()) == (0.5, 3)
+
+
+def test_strides_that_cover_their_memory_are_kept() -> None:
+    tensor = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    arrived = round_trip(TORCH, [tensor, "text"])[0]
+    assert arrived.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_view_that_skips_elements_travels_without_the_gaps() -> None:
+    slot = Slot()
+    writer = slot.writer()
+    TORCH.encode([torch.zeros(100_000)[::1000], "text"], writer)
+    assert writer.used < 4096
+
+
+def test_an_expanded_tensor_travels_once() -> None:
+    slot = Slot()
+    writer = slot.writer()
+    header = TORCH.encode([torch.ones(1, 8).expand(10_000, 8), "text"], writer)
+    assert writer.used < 4096
+    assert TORCH.decode(header, Views(slot.memory))[0].shape == (10_000, 8)
+
+
+@pytest.mark.parametrize("form", [list, tuple, lambda parts: dict(zip("ab", parts, strict=True))])
+def test_one_tensor_in_two_places_stays_one(form: Any) -> None:
+    tensor = torch.arange(10.0)
+    arrived = round_trip(TORCH, form([tensor, tensor]))
+    first, second = arrived.values() if isinstance(arrived, dict) else arrived
+    first[0] = 77
+    assert second[0] == 77
+
+
+def test_a_tensor_that_is_no_leaf_is_refused_in_torchs_words() -> None:
+    tensor = torch.ones(2, requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="Cowardly refusing to serialize non-leaf tensor"):
+        round_trip(TORCH, [tensor])
+
+
+# -- memory ---
+
+
+def test_arrays_that_arrive_are_views_of_the_memory() -> None:
+    slot = Slot()
+    writer = slot.writer()
+    header = TORCH.encode({"tensor": torch.zeros(100), "array": np.zeros(100), "text": "x"}, writer)
+    arrived = TORCH.decode(header, Views(slot.memory))
+    slot.memory[: writer.used] = 0xFF
+    assert arrived["tensor"].view(torch.uint8).min() == 0xFF
+    assert arrived["array"].view(np.uint8).min() == 0xFF
+
+
+def test_arrays_that_arrive_can_be_written_to() -> None:
+    frozen = np.frombuffer(np.arange(4).tobytes(), np.int64)
+    assert not frozen.flags.writeable
+    arrived = round_trip(TORCH, [frozen, torch.arange(4), {"a": np.arange(3)}])
+    arrived[0][0] = arrived[1][0] = arrived[2]["a"][0] = 9
+    assert arrived[0].tolist() == [9, 1, 2, 3]
+
+
+def test_every_array_is_aligned() -> None:
+    slot = Slot()
+    writer = slot.writer()
+    header = TORCH.encode([torch.zeros(3, dtype=torch.uint8) for _ in range(5)] + [np.zeros(3, np.uint8)], writer)
+    for part in TORCH.decode(header, Views(slot.memory)):
+        address = part.data_ptr() if isinstance(part, torch.Tensor) else part.__array_interface__["data"][0]
+        assert address % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("codec", [TORCH, NUMPY])
+def test_what_lies_in_the_slot_already_is_not_copied(codec: Codec) -> None:
+    slot = Slot()
+    writer = slot.writer()
+    memory.set_current(writer)
+    try:
+        array = memory.empty((1000,), np.dtype(np.float32))
+    finally:
+        memory.set_current(None)
+    array[:] = 5
+    used = writer.used
+    assert used == 4000
+    header = codec.encode({"array": array, "text": "x"}, writer)
+    assert writer.used == used
+    array[:] = 6
+    assert set(codec.decode(header, Views(slot.memory))["array"].tolist()) == {6}
+
+
+@pytest.mark.parametrize("rest", [(), ("text",)])
+def test_a_tensor_that_lies_in_the_slot_already_is_not_copied(rest: tuple[str, ...]) -> None:
+    slot = Slot()
+    writer = slot.writer()
+    memory.set_current(writer)
+    try:
+        tensor = torch.from_numpy(memory.empty((10, 100), np.dtype(np.float32)))
+    finally:
+        memory.set_current(None)
+    tensor.fill_(5)
+    used = writer.used
+    header = TORCH.encode([tensor, tensor[3:5], *rest], writer)
+    assert writer.used == used
+    arrived = TORCH.decode(header, Views(slot.memory))
+    tensor.fill_(6)
+    assert arrived[0].unique().tolist() == [6]
+    assert arrived[1].shape == (2, 100)
+
+
+def test_memory_beside_the_slot_is_never_taken_for_it() -> None:
+    backing = np.zeros(4096, np.uint8)
+    address = backing.__array_interface__["data"][0]
+    writer = SlotWriter(backing[1024:2048], address + 1024)
+    writer.place(512)
+    assert writer.offset_of(address + 1024, 512) == 0
+    assert writer.offset_of(address + 1024, 513) is None, "not handed out yet"
+    assert writer.offset_of(address + 1023, 1) is None
+    assert writer.offset_of(address + 4096, 1) is None
+    assert writer.offset_of(address, 4096) is None
+
+
+class Watched(list[Any]):
+    """A list that can be referred to weakly."""
+
+
+def test_a_codec_keeps_neither_batch_nor_slot() -> None:
+    slot = Slot()
+    batch = Watched([np.zeros(10), torch.ones(3), "text"])
+    writer = slot.writer()
+    TORCH.encode(batch, writer)
+    gone, freed = weakref.ref(batch), weakref.ref(writer.view)
+    slot.memory = np.empty(0, np.uint8)
+    del batch, writer
+    gc.collect()
+    assert gone() is None
+    assert freed() is None
+
+
+# -- headers ---
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ["x" * 100_000],
+        [str(number) for number in range(20_000)],
+        [torch.full((1,), number) for number in range(3_000)],
+        {str(number): torch.full((1,), number) for number in range(3_000)},
+        [np.full(1, number) for number in range(3_000)],
+        {"bytes": b"y" * 100_000, "array": np.arange(5), "tensor": torch.arange(5)},
+    ],
+)
+def test_a_long_header_spills_into_the_slot(batch: Any) -> None:
+    slot = Slot(4 << 20)
+    writer = slot.writer()
+    header = TORCH.encode(batch, writer)
+    assert len(header) < 100
+    assert same(TORCH.decode(header, Views(slot.memory[: writer.used])), batch)
+
+
+@pytest.mark.parametrize("batch", [["x" * 100_000], [torch.full((1,), number) for number in range(3_000)]])
+def test_a_long_header_needs_room(batch: Any) -> None:
+    with pytest.raises(SlotFull):
+        round_trip(TORCH, batch, Slot(40_000))
+
+
+class MadeOnTheFly:
+    """Pickled by way of a tensor that nobody else holds, and of names that make the header long."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "x": torch.from_numpy(np.full(self.size, 7, np.uint8)),
+            "names": [f"n{number}" for number in range(self.count)],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("count", [8000, 50_000])
+@pytest.mark.parametrize("size", [100_000, 300_000, 500_000])
+def test_a_long_header_is_never_taken_for_a_tensor_that_lay_at_its_address(size: int, count: int) -> None:
+    for _ in range(5):
+        slot = Slot(4 << 20)
+        writer = slot.writer()
+        header = TORCH.encode(MadeOnTheFly(size, count), writer)
+        arrived: Any = TORCH.decode(header, Views(slot.memory[: writer.used]))
+        assert arrived.names[-1] == f"n{count - 1}"
+        assert int(arrived.x.sum()) == 7 * size
+
+
+def test_a_codec_works_again_after_a_failure() -> None:
+    for bad, error in ((np.zeros(1000), SlotFull), (threading.Lock(), BatchNotPicklable)):
+        with pytest.raises(error):
+            round_trip(TORCH, ["text", bad], Slot(64))
+        assert same(round_trip(TORCH, ["text", np.arange(3)]), ["text", np.arange(3)])
+
+
+def deep(levels: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize(
+    ("batch", "named"),
+    [
+        (lambda: 1, "a function"),
+        ([threading.Lock()], "lock"),
+        ({"stream": (number for number in range(3))}, "generator"),
+        (deep(100_000), "recursion"),
+    ],
+)
+def test_what_cannot_be_sent_is_named_with_a_way_out(batch: Any, named: str) -> None:
+    with pytest.raises(BatchNotPicklable, match=r"(?s)training loop.*engine='thread'") as caught:
+        round_trip(TORCH, batch)
+    assert named in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+# -- batches behind their headers ---
+
+
+def message_writer(size: int = 1 << 14) -> MessageWriter:
+    view = np.zeros(size, np.uint8)
+    return MessageWriter(view, view.__array_interface__["data"][0])
+
+
+def packed(codec: Codec, batch: Any) -> tuple[bytes, int]:
+    writer = message_writer()
+    header = codec.encode(batch, writer)
+    return header + writer.contents(), writer.used
+
+
+def forms(first: float) -> list[Any]:
+    x, y = torch.full((4, 3), first), torch.arange(4) + int(first)
+    plain = [x, [x, y], (x, y), {"x": x, "y": y}, [x, y.bfloat16(), torch.empty(0, 2)], x[:0]]
+    return [*plain, [x, "text"], [x, x[1:]], "text"]
+
+
+@pytest.mark.parametrize("form", range(len(forms(0))))
+def test_batches_that_lie_behind_their_headers(form: int) -> None:
+    codec = Codec(TorchFramework())
+    sent = [forms(number)[form] for number in range(6)]
+    sent.insert(3, [torch.zeros(5, 2)])  # another layout in between
+    got = [codec.decode_packed(*packed(codec, batch)) for batch in sent]
+    assert all(map(same, got, sent)), "each has memory of its own"
+
+
+def test_a_batch_like_the_one_before_is_not_described_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, rebuild = Codec(TorchFramework()), Mock(wraps=TorchFramework().rebuild)
+    monkeypatch.setattr(TorchFramework, "rebuild", rebuild)
+    for number in range(5):
+        assert same(codec.decode_packed(*packed(codec, forms(number)[1])), forms(number)[1])
+    assert rebuild.call_count == 1, "the others are copied"
+
+
+@pytest.mark.slow
+def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
+    codec = Codec(TorchFramework())
+    message = packed(codec, [torch.ones(3)])
+    for is_fake in (False, True, True, False, False, False, True):
+        with FakeTensorMode() if is_fake else contextlib.nullcontext():
+            assert isinstance(codec.decode_packed(*message)[0], FakeTensor) == is_fake
+
+
+@pytest.mark.parametrize("form", range(len(forms(0))))
+def test_what_is_read_ahead_is_like_the_batch_before_and_has_memory_of_its_own(form: int) -> None:
+    codec = Codec(TorchFramework())
+    messages = [packed(codec, forms(number)[form]) for number in range(5)]
+    assert codec.decode_packed(*messages[0], ahead=True) is None, "nothing is known yet"
+    for message in messages[:2]:
+        codec.decode_packed(*message)
+    ahead = [codec.decode_packed(*message, ahead=True) for message in messages[2:]]
+    assert codec.decode_packed(*packed(codec, [torch.zeros(5, 2)]), ahead=True) is None, "another layout"
+    if messages[0][0][0] == 2:
+        assert all(map(same, ahead, [forms(number)[form] for number in range(2, 5)]))
+    else:
+        assert ahead == [None] * 3, "a pickle may run code of the user's: not before somebody asks"
+    assert same(codec.decode_packed(*messages[4]), forms(4)[form])
+
+
+def test_the_header_of_a_batch_like_the_one_before_is_not_made_anew() -> None:
+    codec = Codec(TorchFramework())
+    first, second = (codec.encode(forms(number)[1], message_writer()) for number in range(2))
+    assert second is first
+    assert codec.encode([torch.zeros(5, 2)], message_writer()) != first
+
+
+def test_a_message_that_is_full_says_so() -> None:
+    writer = message_writer(128)
+    source = np.arange(65, dtype=np.uint8)
+    address = source.__array_interface__["data"][0]
+    assert writer.copy(address, 64) == 0
+    assert writer.copy(address + 8, 8) == 8, "a view of what was copied"
+    with pytest.raises(SlotFull):
+        writer.copy(address, 65)
+    assert writer.contents() == source[:64].tobytes()

@@ -1,0 +1,228 @@
+"""Forked processes: what they can see is held for them exactly as long as they can see it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from feedline.memory import forks
+from feedline.memory.arena import Arena
+from feedline.memory.reading import Bytes
+from tests import program_server
+from tests.faults.limits import descriptors_left
+
+
+def make_arena() -> Arena:
+    return Arena(8, shared=True, budget=1 << 30)
+
+
+def leased(arena: Arena, value: int = 7) -> Bytes:
+    slot = arena.acquire()
+    lease = arena.lease(slot, 0, 100)
+    arena.finish(slot)
+    lease[:] = value
+    return lease
+
+
+@contextmanager
+def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]:
+    """Fork a process that waits; yields a function that lets it act and end, and returns its exit code."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.read(told, 1)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    codes: list[int] = []
+
+    def end() -> int:
+        if not codes:
+            os.write(tell, b".")
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return codes[0]
+
+    try:
+        yield end
+    finally:
+        end()
+        os.close(told)
+        os.close(tell)
+        forks.settle(at_once=True)
+
+
+def test_a_fork_that_can_see_nothing_costs_nothing() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with child():
+        assert forks.SEEN == []
+        assert len(os.listdir("/proc/self/fd")) == before + 2, "the test's own pipe"
+
+
+def test_what_a_child_sees_is_held_until_it_ends() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    with child() as end:
+        del lease
+        forks.settle(at_once=True)
+        assert arena.leased_count == 1
+        assert end() == 0
+        forks.settle(at_once=True)
+        assert arena.leased_count == 0
+        assert forks.SEEN == []
+
+
+def test_a_child_that_closes_every_descriptor_is_seen_all_the_same() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    closed, say = os.pipe()
+
+    pid = os.fork()
+    if pid == 0:
+        keep = os.dup2(say, 250)
+        os.closerange(3, 250)
+        os.write(keep, b".")
+        os.closerange(3, 256)
+        threading.Event().wait(60)
+        os._exit(0)
+    os.read(closed, 1)
+    del lease
+    forks.settle(at_once=True)
+    held = arena.leased_count
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    forks.settle(at_once=True)
+    for fd in (closed, say):
+        os.close(fd)
+    assert held == 1
+    assert arena.leased_count == 0
+
+
+def test_a_grandchild_counts_as_well() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0:
+            os.read(told, 1)
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(pid, 0)  # the child is gone, its child is not
+    del lease
+    forks.settle(at_once=True)
+    held = arena.leased_count
+    os.write(tell, b".")
+    while forks.SEEN:  # nobody can wait for a grandchild
+        forks.settle(at_once=True)
+    os.close(told)
+    os.close(tell)
+    assert held == 1
+    assert arena.leased_count == 0
+
+
+def test_a_child_that_executes_another_program_sees_nothing_any_more() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    ready, say = os.pipe()
+    os.set_inheritable(say, True)
+    pid = os.fork()
+    if pid == 0:
+        program = f"import os, sys; os.write({say}, b'.'); sys.stdin.read()"
+        os.execv(sys.executable, [sys.executable, "-S", "-c", program])
+    os.read(ready, 1)
+    del lease
+    forks.settle(at_once=True)
+    held = arena.leased_count
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(say)
+    assert held == 0
+
+
+def test_workers_that_are_forked_one_after_the_other_share_a_witness() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    with child() as first, child() as second:
+        assert len(forks.SEEN) == 1
+        assert first() == 0
+        forks.settle(at_once=True)
+        assert len(forks.SEEN) == 1, "the second can still see it"
+        assert second() == 0
+        forks.settle(at_once=True)
+        assert forks.SEEN == []
+    assert lease[0] == 7
+
+
+def test_without_a_descriptor_what_a_child_sees_is_held_for_good() -> None:
+    arena = make_arena()
+    lease = leased(arena)
+    with descriptors_left(0):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    del lease
+    forks.settle(at_once=True)
+    assert arena.leased_count == 1
+    forks.SEEN.clear()
+    assert arena.leased_count == 0
+
+
+@pytest.mark.slow
+def test_forks_on_several_threads_each_have_their_witness() -> None:
+    arena = make_arena()
+    leases = [leased(arena, number) for number in range(3)]
+    barrier = threading.Barrier(3)
+    codes: list[int] = []
+
+    def fork() -> None:
+        barrier.wait()
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if [lease[0] for lease in leases] == [0, 1, 2] else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    threads = [threading.Thread(target=fork) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    forks.settle(at_once=True)
+    assert codes == [0] * 30
+    assert forks.SEEN == []
+    assert np.concatenate(leases).sum() == 300
+
+
+def test_forking_while_a_batch_is_held_costs_nothing_once_the_children_are_gone() -> None:
+    program = textwrap.dedent("""
+        import os, torch
+        from feedline import DataLoader
+        class Images(torch.utils.data.Dataset):
+            def __len__(self): return 64
+            def __getitem__(self, index): return torch.full((1 << 20,), float(index))
+        loader = DataLoader(Images(), 4, num_workers=1, prefetch_factor=1)
+        seen = []
+        for batch in loader:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+            seen.append(batch[:, 0].tolist())
+        assert sum(seen, []) == list(map(float, range(64)))
+        print(loader.stats()["arena_bytes"] >> 20)
+    """)
+    done = program_server.run(program)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 7 * 16, "batches of 16 MB: a window, and not one for every fork"

@@ -1,0 +1,98 @@
+"""Warm memory for batches made in the training process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from feedline.abc import memory
+from feedline.memory.arena import Arena
+from feedline.memory.codec import ALIGNMENT
+from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+
+LARGE = 256 << 10
+
+
+def make_arena(slot_count: int = 2, budget: int = 1 << 30) -> Arena:
+    return Arena(slot_count, shared=False, budget=budget)
+
+
+def test_small_arrays_come_from_the_ordinary_heap() -> None:
+    arena = make_arena()
+    assert LocalBuffers(arena).allocate(1000) is None
+    assert arena.leased_count == 0
+    assert sorted([arena.acquire(), arena.acquire()]) == [0, 1], "no slot was taken"
+
+
+def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
+    arena = make_arena(1)
+    room = LocalBuffers(arena)
+    memory.set_current(room)
+    try:
+        first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
+    finally:
+        memory.set_current(None)
+        room.close()
+        room.close()
+    first[:], second[:] = 1, 2
+    assert (first == 1).all()
+    assert (second == 2).all()
+    addresses = [array.__array_interface__["data"][0] for array in (first, second)]
+    assert all(address % ALIGNMENT == 0 for address in addresses)
+    assert arena.leased_count == 1
+    assert arena.resident_bytes >= 2 * LARGE
+    del first
+    assert arena.acquire() == -1
+    del second
+    assert arena.acquire() == 0
+
+
+def test_a_room_that_was_not_used_takes_no_slot() -> None:
+    arena = make_arena(1)
+    room = LocalBuffers(arena)
+    del room
+    assert arena.acquire() == 0
+
+
+def test_without_a_free_slot_there_is_no_room() -> None:
+    arena = make_arena(1)
+    assert arena.acquire() == 0
+    assert LocalBuffers(arena).allocate(LARGE) is None
+
+
+def test_what_does_not_fit_is_refused_and_smaller_things_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 2 << 20)
+    room = LocalBuffers(make_arena(2))
+    assert room.allocate(2 << 20) is None
+    assert room.allocate(LARGE) is not None
+
+
+def test_the_budget_holds_here_too() -> None:
+    arena = make_arena(10, budget=3 * LARGE)
+    kept = []
+    for _ in range(10):
+        room = LocalBuffers(arena)
+        place = room.allocate(LARGE)
+        room.close()
+        if place is not None:
+            kept.append(place)
+    assert len(kept) == 3
+    assert arena.resident_bytes <= 3 * LARGE
+
+
+def test_a_room_is_closed_whatever_happens_in_it() -> None:
+    arena = make_arena(1)
+
+    def fail(size: int, room: LocalBuffers | None) -> None:
+        assert room is not None
+        assert room.allocate(size) is not None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_local_buffers(LocalBuffers(arena), fail, LARGE)
+    assert arena.acquire() == 0
+    assert in_local_buffers(None, lambda room: room) is None
+
+
+def test_memory_says_that_the_batch_stays_here() -> None:
+    assert LocalBuffers.crosses is False

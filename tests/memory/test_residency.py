@@ -1,0 +1,43 @@
+"""How much memory batches have needed lately."""
+
+from __future__ import annotations
+
+from feedline.memory.residency import Usage
+
+
+def deliver(usage: Usage, *sizes: int) -> None:
+    for size in sizes:
+        usage.note(size)
+        usage.end()
+
+
+def test_nothing_is_expected_before_the_first_batch() -> None:
+    assert Usage(4).expected_bytes == 0
+    assert Usage(4).spare_bytes(0) == 0
+
+
+def test_the_largest_of_recent_batches_is_expected_and_forgotten_after_two_spans() -> None:
+    usage = Usage(4)
+    deliver(usage, 100, 5000, *[100] * 14)
+    assert usage.expected_bytes == 5000
+    deliver(usage, *[100] * 15)
+    assert usage.expected_bytes == 5000, "the span before counts as well"
+    deliver(usage, 100, 200)
+    assert usage.expected_bytes == 200
+
+
+def test_what_is_spare_is_a_window_and_what_the_loop_has_less_what_is_in_flight() -> None:
+    usage = Usage(4)
+    deliver(usage, 10)
+    assert usage.spare_bytes(0) == 60
+    assert usage.spare_bytes(4) == 20
+    assert usage.spare_bytes(40) == 0
+
+
+def test_batches_that_ran_ahead_count_for_a_while() -> None:
+    usage = Usage(4)
+    usage.begin(20)
+    deliver(usage, *[10] * 16)
+    assert usage.spare_bytes(0) == 220
+    deliver(usage, *[10] * 16)
+    assert usage.spare_bytes(0) == 60

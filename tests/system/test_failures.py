@@ -1,0 +1,319 @@
+"""Where an exception came from, and what is added to it."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.system.failures import add_note, is_interrupt, signal_behind, stage_of, told_indices
+from feedline.types import IndexBlock
+from tests.names import named
+
+
+def tear(sample: Any) -> Any:
+    raise ValueError("torn")
+
+
+class Tear:
+    def __call__(self, sample: Any) -> Any:
+        return tear(sample)
+
+    def method(self, sample: Any) -> Any:
+        return tear(sample)
+
+    @classmethod
+    def of_class(cls, sample: Any) -> Any:
+        return tear(sample)
+
+    @staticmethod
+    def plain(sample: Any) -> Any:
+        return tear(sample)
+
+
+class TearModule(torch.nn.Module):
+    def forward(self, sample: Any) -> Any:
+        return tear(sample)
+
+
+class Forward:
+    """Like a module: what is called is one function, what runs another."""
+
+    def forward(self, sample: Any) -> Any:
+        return tear(sample)
+
+
+class Compose:
+    def __init__(self, *transforms: Callable[[Any], Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
+
+
+class Dataset:
+    """Reads a sample, then transforms it with what is kept under one of the usual names."""
+
+    def __init__(self, name: str = "transform", transform: Any = None, *, readable: bool = True) -> None:
+        self.name = name
+        self.readable = readable
+        setattr(self, name, transform)
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.read(index)
+        transform = getattr(self, self.name)
+        return sample if transform is None else transform(sample)
+
+    def read(self, index: int) -> Any:
+        return index if self.readable else tear(index)
+
+
+class Wrapper:
+    """Like `torch.utils.data.Subset`."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+class Slotted:
+    """A dataset whose instances have no dict."""
+
+    __slots__ = ("transform",)
+
+    def __init__(self) -> None:
+        self.transform = tear
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(index)
+
+
+def stage(dataset: Any) -> str:
+    """Return where asking for a sample fails."""
+    with pytest.raises(ValueError, match="torn") as caught:
+        dataset[0]
+    return stage_of(caught.value, dataset)
+
+
+TRANSFORMS: dict[str, Any] = {
+    "function": tear,
+    "lambda": lambda sample: tear(sample),
+    "object": Tear(),
+    "method": Tear().method,
+    "class method": Tear.of_class,
+    "static method": Tear.plain,
+    "module": TearModule(),
+    "composed": Compose(str, Tear()),
+    "partial": functools.partial(tear),
+    "partial of an object": functools.partial(Tear()),
+    "inherited": type("Heir", (Tear,), {})(),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+@pytest.mark.parametrize("name", ["transform", "transforms", "target_transform"])
+def test_a_sample_that_fails_while_it_is_transformed(name: str, transform: Any) -> None:
+    assert stage(Dataset(name, transform)) == "transform"
+
+
+def test_what_a_module_runs_counts_also_without_its_call() -> None:
+    dataset = Dataset(transform=None)
+    forward = Forward()
+    dataset.transform = forward  # type: ignore[attr-defined]  # set by name
+    with pytest.raises(ValueError, match="torn") as caught:
+        forward.forward(1)
+    assert stage_of(caught.value, dataset) == "transform"
+
+
+def test_a_sample_that_fails_while_it_is_read() -> None:
+    assert stage(Dataset(transform=Compose(str), readable=False)) == "fetch"
+    assert stage(Dataset(readable=False)) == "fetch"
+
+
+def test_under_another_name_nobody_knows_a_transform() -> None:
+    assert stage(Dataset("augment", tear)) == "fetch"
+
+
+def test_a_function_that_reads_is_no_transform_because_another_one_is() -> None:
+    dataset = Dataset(transform=lambda sample: sample, readable=False)
+    assert stage(dataset) == "fetch"
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+def test_the_transform_of_a_dataset_inside_others(depth: int) -> None:
+    dataset: Any = Dataset(transform=Tear())
+    for _ in range(depth):
+        dataset = Wrapper(dataset)
+    assert stage(dataset) == "transform"
+
+
+def test_the_transform_of_the_wrapper_itself() -> None:
+    class Transformed(Wrapper):
+        transform: Callable[[Any], Any]
+
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(self.dataset[index])
+
+    dataset = Transformed(Dataset(transform=str))
+    dataset.transform = tear
+    assert stage(dataset) == "transform"
+
+
+def test_torchs_own_subset() -> None:
+    class Mapped(torch.utils.data.Dataset[Any]):
+        def __init__(self) -> None:
+            self.transform = tear
+
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(index)
+
+    assert stage(torch.utils.data.Subset(Mapped(), [0])) == "transform"
+
+
+def test_datasets_that_wrap_each_other_in_a_circle_end_the_search() -> None:
+    first, second = Wrapper(None), Wrapper(None)
+    first.dataset, second.dataset = second, first
+    try:
+        tear(1)
+    except ValueError as exc:
+        error = exc
+    assert stage_of(error, first) == "fetch"
+
+
+@pytest.mark.parametrize("dataset", [[1, 2], {"transform": tear}, None, Slotted, range(3)], ids=named)
+def test_datasets_of_any_kind_may_be_asked_about(dataset: Any) -> None:
+    assert stage_of(ValueError("never raised"), dataset) == "fetch"
+
+
+def test_a_transform_that_is_a_method_of_the_dataset() -> None:
+    class Own:
+        def transform(self, sample: Any) -> Any:
+            return tear(sample)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(index)
+
+    assert stage(Own()) == "transform"
+    assert stage(Wrapper(Own())) == "transform"
+
+
+def test_nobodys_getattr_is_called() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise AssertionError(f"{name} was asked for")
+
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError("torn")
+
+    assert stage(Lazy()) == "fetch"
+
+
+def test_a_transform_that_is_nothing_callable_is_passed_over() -> None:
+    dataset = Dataset(readable=False)
+    for odd in (1, "name", object(), functools, [tear]):
+        dataset.transform = odd  # type: ignore[attr-defined]  # set by name
+        assert stage(dataset) == "fetch"
+
+
+# -- notes ---
+
+
+def test_notes_are_added_one_after_the_other() -> None:
+    error = ValueError("torn")
+    add_note(error, "first")
+    add_note(error, "second")
+    assert error.__notes__ == ["first", "second"]
+
+
+def test_notes_are_kept_where_python_knows_none() -> None:
+    class Old:
+        """An exception as Python 3.10 has them."""
+
+    error: Any = Old()
+    add_note(error, "first")
+    add_note(error, "second")
+    assert error.__notes__ == ["first", "second"]
+
+
+# -- indices ---
+
+
+@pytest.mark.parametrize(
+    ("indices", "told"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([1, "cat", (2, 3)], "1, 'cat', (2, 3)"),
+        (range(8), "0, 1, 2, 3, 4, 5, 6, 7"),
+        (range(9), "0, 1, 2, 3, 4, 5, 6, 7, ... (9 in all)"),
+        ((4, 5), "4, 5"),
+        (IndexBlock(np.arange(3)), "0, 1, 2"),
+        (7, "7"),
+        (None, "None"),
+        ("cat.jpg", "'cat.jpg'"),
+        (b"cat", "b'cat'"),
+    ],
+    ids=named,
+)
+def test_samples_are_named_in_a_few_words(indices: Any, told: str) -> None:
+    assert told_indices(indices) == told
+
+
+def test_how_many_are_named_can_be_said() -> None:
+    assert told_indices([1, 2, 3], 2) == "1, 2, ... (3 in all)"
+
+
+# -- signal handlers ---
+
+
+class Late(Exception):
+    """What a handler raises."""
+
+
+def _raise(number: int, frame: Any) -> None:
+    raise Late
+
+
+class Watch:
+    """Handlers of other kinds."""
+
+    def method(self, number: int, frame: Any) -> None:
+        raise Late
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise Late
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [_raise, Watch().method, Watch(), functools.partial(_raise), lambda number, frame: _raise(number, frame)],
+    ids=["function", "method", "object", "partial", "lambda"],
+)
+def test_what_a_signal_handler_raises_is_an_interrupt(handler: Any) -> None:
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Late) as caught:
+            signal.raise_signal(signal.SIGUSR1)
+        assert signal_behind(caught.value) == signal.SIGUSR1
+        assert is_interrupt(caught.value)
+        assert not is_interrupt(Late())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not is_interrupt(caught.value), "a handler that was there for a moment belongs to who set it"
+
+
+def test_ctrl_c_is_an_interrupt_and_other_exceptions_are_none() -> None:
+    assert signal_behind(KeyboardInterrupt()) == signal.SIGINT
+    for exc in (SystemExit(1), GeneratorExit(), OSError("x")):
+        assert signal_behind(exc) is None

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.tools.bench import grid, steady
+from feedline.tools.bench.harness import Entry, Figures, Outcome, Settings, Side, run_rounds
+
+
+def test_both_loaders_get_the_same_arguments() -> None:
+    found = list(grid.Grid([0, 2, 2], ["process", "thread"], prefetch=[2, 4], pins=[False, True]).settings())
+    cases = [(case["workers"], case["prefetch"], case["pinned"], side.name) for case, side, _ in found]
+    assert len(cases) == len(set(cases)) == 2 * 2 + 2 * 2 * 3
+    assert (0, "-", "yes", "feedline/inline") in cases
+    assert (2, 4, "no", "torch") in cases
+    for case, _, options in found:
+        assert options["pin_memory"] is (case["pinned"] == "yes")
+        assert options.get("prefetch_factor", "-") == case["prefetch"]
+
+
+def test_what_is_not_asked_for_is_left_to_the_loaders() -> None:
+    (case, side, options), *_ = grid.Grid([1], ["thread"]).settings()
+    assert (case, side) == ({"workers": 1}, Side("torch"))
+    assert options == {"num_workers": 1, "persistent_workers": True}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(3000, dtype=torch.bfloat16),
+        torch.zeros(0),
+        torch.zeros(2, 3).T,
+        torch.eye(2).to_sparse(),
+        {"a": [np.zeros(9), np.array([None])], "b": ("text", 3, None)},
+        np.zeros((2, 0)),
+    ],
+)
+def test_any_batch_can_be_touched(batch: Any) -> None:  # Any: whatever users make
+    steady.touch(batch)
+
+
+def test_nothing_that_could_be_measured() -> None:
+    failures = {"torch workers=1": grid.Failure("OSError: gone", "in open_it"), "b": grid.Failure("c", "d")}
+    raised, late = grid.nothing_measured(failures, 5.0), grid.nothing_measured({}, 0.5)
+    assert (raised.reason, raised.traceback) == ("raises", "in open_it")
+    assert "torch workers=1: OSError: gone" in str(raised)
+    assert late.reason == "hangs"
+    assert "within 0.5 s" in str(late)
+
+
+def test_only_whole_rounds_are_compared() -> None:
+    rounds: list[list[Figures]] = [[{"samples_per_s": 1.0}] * 3, [{"samples_per_s": 2.0}] * 2, [{}], []]
+    outcomes = [Outcome({"workers": n}, Side("torch"), own) for n, own in enumerate(rounds)]
+    assert [(found.case["workers"], len(found.rounds)) for found in grid.Measured(outcomes).complete()] == [
+        (0, 2),
+        (1, 2),
+    ]
+
+
+def test_nothing_is_begun_that_would_not_end_in_time() -> None:
+    """Each measurement takes five seconds of a clock that only they move."""
+    now = [0.0]
+
+    def measured(seconds: float) -> Callable[[], Figures]:
+        def measure() -> Figures:
+            now[0] += seconds
+            return {"samples_per_s": 1.0}
+
+        return measure
+
+    kept: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feedline.tools.bench.harness.time.monotonic", lambda: now[0])
+        outcomes = run_rounds(
+            [Entry({"workers": n}, Side("torch"), measured(5.0)) for n in range(2)],
+            Settings(rounds=10),
+            keep=lambda found: kept.append(sum(len(one.rounds) for one in found)),
+            until_s=18.0,
+        )
+    assert now[0] == 15.0
+    assert [len(one.rounds) for one in outcomes] == [1, 2]
+    assert kept == [1, 2, 3]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from feedline import Loader
+from feedline.tools.cli.doctor import show
+from feedline.tools.cli.main import main
+from feedline.tools.tune.finding import NOT_SURE, Finding
+from tests import program_server
+from tests.tools.report.recordings import recording_of
+
+
+def draw(*findings: Finding, lines: tuple[str, ...] = (), is_terminal: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=is_terminal, no_color=True, highlight=False)
+    show("This machine", findings, console, after=lines)
+    return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_each_finding_is_one_line_of_the_table_and_then_what_to_do() -> None:
+    code = "DataLoader(dataset, batch_sampler=feedline.samplers.LengthBucketBatchSampler(lengths, 32), num_workers=8)"
+    padding = Finding(
+        "padding", "47% of a batch is padding.", "Make batches of samples of similar length.",
+        f"lengths = [1, 2]\n{code}", 1.9, evidence="Samples have from 8 to 2,000 elements",
+    )  # fmt: skip
+    lines = lines_of(draw(padding, Finding("torch", "2.13")))
+    assert lines[3:6] == ["padding   47% of a batch is padding.   1.9x", "torch     2.13", ""]
+    assert lines[6:] == [
+        "padding: Make batches of samples of similar length.",
+        "    lengths = [1, 2]",
+        f"    {code}",
+        "  Samples have from 8 to 2,000 elements.",
+    ], "and the code is in one piece, though it is wider than the terminal"
+
+
+def test_a_row_is_one_line_in_a_file_however_long_it_is() -> None:
+    problem = " ".join(["found"] * 30)
+    assert any(problem in line for line in lines_of(draw(Finding("cores", problem))))
+
+
+def test_a_narrow_terminal_cuts_nothing() -> None:
+    text = draw(Finding("cores", "found " * 30, "change " * 30), Finding("torch", "2.13"), is_terminal=True)
+    assert "…" not in text
+    assert max(map(len, lines_of(text))) <= 80
+    assert text.count("found") == 31
+    assert text.count("change") == 30
+
+
+def test_what_could_not_be_decided_is_said() -> None:
+    unsure = Finding(NOT_SURE, "Not sure about waiting: the machine is too noisy.", "Run it on a quiet machine.")
+    assert "not-sure: Run it on a quiet machine." in draw(unsure)
+
+
+def test_what_was_found_is_not_taken_for_markup() -> None:
+    text = draw(Finding("[red]x[/red]", "[bold]y"), lines=("[/z] w",))
+    assert "[red]x[/red]" in text
+    assert "[bold]y" in text
+    assert "[/z] w" in text
+
+
+def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for subject in ("cores", "memory", "open files", "process engine", "torch"):
+        assert subject in out
+
+
+def test_the_machine_for_programs_needs_no_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("rich", "PIL", "torch"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["doctor", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["machine"]["torch"] is None
+    assert set(told["findings"][0]) == {
+        "name", "problem", "fix", "code", "gain", "is_serious", "evidence", "severity",
+    }  # fmt: skip
+
+
+def test_a_table_without_the_package_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr().err
+    assert "pip install 'feedline[demo]'" in told
+    assert "--json" in told
+
+
+def saved(folder: Path) -> Path:
+    loader = Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
+    assert list(loader) == [["seven"]]
+    path = folder / "state.json"
+    path.write_text(json.dumps(loader.state_dict()))
+    return path
+
+
+def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(saved(tmp_path))]) == 0
+    out = capsys.readouterr().out
+    assert "Faults in state.json" in out
+    assert "KeyError" in out
+    assert "sample 8: KeyError: 8" in out
+    assert "cores" not in out
+
+
+def test_a_file_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", str(saved(tmp_path))]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["faults"]["lost"] == [8]
+    assert told["findings"][0]["name"] == "state"
+    assert told["findings"][0]["problem"] == "at the end of epoch 0"
+    assert told["findings"][0]["severity"] == "fine"
+
+
+def test_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recording_of(200, workers=2)
+    recording.settings["cores"] = 8
+    for name in ("run.json", "run.json.gz"):
+        recording.save(tmp_path / name)
+        assert main(["doctor", str(tmp_path / name)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("data-bound: training waited")
+        assert "too-few-workers" in out
+        assert main(["doctor", "--json", str(tmp_path / name)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert [finding["name"] for finding in told["findings"]] == ["too-few-workers"]
+        assert told["run"]["verdict"] == recording.stats().verdict
+    recording.counters["restarted_workers"] = 2
+    recording.save(tmp_path / "run.json")
+    assert main(["doctor", str(tmp_path / "run.json")]) == 3
+
+
+def test_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run.json", "run.json.gz"):
+        recording_of(20).save(tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) // 2])
+        assert main(["doctor", str(tmp_path / name)]) == 1
+        assert "was cut off" in capsys.readouterr().err
+
+
+def test_a_file_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04rest")
+    assert main(["doctor", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"feedline: {path} is a pickle")
+
+
+# -- datasets ----------------------------------------------------------------------------------------------------------
+
+DATASETS = Path(__file__).parents[1] / "tune" / "broken.py"
+PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
+
+
+def examined(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return program_server.run(PROGRAM, "doctor", *arguments, cwd=cwd)
+
+
+def test_a_dataset() -> None:
+    done = examined(f"{DATASETS}:Plain", "--seconds", 3)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Plain: 100 samples" in done.stdout
+    assert "Nothing that ought to be changed was found" in done.stdout
+
+
+def test_something_serious() -> None:
+    done = examined(f"{DATASETS}:Serious", "--seconds", 2)
+    assert done.returncode == 3
+    assert "copied-random" in done.stdout
+    assert "feedline.rng()" in done.stdout
+
+
+def test_a_dataset_for_programs() -> None:
+    done = examined(f"{DATASETS}:Talking", "--json", "--seconds", 2)
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert told["measured"]["samples"] == 100
+    assert told["findings"] == []
+    assert "hello" in done.stderr, "what the dataset prints is no part of the result"
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text", "traceback"),
+    [
+        ("Raising", 5, "None of the 16 samples", "in look_up"),
+        ("Hanging", 6, "did not come to an end", "in wait_for_ever"),
+        ("Exiting", 7, "ended its process with status 9", ""),
+        ("Empty", 8, "is empty", ""),
+        ("number", 1, "is no dataset", ""),
+        ("missing", 1, "has no 'missing'", ""),
+    ],
+)
+def test_datasets_that_cannot_be_tried(name: str, status: int, text: str, traceback: str) -> None:
+    # What hangs is waited for; the others end by themselves.
+    done = examined(f"{DATASETS}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
+    assert done.returncode == status
+    assert done.stdout == ""
+    *before, last = done.stderr.splitlines()
+    assert last.startswith("feedline: ")
+    assert text in last
+    assert traceback in "\n".join(before)
+    assert "tools/tune/probing" not in done.stderr, "frames of feedline's own are no help"
+
+
+@pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
+def test_what_is_neither_a_dataset_nor_a_file_of_faults(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", what]) == 1
+    assert "is no file of faults and no recording. Name a dataset as" in capsys.readouterr().err
+
+
+def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import json\n\ndef load():\n    return json.loads('{')\n\ndata = load()\n")
+    for source in ("mine:data", f"{tmp_path / 'mine.py'}:data"):
+        done = examined(source, cwd=tmp_path)
+        assert done.returncode == 4
+        assert "in load" in done.stderr
+        assert "JSONDecodeError" in done.stderr
+    done = examined("not_there:data", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no module 'not_there'" in done.stderr
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, threading\nclass Slow:\n    def __len__(self): return 9\n    def __getitem__(self, index):\n"
+        "        open('running', 'w').write(str(os.getpid()))\n        threading.Event().wait()\n"
+    )
+    os.mkfifo(tmp_path / "running")
+    with open(os.devnull, "r+b") as nothing:
+        null = nothing.fileno()
+        program = program_server.start(
+            PROGRAM, ["doctor", "mine:Slow", "--json"], stdin=null, stdout=null, stderr=null, cwd=tmp_path
+        )
+    pid = (tmp_path / "running").read_text()  # waits for it
+    os.kill(program.pid, signal.SIGINT)
+    assert program.wait(60) == 130
+    assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from feedline import Loader
+from feedline.abc.faults import MESSAGE_LENGTH
+from feedline.delivery.state import Snapshot
+from feedline.errors import BadState, WorkerDied
+from feedline.faults import Failure, Fault, FaultLog
+from feedline.tools.cli.fault_file import FaultFile, describe, find, first_lines, read
+from feedline.tools.tune.finding import Finding
+
+WHOLE = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0}).as_dict()
+
+
+class Files:
+    """Samples of which some cannot be had."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index in (3, 9):
+            raise OSError(f"image {index} is truncated")
+        return index
+
+
+def used_loader() -> Loader:
+    loader = Loader(Files(), 4, on_error="skip")
+    assert len(list(loader)) == 3
+    return loader
+
+
+def fault(index: Any, error: Exception, action: str = "skip", stage: str = "fetch") -> Fault:
+    return Fault.of(Failure(index, error, stage, 1, worker=0), action, time=1.7e9)
+
+
+def held(*faults: Fault) -> FaultFile:
+    log = FaultLog()
+    for one in faults:
+        log.append(one)
+    return FaultFile(log, None)
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_state_that_was_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
+    state = used_loader().state_dict()
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"step": 3, "loader": state} if wrapped else state))
+    file = read(path)
+    findings = by_name(find(file))
+    assert findings["state"].problem == "at the end of epoch 0"
+    assert findings["faults"].problem == "2: 2 skip"
+    assert findings["OSError"].problem == "2 skip"
+    assert findings["in quarantine"].evidence == "2: 3, 9"
+    assert "release" in str(findings["in quarantine"].fix)
+    assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
+
+
+def test_a_table_of_faults(tmp_path: Path) -> None:
+    loader = used_loader()
+    path = tmp_path / "faults.csv"
+    loader.faults.to_csv(path)
+    file = read(path)
+    assert first_lines(file) == [str(one) for one in loader.faults]
+    assert by_name(find(file))["samples lost"].evidence == "2: 3, 9"
+    assert "in quarantine" not in by_name(find(file))
+
+
+def test_a_table_keeps_texts_of_several_lines_and_indices_of_all_kinds(tmp_path: Path) -> None:
+    log = held(fault("a/b.png", OSError('two\nlines, "quoted"')), fault((1, "x"), KeyError(-1), "raise")).log
+    log.append(Fault.of(Failure("=a", OSError("'@b"), "fetch", 1, None), "skip", time=1.7e9))
+    log.append(Fault.of(Failure(-3, OSError(), "fetch", 2, None), "replace", time=1.7e9, replacement=4))
+    path = tmp_path / "faults.csv"
+    log.to_csv(path)
+    read_back = list(read(path).log)
+    assert [one.index for one in read_back] == ["a/b.png", "(1, 'x')", "=a", -3]
+    assert read_back[0].message == 'two\nlines, "quoted"'
+    assert read_back[2:] == log[2:]
+
+
+def test_what_programs_get(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(used_loader().state_dict()))
+    facts = json.loads(json.dumps(describe(read(path))))
+    assert facts["total"] == 2
+    assert facts["actions"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
+    assert facts["errors"] == [{"error": "OSError", "action": "skip", "count": 2}]
+    assert facts["lost"] == [3, 9]
+    assert facts["first"][0]["message"] == "image 3 is truncated"
+    assert (facts["epoch"], facts["ended"]) == (0, True)
+
+
+def test_a_state_without_faults_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(Loader([1, 2, 3], 2).state_dict()))
+    assert [finding.problem for finding in find(read(path))] == ["in epoch 0", "none"]
+
+
+class Trap:
+    """Leaves a trace when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 5, "torch"])
+def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None:
+    path, trace = tmp_path / "state.pt", tmp_path / "trace"
+    if isinstance(protocol, str):
+        torch.save({"loader": Trap(trace)}, path)
+    else:
+        path.write_bytes(pickle.dumps({"loader": Trap(trace)}, protocol))
+    with pytest.raises(BadState, match=r"json\.dump\(loader\.state_dict\(\)"):
+        read(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "no column 'time'"),
+        (b"\xff\xfe\x00", "neither JSON nor CSV"),
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[1, 2]", "holds no state"),
+        (b'{"model": {}}', "holds no state"),
+        (b'{"feedline": 99}', "version 99"),
+        (json.dumps({**WHOLE, "faults": {"entries": [{}]}}).encode(), "a fault without 'index'"),
+        (b"a,b\n1,2\n", "no column 'time'"),
+        (b"time,index,error,action\nnoon,1,OSError,skip\n", "line 2"),
+        (b"time,index,error,action\n2026-11-15T09:10:40+00:00,1,OSError\n", "line 2"),
+    ],
+)
+def test_what_is_neither_is_refused_with_the_reason(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(BadState, match=told) as refused:
+        read(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadState, match="No such file"):
+        read(tmp_path / "nothing")
+
+
+def test_an_unknown_action_in_a_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "faults.csv"
+    used_loader().faults.to_csv(path)
+    path.write_text(path.read_text().replace("skip", "ignore"))
+    with pytest.raises(BadState, match=r"line 2: .*'action'"):
+        read(path)
+
+
+def test_many_faults_of_one_kind_have_something_in_common() -> None:
+    alike = [fault(index, FileNotFoundError(f"/mnt/{index}")) for index in range(9)]
+    advice = by_name(find(held(*alike, fault(9, ValueError()))))["faults"].fix
+    assert advice is not None
+    assert "9 of 10 are FileNotFoundError" in advice
+    mixed = [*alike[:5], *(fault(index, ValueError()) for index in range(5, 10))]
+    assert by_name(find(held(*mixed)))["faults"].fix is None
+    assert by_name(find(held(*alike[:3])))["faults"].fix is None
+
+
+def test_samples_that_killed_are_named_apart() -> None:
+    findings = by_name(find(held(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
+    assert findings["killed workers"].evidence == "1: 5"
+    assert "faulthandler" in str(findings["killed workers"].fix)
+
+
+def test_long_lists_are_cut() -> None:
+    found = by_name(find(held(*[fault(index, OSError()) for index in range(100)])))["samples lost"].evidence
+    assert found.startswith("100: 0, 1, 2")
+    assert found.endswith("19, ...")
+
+
+def test_faults_that_are_only_counted_are_told() -> None:
+    log = FaultLog(most_entries=2)
+    for index in range(5):
+        log.append(fault(index, OSError()))
+    assert "3 older ones are only counted" in by_name(find(FaultFile(log, None)))["faults"].evidence
+
+
+def test_what_a_file_says_does_not_steer_the_terminal() -> None:
+    file = held(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
+    texts = [*first_lines(file), *(f"{finding.problem} {finding.evidence}" for finding in find(file))]
+    assert all(text.isprintable() for text in texts)

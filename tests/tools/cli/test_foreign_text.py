@@ -1,0 +1,122 @@
+"""Every command prints text that is not feedline's without markup and emoji."""
+
+from __future__ import annotations
+
+import io
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline import Loader
+from feedline.tools.bench import rows
+from feedline.tools.bench.harness import Outcome, Side
+from feedline.tools.cli import doctor
+from feedline.tools.cli.main import main
+from feedline.tools.cli.pack import Bar
+from feedline.tools.packing import Stage
+from feedline.tools.tune.finding import Finding
+from feedline.types.terminal import plain_console
+from tests.tools.report.recordings import recording_of
+from tests.types.test_terminal import FOREIGN
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def of_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    main(arguments)
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+class Failing(list[int]):
+    """A sample that raises this text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__([0, 1])
+        self.text = text
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 0:
+            raise ValueError(self.text)
+        return index
+
+
+def place(name: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_inspect_and_pack(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place(f"{text}.npz")
+    fields: dict[str, Any] = {text: np.arange(3)}
+    np.savez(path, **fields)
+    assert of_command(capsys, "inspect", str(path)).count(text) >= 3  # the path, the field and the line
+    np.savez(path, x=np.arange(3))  # a field's name is part of file names, in formats that `pack` writes
+    packed = of_command(capsys, "pack", str(path), f"{text}.parquet", "--workers", "0")
+    assert f"{text}.parquet" in packed
+    place(f"{text}.txt").write_text(text)
+    assert f"{text}.txt" in of_command(capsys, "inspect", f"{text}.txt")
+    assert text in of_command(capsys, "inspect", f"{text}.none")
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_recordings(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place(f"{text}.json")
+    recording_of(120).save(path)
+    assert path.name in of_command(capsys, "doctor", str(path))
+    assert path.stem in of_command(capsys, "report", str(path))
+    for command in ("doctor", "report", "what-if"):
+        assert f"{text}.none" in of_command(capsys, command, f"{text}.none")
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place(f"{text}.csv")
+    loader = Loader(Failing(text), on_error="skip")
+    list(loader)
+    loader.faults.to_csv(path)
+    printed = of_command(capsys, "doctor", str(path))
+    assert path.name in printed
+    assert f"ValueError: {text}" in printed
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_findings(text: str) -> None:
+    out = io.StringIO()
+    finding = Finding(text, text, fix=text, code=text)
+    doctor.show(text, [finding], plain_console(file=out, width=200), before=[text], after=[text])
+    assert out.getvalue().count(text) >= 7  # title, four texts of the finding, and the lines around it
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_the_table_of_bench(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome({"data": text, "workers": 0}, Side("torch"), [{"samples_per_s": 1.0}, {"samples_per_s": 2.0}])
+    rows.publish(f"feedline bench {text}", [outcome], Namespace(json=None), columns=(rows.SAMPLES,))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"feedline bench {text}: median of 2 interleaved rounds [lowest..highest]" in printed
+    assert printed.count(text) == 2
+    assert "[1..2]" in printed
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_bars(text: str) -> None:
+    out = io.StringIO()
+    with Bar(console=plain_console(file=out, force_terminal=True, width=120)) as bar:
+        bar.show(Stage(text, 1, 10))
+    assert text in out.getvalue()
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+@pytest.mark.parametrize("command", ["bench", "tune", "doctor", "profile", "run"])
+def test_names_that_do_not_exist(command: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text in of_command(capsys, command, f"nowhere_{text}:x" if command in ("bench", "tune") else f"{text}.py")

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from PIL import Image
+
+import feedline
+from feedline.tools.cli.main import main
+from tests.tools.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
+
+
+def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
+    capsys.readouterr()
+    status = main(["inspect", str(path), "--json", *options])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    facts: dict[str, Any] = json.loads(said.out)
+    return facts
+
+
+def fails(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
+    assert main(["inspect", str(path), *options]) == 1
+    return capsys.readouterr().err
+
+
+def types(facts: dict[str, Any]) -> dict[str, str]:
+    return {field["name"]: field["type"] for field in facts["fields"]}
+
+
+def jpeg(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((20, 30, 3), number * 20, np.uint8)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
+    facts = inspect(capsys, packed.path, "--verify")
+    assert facts["samples"] == 50
+    assert facts["verified"] == 50
+    assert (facts["format"], facts["form"], facts["looked at"]) == (format_, "map-style", 50)
+    assert list(types(facts)) == ["image", "vector", "label", "name"]
+    assert types(facts)["image"] == "uint8 arrays of shape (6, 5, 3)"
+    assert types(facts)["vector"] == "float32 arrays of shape (4,)"
+    assert types(facts)["name"] == "strings"
+    assert facts["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
+
+
+@pytest.mark.parametrize("format_", SHARDED)
+def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
+    facts = inspect(capsys, tmp_path / "out", "--verify")
+    assert (facts["samples"], facts["files"]) == (50, 3)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_tables_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
+    assert main(["inspect", str(packed.path)]) == 0
+    said = capsys.readouterr().out
+    assert "uint8 arrays of shape (6, 5, 3)" in said
+    assert "feedline.Loader(" in said
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0, **options)
+    path = packed.path / "vector.npy" if packed.path.is_dir() else packed.path
+    data = bytearray(path.read_bytes())
+    searched = Mixed()[7]["vector"].tobytes()
+    for place in range(len(data)):
+        if data.startswith(searched, place):
+            data[place + 3] ^= 4
+    path.write_bytes(data)
+    assert "damaged" in fails(capsys, packed.path, "--verify")
+
+
+def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "foreign.hdf5"
+    with h5py.File(path, "w") as store:
+        store.create_dataset("group/images", data=np.zeros((30, 8, 8), np.uint8), chunks=(5, 8, 8), compression="gzip")
+        store["labels"] = np.arange(30)
+    facts = inspect(capsys, path, "--verify")
+    assert facts["samples"] == 30
+    assert types(facts)["group/images"] == "uint8 arrays of shape (8, 8)"
+    assert facts["verified"] == 30
+    with h5py.File(path, "a") as store:
+        store["other"] = np.arange(7)
+    said = fails(capsys, path)
+    assert "same length" in said
+    assert "with --fields (fields=)" in said
+    assert inspect(capsys, path, "--fields", "group/images,labels")["samples"] == 30
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subdir: bool) -> None:
+    path = tmp_path / "foreign.lmdb"
+    with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
+        for number in range(10):
+            txn.put(b"key-%d" % number, jpeg(number))
+    facts = inspect(capsys, path)
+    assert facts["samples"] == 10
+    assert types(facts) == {"value": "jpg"}
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
+def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz" if ending.endswith("gz") else "w") as archive:
+        for number in range(5):
+            for field, data in {"jpg": jpeg(number), "cls": b"%d" % number, "json": b'{"a": 1}'}.items():
+                info = tarfile.TarInfo(f"some/where.d/{number:04d}.{field}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    data = out.getvalue()
+    path = tmp_path / f"foreign{ending}"
+    path.write_bytes(zstandard.ZstdCompressor().compress(data) if ending.endswith("zst") else data)
+    facts = inspect(capsys, path)
+    assert (facts["form"], facts["samples"]) == (("map-style", 5) if ending == ".tar" else ("stream", None))
+    assert types(facts) == {
+        "__key__": "strings",
+        "__url__": "strings",
+        "jpg": "jpg",
+        "cls": "int64 numbers",
+        "json": "lists, dicts or values of different kinds",
+    }
+    assert ("shuffle" in facts["line"]) == (ending == ".tar")
+    assert inspect(capsys, path, "--verify")["samples"] == 5
+
+
+def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    facts = inspect(capsys, tmp_path / "a.parquet")
+    assert types(facts) == {
+        "x": "float64 numbers or None",
+        "text": "strings",
+        "list": "int64 arrays of different shapes (1-dimensional)",
+        "raw": "jpg",
+    }
+    pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"), compression="uncompressed")
+    facts = inspect(capsys, tmp_path / "a.feather")
+    assert (facts["format"], facts["samples"]) == ("arrow", 3)
+
+
+def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pictures" / name).write_bytes(jpeg(3))
+    facts = inspect(capsys, tmp_path / "pictures")
+    assert facts["samples"] == 3
+    assert facts["facts"]["classes"] == ["cat", "dög"]
+    assert "open_dataset(" in facts["line"]
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "x.bin").write_bytes(b"abc")
+    assert inspect(capsys, tmp_path / "files")["format"] == "files"
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(200), tmp_path / SINGLE[format_], format=format_, workers=0)
+    path = packed.path / "image.npy" if packed.path.is_dir() else packed.path
+    whole = path.read_bytes()
+    for size in (0, 3, 100, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        status = main(["inspect", str(packed.path), "--json", "--verify"])
+        said = capsys.readouterr()
+        assert status == 1, f"{size} bytes of {len(whole)} were taken for whole: {said.out}"
+        assert "Traceback" not in said.err
+
+
+def test_json_needs_no_rich(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert inspect(capsys, tmp_path / "a.npy")["samples"] == 9
+    assert "pip install 'feedline[pack]'" in fails(capsys, tmp_path / "a.npy")
+
+
+def test_text_of_a_file_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
+    assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0
+    assert "[red]x[/red]" in capsys.readouterr().out
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b1m\r\u202e"
+"""What sets the title of a terminal, clears it, begins a colour, goes back and turns letters round."""
+
+
+def evil_stores(folder: Path) -> list[Path]:
+    name = f"a{EVIL}b"
+    (folder / name).mkdir()
+    paths = [folder / f"{name}.tar", folder / f"{name}.h5", folder / name, folder / "a.tar", folder / f"{name}.none"]
+    (folder / name / f"{name}.txt").write_text(name)
+    for path in (paths[0], paths[3]):
+        with tarfile.open(path, "w") as tar:
+            info = tarfile.TarInfo(f"{name}.{name}")
+            info.size = 5
+            tar.addfile(info, io.BytesIO(b"12345"))
+    with h5py.File(paths[1], "w") as file:
+        file[name] = [name, name]
+        file.attrs[name] = name
+    return paths
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int) -> None:
+    path = evil_stores(tmp_path)[number]
+    for command in (["inspect", str(path)], ["pack", str(path), str(tmp_path / "out" / "x.h5")]):
+        main(command)
+        said = capsys.readouterr()
+        assert (said.out + said.err).strip()
+        assert not [sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"]
+
+
+def test_warnings_do_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = warnings.formatwarning
+
+    def warn(_: Any) -> None:
+        sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "file", 1))
+
+    monkeypatch.setattr("feedline.tools.cli.inspect.run", warn)
+    assert main(["inspect", "x"]) == 0
+    assert "\\x1b[2J" in capsys.readouterr().err
+    assert warnings.formatwarning is before

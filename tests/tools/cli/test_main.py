@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import feedline
+from feedline.tools.cli.main import main
+from tests import program_server
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out.startswith("feedline 0.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["demo", "--images", "0"],
+        ["demo", "--seconds", "nan"],
+        ["bench", "--rounds", "many"],
+        ["bench", "--seconds", "-1"],
+    ],
+)
+def test_wrong_use_explains_itself(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: feedline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+@pytest.mark.parametrize("package", ["rich", "PIL", "torch"])
+def test_missing_package_names_the_install_line(
+    command: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([command]) == 1
+    captured = capsys.readouterr()
+    assert "pip install 'feedline[demo]'" in captured.err
+    assert f"feedline {command}" in captured.err
+    assert captured.out == ""
+
+
+def test_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("feedline.tools.cli.bench.run", interrupt)
+    assert main(["bench"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_is_a_module_too() -> None:
+    done = program_server.run("import runpy\nrunpy.run_module('feedline', run_name='__main__')", "--version")
+    assert (done.returncode, done.stdout) == (0, f"feedline {feedline.__version__}\n")

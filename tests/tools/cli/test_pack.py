@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from rich.console import Console
+
+from feedline.tools.cli.main import main
+from feedline.tools.cli.pack import Bar
+from feedline.tools.packing import Stage
+from tests.tools.cli.packing import fails, run
+from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
+
+MODULE = """
+import numpy as np
+
+class Points:
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return {"x": np.full(3, index, np.float32), "name": f"point {index}"}
+
+points = Points()
+pairs = [(np.arange(3), 1), (np.arange(3), 2)]
+
+def make():
+    return Points()
+
+def stream():
+    return Endless()
+
+class Endless:
+    def __iter__(self):
+        return iter(list(Points()[i] for i in range(40)))
+
+def broken():
+    return [{"x": 1}, {"x": object()}, {"x": 3}]
+
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+@pytest.mark.parametrize("format_", [name for name in FORMATS if name != "npy"])
+def test_pictures_are_packed_as_they_are(tmp_path: Path, pictures: Path, format_: str) -> None:
+    out = tmp_path / SINGLE[format_]
+    run(pictures, out)
+    samples = taken(out, 100)
+    assert len(samples) == 12
+    originals = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png") and path.name[0] != ".")
+    for number, sample in enumerate(samples):
+        picture = next(value for value in sample.values() if isinstance(value, bytes))
+        assert picture == originals[number].read_bytes()
+        assert sample["label"] == number // 6
+    assert stored_in(out)["facts"] == {"classes": ["cat", "dög"]}
+
+
+def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> None:
+    from feedline.datasets import ImageFolder
+
+    run(pictures, tmp_path / "out", "--format", "npy", "--encode", "raw", "--resize", "20x10")
+    folder = ImageFolder(pictures, cache=False)
+    assert [int(label) for _, label in folder] == np.load(tmp_path / "out" / "label.npy").tolist()
+    assert stored_in(tmp_path / "out")["facts"]["classes"] == folder.classes
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
+def test_the_libraries_themselves_read_what_was_written(tmp_path: Path, module: str) -> None:
+    source = f"{module}:points"
+    for out in ("a.h5", "a.lmdb", "a.parquet", "a.tar"):
+        run(source, tmp_path / out)
+    with h5py.File(tmp_path / "a.h5") as store:
+        assert store["x"].shape == (40, 3)
+        assert store["name"].asstr()[7] == "point 7"
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        assert (txn.get(b"000000000007") or b"")[:4] == b"FDL1"
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column("x").type.shape == [3]
+    assert table.column("name").to_pylist()[7] == "point 7"
+    samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
+    assert samples[7]["name.txt"] == "point 7"
+    assert samples[7]["x.npy"].tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
+def test_datasets_in_python(tmp_path: Path, module: str, name: str) -> None:
+    run(f"{module}:{name}", tmp_path / "a.lmdb")
+    assert len(taken(tmp_path / "a.lmdb", 100)) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n", "no samples"),
+        ("", "is empty"),
+        ("a,b\n1\n", "row 2: Expected 2 columns, got 1"),
+    ],
+)
+def test_a_table_that_cannot_be_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert re.search(message, fails(capsys, tmp_path / "t.csv", tmp_path / "a.lmdb"))
+
+
+def test_files_that_are_no_pictures(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    (folder / "below").mkdir(parents=True)
+    for number in range(3):
+        (folder / "below" / f"{number}.bin").write_bytes(bytes([number]) * number)
+    run(folder, tmp_path / "a.lmdb")
+    assert taken(tmp_path / "a.lmdb", 3)[2] == {"data": b"\2\2", "path": "below/2.bin"}
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("first", FORMATS)
+@pytest.mark.parametrize("second", ["lmdb", *(pytest.param(one, marks=pytest.mark.slow) for one in ("hdf5", "tar"))])
+def test_from_format_to_format(tmp_path: Path, module: str, first: str, second: str) -> None:
+    run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)
+    run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
+    one, other = (taken(tmp_path / name, 40) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
+    assert canonical(one) == canonical(other)
+
+
+@pytest.mark.parametrize("first", ["hdf5", "tar", "parquet"])
+def test_from_shards_to_one_file(tmp_path: Path, module: str, first: str) -> None:
+    run(f"{module}:points", tmp_path / "shards", "--format", first, "--samples-per-shard", "13")
+    run(tmp_path / "shards", tmp_path / "all.lmdb", "--fields", "x,name")
+    assert canonical(taken(tmp_path / "shards", 40)) == canonical(taken(tmp_path / "all.lmdb", 40))
+
+
+def test_the_form_of_samples_goes_on(tmp_path: Path, module: str) -> None:
+    run(f"{module}:pairs", tmp_path / "a.tar")
+    run(tmp_path / "a.tar", tmp_path / "b.lmdb")
+    assert stored_in(tmp_path / "b.lmdb")["form"] == "tuple"
+
+
+def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(f"{module}:points", tmp_path / "a.h5")
+    said = capsys.readouterr()
+    assert "40 samples" in said.out
+    assert "all were read back" in said.out
+    line = said.out.strip().splitlines()[-1].strip()
+    names: dict[str, Any] = {}
+    exec(f"import feedline, feedline.datasets\n{line.replace('workers=4', 'workers=0')}", names)
+    assert sum(len(batch["name"]) for batch in names["loader"]) == 40
+    names["loader"].dataset.close()
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "There is nothing at nowhere"),
+        ("no_module_of_mine:x", "no module 'no_module_of_mine'"),
+        ("{module}:nothing", "has no 'nothing'"),
+        ("{module}:number", "is 3, of type int, which is no dataset"),
+        ("{module}.py", "looks like lines of text"),
+        ("empty", "no files"),
+    ],
+)
+def test_sources_that_are_none(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], source: str, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert message in fails(capsys, source.format(module=module), tmp_path / "a.lmdb")
+    assert not (tmp_path / "a.lmdb").exists()
+
+
+def test_an_output_inside_of_its_source(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lies in" in fails(capsys, pictures, pictures / "a.lmdb")
+    assert "lies in" in fails(capsys, pictures, pictures, "--format", "npy", "--overwrite")
+
+
+def test_a_broken_picture_is_named_or_left_out(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = pictures / "cat" / "01.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    assert "cat/01.png" in fails(capsys, pictures, tmp_path / "a.lmdb", "--resize", "8")
+    (pictures / "dög" / "00.jpg").write_bytes(b"not at all")
+    run(pictures, tmp_path / "a.lmdb", "--resize", "8", "--on-error", "skip", "--restart")
+    said = capsys.readouterr()
+    assert "2 samples were left out:" in said.out
+    assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", said.out)
+    assert said.err == ""
+    assert len(taken(tmp_path / "a.lmdb", 100)) == 10
+
+
+def test_samples_that_do_not_fit(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Sample 1 cannot be packed" in fails(capsys, f"{module}:broken", tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a"], ["a", "b", "--quality", "0"], ["a", "b", "--samples-per-shard", "x"], ["a", "b", "--resize", "16 x"]],
+)
+def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", *arguments])
+    assert "usage: feedline pack" in capsys.readouterr().err
+
+
+def test_rich_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["pack", "a", "b.h5"]) == 1
+    assert "pip install 'feedline[pack]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "out", "extra"),
+    [("h5py", "a.h5", "hdf5"), ("lmdb", "a.lmdb", "lmdb"), ("pyarrow", "a.parquet", "parquet")],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: str,
+    package: str,
+    out: str,
+    extra: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"pip install 'feedline[{extra}]'" in fails(capsys, f"{module}:points", tmp_path / out)
+
+
+def test_the_bar_shows_samples_speed_and_time() -> None:
+    out = io.StringIO()
+    with Bar(console=Console(file=out, force_terminal=True, width=120)) as bar:
+        bar.show(Stage("packing", 0, 100))
+        bar.show(Stage("packing", 50, 100))
+        bar.show(Stage("packing", 60, 100))
+        bar._progress.refresh()
+    assert "60/100" in out.getvalue()
+    assert "samples/s" in out.getvalue()
+
+
+def test_fields_of_a_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train/x"], file["train/y"], file["mean"] = np.zeros((5, 2)), np.arange(5), np.zeros(2)
+    assert "same length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
+    assert "--fields x=train/x" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "train/x")
+    run(tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "image=train/x, label=train/y")
+    assert list(taken(tmp_path / "b.lmdb", 1)[0]) == ["image", "label"]
+    with pytest.raises(SystemExit):
+        main(["pack", "a", "b.h5", "--fields", "a,a"])
+    assert "names a field twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["Needs", "fails", "number", "missing"])
+def test_objects_that_are_no_datasets(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with open(f"{module}.py", "a") as file:
+        file.write("\nclass Needs:\n    def __init__(self, root): pass\ndef fails(): return 1 / 0\n")
+    message = fails(capsys, f"{module}:{name}", tmp_path / "a.lmdb")
+    assert message.startswith("feedline: ")
+    assert message.count("\n") == 1, "one line, and no traceback"

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.packing.stores import taken
+
+pytestmark = pytest.mark.sample(7)
+
+POINTS = """
+import os, threading
+class Points:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        if index == int(os.environ.get("STOP_AT", -1)):
+            open("reached", "w").close()
+            threading.Event().wait()  # for the signal
+        return {"index": index}
+points = Points()
+"""
+
+
+def start(folder: Path, *options: str, stop_at: int) -> subprocess.Popen[str]:
+    """Start the command in a process group of its own, as a shell does."""
+    (folder / "points.py").write_text(POINTS)
+    program = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "pack", "points:points", "out"]
+    command += ["--format", "tar", "--samples-per-shard", "16"]
+    return subprocess.Popen(
+        [*command, *options],
+        cwd=folder,
+        env={**os.environ, "STOP_AT": str(stop_at)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def group_is_empty(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "everybody", "stop_at"),
+    [
+        pytest.param("2", True, 150, id="terminal"),
+        pytest.param("2", True, 3, id="at once"),
+        pytest.param("2", False, 150, id="one process", marks=pytest.mark.slow),
+        pytest.param("0", False, 150, id="no workers", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at: int) -> None:
+    """A real signal to real processes: one line, status 130, nobody left; then the same command again."""
+    process = start(tmp_path, "--workers", workers, stop_at=stop_at)
+    while not (tmp_path / "reached").exists():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+        assert process.poll() is None, process.communicate()
+    (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
+    said, complaint = process.communicate(timeout=100)  # it does not wait for the sample, which never comes
+    assert process.returncode == 130, complaint
+    assert said == ""
+    lines = [line for line in complaint.splitlines() if line.startswith("feedline: ")]
+    is_kept = stop_at > 100
+    assert lines == [
+        "feedline: Interrupted. Run the same command again: it goes on after the last complete shard."
+        if is_kept
+        else "feedline: Interrupted before a shard was complete. Run the same command again to begin anew."
+    ]
+    assert "Traceback" not in complaint
+    assert group_is_empty(process.pid), "workers are gone"
+    assert (tmp_path / "out.packing").exists() == is_kept
+    assert not (tmp_path / "out").exists()
+    second = start(tmp_path, "--workers", workers, stop_at=-1)
+    said, complaint = second.communicate(timeout=100)
+    assert second.returncode == 0, complaint
+    assert ("were there from the run before" in said) == is_kept
+    assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

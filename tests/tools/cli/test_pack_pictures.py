@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+
+from feedline.tools.cli.main import main
+from feedline.tools.packing.inspection import inspect
+from tests.tools.cli.packing import fails, run
+from tests.tools.packing.stores import taken
+
+
+def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:
+    run(pictures, tmp_path / "a.lmdb", "--resize", "16", "--encode", "jpg", "--quality", "80")
+    for sample in taken(tmp_path / "a.lmdb", 12):
+        with Image.open(io.BytesIO(sample["image"])) as image:
+            assert image.format == "JPEG"
+            assert min(image.size) == 16
+    run(pictures, tmp_path / "out", "--format", "npy", "--resize", "24x20", "--encode", "raw")
+    assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
+    run(pictures, tmp_path / "b.h5", "--resize", "16")
+    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in taken(tmp_path / "b.h5", 12)}
+    assert kinds == {"JPEG", "PNG"}, "without --encode, what they are"
+
+
+def loaded(line: str) -> Any:
+    """Return the loader that a printed line makes, without its workers and its shuffling."""
+    names: dict[str, Any] = {}
+    exec(f"import feedline, feedline.datasets\n{line.replace('shuffle=True, workers=4', 'workers=0')}", names)
+    return names["loader"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line.startswith("loader = feedline.Loader(")][-1]
+
+
+@pytest.mark.parametrize("options", [[], ["--samples-per-shard", "1"], ["--samples-per-shard", "5"]])
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # webdataset's
+def test_jpeg_and_png_in_tar_files(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    """Each member is called what it is, and the printed line, and that of inspect, reads all of them."""
+    out = tmp_path / ("out" if options else "out.tar")
+    run(pictures, out, "--format", "tar", *options)
+    originals = [path.read_bytes() for path in sorted(pictures.rglob("*.*")) if path.suffix in (".jpg", ".png")]
+    for line in (last_line(capsys), inspect(str(out))["line"]):
+        loader = loaded(line)
+        assert [data for batch in loader for data in batch["image"]] == originals
+        loader.dataset.close()
+    shards = sorted(map(str, out.glob("*.tar"))) if options else [str(out)]
+    samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
+    kinds = [next(kind for kind in ("jpg", "png") if kind in sample) for sample in samples]
+    assert kinds == ["jpg" if data.startswith(b"\xff\xd8") else "png" for data in originals]
+    assert {sample[kind].shape[2] for sample, kind in zip(samples, kinds, strict=True)} == {3}
+    run(out, tmp_path / "again.lmdb")
+    assert taken(tmp_path / "again.lmdb", 100) == taken(out, 100)
+
+
+@pytest.fixture
+def colours(tmp_path: Path) -> Path:
+    """Pictures of one size, in all colours that cameras, scanners and drawing programs leave."""
+    root = tmp_path / "colours"
+    root.mkdir()
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 20, 3), np.uint8))
+    for number, mode in enumerate(("RGB", "L", "RGBA", "P", "CMYK", "1", "LA")):
+        image.convert(mode).save(root / f"{number}.{'jpg' if mode in ('RGB', 'L', 'CMYK') else 'png'}")
+    return root
+
+
+@pytest.mark.parametrize(("options", "shape"), [([], (16, 20, 3)), (["--resize", "10x8"], (8, 10, 3))])
+def test_pictures_of_all_colours_become_pixels(
+    tmp_path: Path, colours: Path, options: list[str], shape: tuple[int, ...]
+) -> None:
+    run(colours, tmp_path / "out", "--format", "npy", "--encode", "raw", "--fields", "image", *options)
+    assert np.load(tmp_path / "out" / "image.npy").shape == (7, *shape)
+
+
+def test_a_picture_without_black_and_white_is_named(
+    tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("F", (20, 16)).save(colours / "7.tiff")
+    assert re.search(r"Sample 7 \(7.tiff\) .*32 bits", fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw"))
+    run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
+    assert re.search(r"1 sample was left out:\n  sample 7 \(.*colours/7.tiff\): .*32 bits", capsys.readouterr().out)
+
+
+def test_pictures_that_do_not_fit(tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(20, 35):
+        Image.new("RGB", (number, 16)).save(colours / f"9{number}.png")
+    message = fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw")
+    assert re.search(r"\(16, 20, 3\) in sample 0 \(.*/0.jpg\), and .*\(16, 21, 3\) in sample 8 \(.*/921.png\)", message)
+    assert "--resize" in message
+    run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
+    said = capsys.readouterr().out
+    assert "8 samples, " in said
+    assert "14 samples were left out:" in said
+    assert "... and 4 more" in said
+    assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", said)
+
+
+def test_files_that_are_left_out_are_told(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pictures / "notes.xyz").touch()
+    run(pictures, tmp_path / "a.lmdb")
+    assert "2 other files in the folder" in capsys.readouterr().out
+    assert main(["inspect", str(pictures), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left out"] == 2
+    (pictures / "notes.xyz").unlink()
+    (pictures / "cat" / "notes.txt").unlink()
+    run(pictures, tmp_path / "b.lmdb")
+    assert "not packed" not in capsys.readouterr().out
+    assert main(["inspect", str(pictures), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left out"] == 0
+
+
+def test_compressed_shards_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        with tarfile.open(tmp_path / "shards" / f"{number}.tar.gz", "w:gz") as archive:
+            for key in range(3):
+                info = tarfile.TarInfo(f"{number}{key}.txt")
+                info.size = 1
+                archive.addfile(info, io.BytesIO(b"a"))
+    run(tmp_path / "shards", tmp_path / "a.lmdb")
+    assert "6 samples" in capsys.readouterr().out

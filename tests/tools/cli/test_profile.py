@@ -1,0 +1,298 @@
+"""`feedline profile`: programs end as they would by themselves, and what their training waited for is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.utils.data
+
+from feedline.insight.recording import Recording
+from feedline.loader.iteration import watchers
+from feedline.tools.cli import profile
+from feedline.tools.cli.main import main
+from tests import program_server
+
+PROGRAM = """
+import os, signal, sys, weakref
+from torch.utils.data import DataLoader, Dataset
+
+class Squares(Dataset):
+    def __init__(self, count, work):
+        self.count, self.work = count, work
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        self.made = sum(range(self.work))
+        return index * index
+
+class Nested(Squares):
+    def __getitem__(self, index):
+        return [int(batch) for batch in DataLoader(Squares(2, 0))][1]
+
+def validate():
+    for batch in DataLoader(Squares(8, 0), batch_size=4):
+        pass
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    kind = Nested if "nested" in words else Squares
+    workers = 2 if "workers" in words else 0
+    context = "spawn" if "spawn" in words else "fork"
+    train = DataLoader(
+        kind(24, 100_000), batch_size=2, num_workers=workers, multiprocessing_context=context if workers else None
+    )
+    for epoch in range(2 if "nothing" not in words else 0):
+        for number, batch in enumerate(train):
+            if "stop" in words and number == 3:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.kill(os.getpid(), signal.SIGINT)
+                signal.pause()
+            if "fail" in words and number == 3:
+                raise LookupError("on purpose")
+        validate()
+    if "drop" in words:
+        dataset = weakref.ref(train.dataset)
+        del train
+        assert dataset() is None, "nobody keeps what the program drops"
+    os.chdir("/")
+    if "forks" in words:
+        child = os.fork()
+        if not child:
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    if "exit" in words:
+        sys.exit(7)
+    if "end" in words:
+        sys.exit(0)
+"""
+COMMAND = "from feedline.tools.cli.main import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def run(*arguments: str, cwd: Path, first: str = "") -> tuple[int, str, str]:
+    done = program_server.run(first + COMMAND, "profile", *arguments, cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    "words",
+    [[], ["workers"], pytest.param(["workers", "spawn"], marks=pytest.mark.slow), ["drop"], ["end"], ["forks"]],
+    ids=" ".join,
+)
+def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: list[str]) -> None:
+    code, out, err = run(str(program), *words, cwd=program.parent)
+    assert (code, err) == (0, "")
+    recording = Recording.load(program.parent / "train-profile.json.gz")
+    stats = recording.stats()
+    assert (stats.total.batches, stats["batches"], stats.total.samples) == (24, 24, 48)
+    assert stats["workers"] == (2 if "workers" in words else 0)
+    assert stats.total.waits["fetch"] > 0
+    lines = out.splitlines()
+    assert stats.verdict in " ".join(lines)
+    assert sum(line.startswith("Squares, train.py:") for line in lines) == 3, "one that trains, two that validate"
+    assert "24" in next(line for line in lines if line.startswith("Squares")).split()
+    assert lines[-2:] == [str(program.parent / f"train-profile{end}") for end in (".json.gz", ".html")]
+    assert "<title>feedline report" in (program.parent / "train-profile.html").read_text("utf-8")
+
+
+def test_figures_of_the_machine_are_of_the_recorded_time(program: Path) -> None:
+    assert run(str(program), cwd=program.parent)[0] == 0
+    recording = Recording.load(program.parent / "train-profile.json.gz")
+    at = [moment for moment in recording.system["at"] if moment is not None]
+    assert at == sorted(at)
+    assert 0 <= at[0] <= recording.rows["got"][-1] <= at[-1]
+    assert len({len(column) for column in recording.system.values()}) == 1
+
+
+@pytest.mark.parametrize(("word", "expected"), [("exit", 7), ("fail", 1), ("stop", 130)])
+def test_a_program_that_fails_keeps_its_code_and_is_told_of(program: Path, word: str, expected: int) -> None:
+    code, out, err = run("-o", "run", "-m", "train", word, cwd=program.parent)
+    assert code == expected
+    assert str(program.parent / "run.html") in out
+    batches = Recording.load(program.parent / "run.json.gz").stats().total.batches
+    assert batches == (24 if word == "exit" else 4)
+    if word == "fail":
+        assert "LookupError: on purpose" in err
+        assert "feedline" not in err.partition("LookupError")[0].replace(str(program.parent), "")
+    else:
+        assert err == ""
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["nothing"], 4), (["nothing", "end"], 4), (["nothing", "exit"], 7)])
+def test_a_program_without_a_loader(program: Path, words: list[str], expected: int) -> None:
+    code, out, err = run(str(program), *words, cwd=program.parent)
+    assert (code, out) == (expected, "")
+    assert ("has not iterated over any DataLoader" in err) is (expected == 4)
+    assert not list(program.parent.glob("*-profile*"))
+
+
+def test_a_program_that_records_itself_goes_on(program: Path) -> None:
+    (program.parent / "own.py").write_text(OWN)
+    code, out, err = run("own.py", cwd=program.parent)
+    assert (code, err) == (0, "")
+    assert "list, own.py:" in out
+    for name in ("own.json", "own-profile.json.gz"):
+        assert len(Recording.load(program.parent / name).rows["got"]) == 2
+
+
+OWN = """
+import feedline
+loader = feedline.Loader(list(range(4)), 2)
+with feedline.record(loader, "own.json"):
+    assert len(list(loader)) == 2
+"""
+
+
+def test_loaders_inside_of_workers_are_left_alone(program: Path) -> None:
+    code, out, err = run(str(program), "workers", "nested", cwd=program.parent)
+    assert (code, err) == (0, "")
+    assert "Nested, train.py:" in out
+    assert out.count("Squares, ") == 2
+
+
+def test_a_rank_has_files_of_its_own(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, out, _ = run("-o", str(program.parent), str(program), cwd=program.parent, first=QUIET)
+    assert code == 0
+    files = [str(program.parent / f"train-profile-rank1{end}") for end in (".json.gz", ".html")]
+    assert out == f"rank 1: {' '.join(files)}\n"
+    assert all(Path(file).exists() for file in files)
+
+
+QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"  # the ranks of this test do not share data out
+
+
+def test_a_recording_that_grows_too_large_ends_and_says_so(program: Path) -> None:
+    few = "import feedline.tools.cli.profile as profile\nprofile._MOST_ROWS, profile._MOST_LOADERS = 10, 2\n"
+    code, out, _ = run(str(program), cwd=program.parent, first=few)
+    assert code == 0
+    recording = Recording.load(program.parent / "train-profile.json.gz")
+    assert len(recording.rows["got"]) == 12, "those of the epoch in which it became too large"
+    assert recording.log[0].startswith("Of 24 batches, the first 12 are recorded")
+    assert recording.log[0] in out
+    assert "1 epochs of other loaders are not recorded" in out
+    assert "24" in next(line for line in out.splitlines() if line.startswith("Squares")).split(), "which are counted"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "No program was given. Write feedline profile"),
+        (["nowhere.py"], "no file nowhere.py"),
+        (["-o", "no/where/run", "{program}"], "Make it, or give another one"),
+        (["--compare", "-o", "no/where/run", "{program}"], "Make it, or give another one"),
+    ],
+)
+def test_bad_input(program: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", *(word.format(program=program) for word in words)]) == 1
+    assert told in capsys.readouterr().err
+    assert not watchers
+
+
+def test_a_place_that_cannot_be_written_to_any_more(program: Path) -> None:
+    (program.parent / "run.html").mkdir()
+    code, _, err = run("-o", "run", str(program), cwd=program.parent)
+    assert code == 1
+    assert "What was measured could not be written" in err
+    assert run("-o", "run", str(program), "exit", cwd=program.parent)[0] == 7, "the program's own code counts more"
+
+
+# -- with torch's loader beside it -----------------------------------------------------------------------------------
+
+
+def forked(command: list[str]) -> int:
+    """Do what `_call` does, in a process that has imported torch already."""
+    assert command[:3] == [sys.executable, "-m", "feedline"]
+    done = program_server.run(COMMAND, *command[3:])
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "_call", forked)
+
+
+@pytest.mark.usefixtures("quick")
+def test_both_loaders_side_by_side(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--compare", "-o", str(program.parent / "both"), str(program), "workers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("Squares, train.py:"))
+    torchs, ours, ratio = (line.split() for line in lines[start + 1 : start + 4])
+    assert (torchs[:2], ours[:2], ratio[:3]) == (["torch", "24"], ["feedline", "24"], ["feedline", "/", "torch"])
+    assert ratio[3].endswith("x")
+    assert float(ratio[3][:-1]) > 0
+    assert "bound: " in lines[1]
+    assert lines[-1] == str(program.parent / "both.html")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("word", "expected"), [("exit", 7), ("nothing", 4)])
+def test_a_program_that_fails_is_not_compared(
+    program: Path, word: str, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["profile", "--compare", "-o", str(program.parent / "both"), str(program), word])
+    assert exit_.value.code == expected
+    assert f"There is no comparison: with torch's loader, the exit code is {expected}." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_both_loaders_in_processes_of_their_own(program: Path) -> None:
+    code, out, err = run("--compare", "-o", "both", str(program), cwd=program.parent)
+    assert (code, err) == (0, "")
+    assert "feedline / torch" in out
+
+
+class Clock:
+    """Time that passes when a test says so, in place of the module `time`."""
+
+    now = 10**9
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+
+class Slow(torch.utils.data.Dataset[int]):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        self.clock.now += 10_000_000
+        return index
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata's own loader
+@pytest.mark.parametrize("module", ["torch.utils.data", "torchdata.stateful_dataloader"])
+def test_torchs_loader_is_timed(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(profile, "time", clock)
+    found = pytest.importorskip(module)
+    loaders: Any = found.DataLoader if module == "torch.utils.data" else found.StatefulDataLoader
+    before = loaders.__iter__
+    loader: Any = loaders(Slow(clock), batch_size=2)
+    with profile._timed_torch() as timed:
+        for _ in range(2):
+            for _ in loader:
+                clock.now += 20_000_000
+    assert loaders.__iter__ is before
+    ((name, figures),) = timed.result(Path()).loaders.items()
+    assert name.startswith("Slow, test_profile.py:")
+    assert figures.batches == 8
+    assert figures.wait_s == pytest.approx(0.16)
+    assert figures.seconds - figures.wait_s == pytest.approx(0.16), "the body of the loop is not waiting"
+    assert figures.start_s == pytest.approx(0.04)

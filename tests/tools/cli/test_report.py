@@ -1,0 +1,107 @@
+"""`feedline report`: what it writes, and what it says of files that are no recordings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from feedline.insight.recording import Recording
+from feedline.tools.cli.main import main
+from tests.tools.report.recordings import recording_of
+
+
+def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recording_of(60)
+    recording.save(tmp_path / "run.json.gz")
+    assert main(["report", str(tmp_path / "run.json.gz")]) == 0
+    assert recording.stats().verdict in capsys.readouterr().out
+    assert "<title>feedline report" in (tmp_path / "run.html").read_text("utf-8")
+
+
+def test_recordings_with_a_number_each_have_a_page(tmp_path: Path) -> None:
+    for number in (1, 2):
+        recording_of(20).save(tmp_path / f"run.{number}.json")
+        assert main(["report", str(tmp_path / f"run.{number}.json")]) == 0
+    assert sorted(page.name for page in tmp_path.glob("*.html")) == ["run.1.html", "run.2.html"]
+
+
+def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recording_of(60, workers=2)
+    recording.settings["cores"] = 8
+    recording.save(tmp_path / "run.json")
+    monkeypatch.setattr("feedline.tools.cli.report.page_of", lambda _, advice, predicted: "\n".join(advice))
+    assert main(["report", str(tmp_path / "run.json")]) == 0
+    (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
+    assert line.startswith("too-few-workers: Training waits")
+
+
+def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+    recording_of(60).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").stat().st_size > 30_000
+
+
+@pytest.mark.parametrize("content", ["", "{}", "no JSON", '{"format": "feedline recording"'])
+def test_a_file_that_is_no_recording_is_refused(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text(content)
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    assert "run.json" in capsys.readouterr().err
+    assert not (tmp_path / "run.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"cores":16', '"cores":1e999'),
+        ('"cores":16', f'"cores":{"9" * 5000}'),
+        ('"epochs":[', f'"epochs":[{"[" * 9999}'),
+    ],
+)
+def test_a_damaged_recording_ends_with_a_sentence(
+    tmp_path: Path, before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    text = (tmp_path / "run.json").read_text()
+    assert before in text
+    (tmp_path / "run.json").write_text(text.replace(before, after, 1))
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("feedline: ")
+    assert "run.json is" in told
+    assert not (tmp_path / "run.html").exists()
+
+
+def test_a_recording_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1
+    assert "could not be written" in capsys.readouterr().err
+
+
+def test_a_trace_is_written_besides(tmp_path: Path) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "--trace", str(tmp_path / "trace.json")]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"].startswith("batch ") and event["ph"] == "X" for event in events) == 20
+    assert (tmp_path / "run.html").exists()
+
+
+def test_page_and_trace_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    out = str(tmp_path / "out")
+    assert main(["report", str(tmp_path / "run.json"), "-o", out, "--trace", out]) == 1
+    assert "cannot be both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["-o", "--trace"])
+def test_the_recording_is_not_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), option, str(tmp_path / "run.json")]) == 1
+    assert "is the recording itself" in capsys.readouterr().err
+    Recording.load(tmp_path / "run.json")

@@ -1,0 +1,147 @@
+"""`feedline run`: programs that are not changed get feedline's loader, and end as they would by themselves."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from feedline.tools.cli.main import main
+from tests import program_server
+
+PROGRAM = """
+import sys
+from torch.utils.data import DataLoader, Dataset
+
+class Squares(Dataset):
+    def __len__(self):
+        return 10
+    def __getitem__(self, index):
+        if "--fail" in sys.argv:
+            raise LookupError("no square")
+        return index * index
+
+if __name__ == "__main__":
+    loader = DataLoader(Squares(), batch_size=4, num_workers=int(sys.argv[1]), multiprocessing_context=sys.argv[2])
+    print(type(loader).__mro__[1].__module__, [batch.tolist() for batch in loader], sys.argv[3:], __name__)
+    sys.exit(len(sys.argv) - 3)
+"""
+SQUARES = "[[0, 1, 4, 9], [16, 25, 36, 49], [64, 81]]"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+    done = program_server.run(
+        "from feedline.tools.cli.main import main\nimport sys\nsys.exit(main(sys.argv[1:]))", *arguments, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("workers", "start"), [(2, "fork"), (1, "spawn")])
+def test_an_unchanged_program_gets_feedlines_loader(program: Path, workers: int, start: str) -> None:
+    code, out, err = run("run", str(program), str(workers), start, "a", "--help", cwd=program.parent)
+    assert (code, err) == (2, "")
+    assert out == f"feedline.loader.torch {SQUARES} ['a', '--help'] __main__\n"
+
+
+def test_a_module_is_run_like_a_file(program: Path) -> None:
+    code, out, _ = run("run", "-m", "train", "1", "fork", cwd=program.parent)
+    assert (code, out) == (0, f"feedline.loader.torch {SQUARES} [] __main__\n")
+
+
+def test_what_follows_two_dashes_is_the_program(program: Path) -> None:
+    code, out, _ = run("run", "--", "train.py", "1", "fork", "--", cwd=program.parent)
+    assert (code, out) == (1, f"feedline.loader.torch {SQUARES} ['--'] __main__\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["spawn", "forkserver", "fork"])
+def test_processes_that_the_program_starts_get_feedlines_loader(tmp_path: Path, start: str) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    code, out, err = run("run", str(tmp_path / "ranks.py"), start, cwd=tmp_path)
+    assert (code, out, err) == (0, "feedline.loader.install feedline.loader.install 8\n", "")
+
+
+RANKS = """
+import multiprocessing, sys
+from torch.utils.data import DataLoader
+
+class Own(DataLoader):
+    pass
+
+def rank():
+    loader = DataLoader(list(range(8)), 2)
+    print(type(loader).__module__, Own.__mro__[1].__module__, sum(len(batch) for batch in loader))
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(target=rank)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+def test_a_spawned_process_imports_torch_only_if_the_program_does(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    code, out, err = run("run", str(tmp_path / "plain.py"), cwd=tmp_path)
+    assert (code, out, err) == (0, "False\n", "")
+
+
+PLAIN = """
+import multiprocessing, sys
+
+def tell():
+    print("torch" in sys.modules)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=tell)
+    process.start()
+    process.join()
+"""
+
+
+def test_the_programs_own_exception_is_told_without_our_frames(program: Path) -> None:
+    code, _, err = run("run", str(program), "1", "fork", "--fail", cwd=program.parent)
+    assert code == 1
+    assert "LookupError: no square" in err
+    last = err.rpartition("Traceback (most recent call last):\n")[2]
+    assert last.strip().startswith(f'File "{program}"')
+    assert "runpy" not in err
+    assert "tools/cli/script.py" not in err
+
+
+def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
+    import torch.utils.data
+
+    (tmp_path / "empty.py").write_text(
+        "import torch.utils.data\nassert 'feedline' in torch.utils.data.DataLoader.__module__"
+    )
+    before = torch.utils.data.DataLoader, list(sys.path), list(sys.argv)
+    assert main(["run", str(tmp_path / "empty.py")]) == 0
+    assert (torch.utils.data.DataLoader, sys.path, sys.argv) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "No program"),
+        (["--"], "No program"),
+        (["nowhere.py"], "no file nowhere.py"),
+        (["-m", "no.where"], "no module no.where"),
+        (["-m", "tests"], "a package without a module __main__"),
+    ],
+)
+def test_a_program_that_is_not_there(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *words]) == 1
+    assert told in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_as_it_ends_others(tmp_path: Path) -> None:
+    stop = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    (tmp_path / "stop.py").write_text(f"{stop}os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
+    assert run("run", "stop.py", cwd=tmp_path) == (130, "", "")

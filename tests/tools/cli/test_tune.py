@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from feedline.tools.cli.main import main
+from tests import program_server
+from tests.tries import try_again
+
+pytestmark = pytest.mark.sample(4)
+
+OWN = Path(__file__).parent / "own_datasets.py"
+BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"
+PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
+
+
+def tuned(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return program_server.run(PROGRAM, "tune", *arguments)
+
+
+def is_gone(pid: str) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    try:
+        return "State:\tZ" in status.read_text()
+    except OSError:
+        return True
+
+
+def test_a_dataset_is_tried_and_the_best_setting_printed(tmp_path: Path) -> None:
+    done = tuned(f"{OWN}:Ready", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"loader = DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=(\d+)", done.stdout)
+    assert "from feedline import DataLoader\n" in done.stdout
+    texts = [text.text for text in ElementTree.parse(tmp_path / "tune.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Throughput", "feedline/process"} <= set(texts)
+
+
+@pytest.mark.real_time
+def test_workers_are_found_for_a_dataset_that_waits() -> None:
+    def check() -> None:
+        done = tuned(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
+        found = re.search(r"num_workers=(\d+)", done.stdout)
+        assert found is not None
+        assert int(found[1]) >= 2
+        assert "Fewer are too few" in done.stdout
+
+    try_again(check)
+
+
+@pytest.mark.real_time
+def test_no_workers_for_a_slow_training_step() -> None:
+    def check() -> None:
+        done = tuned(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        told = json.loads(done.stdout)
+        assert told["setting"]["workers"] == 0
+        assert told["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
+        assert len(told["tried"]) == 1
+        assert told["batch_bytes"] == 2 * 16 * 4
+
+    try_again(check)
+
+
+@pytest.mark.slow
+def test_a_loader() -> None:
+    done = tuned(f"{OWN}:loader", "--seconds", 4, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"]
+    assert told["code"].endswith("# and the other arguments of your loader, as they are")
+
+
+@pytest.mark.slow
+def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
+    done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["setting"]["workers"] == 0, "what could be measured counts"
+    assert re.search(
+        r"did not come to an end within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr
+    )
+    pids = re.findall(r"worker (\d+)", done.stderr)
+    assert pids
+    assert all(map(is_gone, pids))
+
+
+def test_what_workers_raise_is_told() -> None:
+    done = tuned(f"{OWN}:RaisingInWorkers", "--seconds", 4, "--json")
+    assert done.returncode == 0
+    assert all(one["engine"] != "process" for one in json.loads(done.stdout)["tried"])
+    assert "Left out, with 1 worker (process): OSError: the file is locked" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text", "traceback"),
+    [
+        ("Raising", 5, "KeyError: 'no sample", "in look_up"),
+        ("Hanging", 6, "did not come to an end", "in wait_for_ever"),
+        ("Exiting", 7, "ended its process with status 9", ""),
+        ("Empty", 8, "is empty", ""),
+        ("number", 1, "is no dataset", ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["tune", "bench"])
+def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, text: str, traceback: str) -> None:
+    # What hangs is waited for; the others end by themselves.
+    done = program_server.run(PROGRAM, command, f"{BROKEN}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
+    assert done.returncode == status
+    assert done.stdout == ""
+    *before, last = done.stderr.splitlines()
+    assert last.startswith("feedline: ")
+    assert text in last
+    assert traceback in "\n".join(before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["tune", "a:b", "--step-ms", "-1"], "-1 is no time"),
+        (["tune", "a:b", "--step-ms", "nan"], "nan is no time"),
+        (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
+        (["tune", "a:b", "--plot", "no/such/a.svg"], "there is no folder"),
+        (["bench", "mine"], "nor a dataset such as module:dataset"),
+        (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
+        (["bench", "a:b", "--engine", "magic"], "invalid choice"),
+    ],
+)
+def test_options_that_are_wrong(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert text in capsys.readouterr().err

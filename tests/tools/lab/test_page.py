@@ -1,0 +1,409 @@
+"""The lab in a browser: every view, its controls, what is said when something is wrong."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.tools.lab.controls import Choice, Number, Switch, Values
+from feedline.tools.lab.export import exported
+from feedline.tools.lab.page import page_of
+from feedline.tools.lab.pictures import Event, bars, cells, lanes, lines, path
+from feedline.tools.lab.view import Actions, View
+from feedline.tools.lab.views import VIEWS, batching, collate, samplers, your_dataset
+from tests.browsing import NARROW, WIDTH
+from tests.tools.lab.served import TOKEN, Connections, Waiting, counting, served, serving
+from tests.tools.lab.test_views import figures_of, told_by
+
+QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
+# The colour of the page, and of all text against what lies behind it, as WCAG reckons contrast.
+LOOK = """() => {
+  const rgba = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (one) => { for (; one; one = one.parentElement) { const c = rgba(getComputedStyle(one).backgroundColor); if (c[3] === 1) return c; } };
+  const contrasts = {};
+  for (const one of document.querySelectorAll("body *")) {
+    if (!one.checkVisibility() || one.closest(":disabled, script") || ![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const style = getComputedStyle(one);
+    const [ink, ground] = [one.closest("svg") ? style.fill : style.color, behind(one)].map((c) => light(typeof c === "string" ? rgba(c) : c));
+    contrasts[`${one.tagName}.${one.getAttribute("class")}`] = (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  }
+  return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
+}"""  # noqa: E501
+
+# How far what was there already has moved without a click, from when the page was opened.
+NOTE_SHIFTS = """(() => {
+  window.shifted = 0;
+  const note = (records) => { for (const { value, hadRecentInput } of records) window.shifted += hadRecentInput ? 0 : value; };
+  const observer = new PerformanceObserver((list) => note(list.getEntries()));
+  observer.observe({ type: "layout-shift" });
+  window.shifts = () => { note(observer.takeRecords()); return window.shifted; };
+})()"""  # noqa: E501
+# Two frames: until what the page does next has been drawn, and what was queued before it has run.
+DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
+
+
+def test_everything_is_in_the_page_and_below_400_kilobytes() -> None:
+    page = page_of(VIEWS, token=TOKEN, nonce="n")
+    assert len(page.encode()) < 400_000
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)|src=|@import|url\(", page)
+
+
+def test_no_text_of_a_view_can_end_the_script() -> None:
+    view = counting()
+    object.__setattr__(view, "notice", "</script><script>alert(1)</script>")
+    assert "<script>alert" not in page_of([view])
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[tuple[str, Connections]]:
+    with serving(*QUICK, counting()) as (at, connections):
+        yield at, connections
+
+
+@pytest.fixture
+def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
+    """The lab, opened in a window."""
+    address, connections = lab
+    window.add_init_script(NOTE_SHIFTS)
+    window.goto(f"{address}/?token={TOKEN}")
+    window.wait_for_selector("html[data-ready=yes]")
+    yield window
+    window.goto(f"{address}/left")  # there is nothing, and it is shown by the same process of the browser
+    connections.wait_until(lambda count: not count)
+
+
+def shown(page: Any, view: str) -> None:
+    """Show a view, and wait for the end of its run."""
+    page.click(f"[data-view={view}]")
+    ended(page)
+
+
+def ended(page: Any) -> None:
+    page.wait_for_selector("#view[data-state=done], #view[data-state=stopped]", timeout=60_000)
+
+
+def give(page: Any, control: str, value: str) -> None:
+    page.fill(f"#c-{control}", value)
+    page.press(f"#c-{control}", "Enter")
+
+
+def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
+    for view in QUICK:
+        shown(page, view.name)
+        told = told_by(view, {})
+        names = [event["name"] for event in told if event["kind"] in ("cells", "bars", "lines", "table")]
+        assert {figure.get_attribute("data-picture") for figure in page.query_selector_all("figure")} == set(names)
+        figures = {figure.get_attribute("data-figure"): figure.inner_text() for figure in page.query_selector_all("dd")}
+        for name, value in figures_of(told).items():
+            assert figures[name] == str(value)
+        assert page.inner_text("#said") == [event["text"] for event in told if event["kind"] == "say"][-1]
+        assert "DataLoader" in page.inner_text("#code")
+        for width in (NARROW, WIDTH):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    assert page.query_selector("polyline.series") is None  # those of another view are gone
+    shown(page, "batching")
+    assert page.query_selector("polyline.series") is not None
+    assert len(page.query_selector_all("[data-picture='epoch 0'] .cell")) == 50
+
+
+@pytest.mark.slow
+def test_nothing_moves_while_a_run_goes_on(page: Any) -> None:
+    for view in QUICK:
+        shown(page, view.name)
+    page.evaluate(DRAWN)
+    assert page.evaluate("() => window.shifts()") < 0.1  # "good", as browsers reckon it
+
+
+@pytest.mark.slow
+def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any) -> None:
+    shown(page, "batching")
+    give(page, "batch_size", "25")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert "batch_size=25" in page.inner_text("#code")
+    page.reload()
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert page.input_value("#c-batch_size") == "25"
+    for absurd in ("1000000000", "0", "-3"):
+        give(page, "batch_size", absurd)
+        page.wait_for_selector(f"#trouble:has-text('Batch size: {absurd[:1]}')")
+        give(page, "batch_size", "5")
+        page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
+        assert page.is_hidden("#trouble")
+
+
+@pytest.mark.slow
+def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
+    page.focus("[data-view=samplers]")
+    page.keyboard.press("Enter")
+    ended(page)
+    assert page.inner_text("#title") == "Samplers"
+    page.focus("#c-forget")
+    page.keyboard.press("Space")
+    ended(page)
+    assert page.is_checked("#c-forget")
+    light = page.evaluate(LOOK)
+    page.focus("#theme")
+    page.keyboard.press("Enter")
+    dark = page.evaluate(LOOK)
+    assert light["ground"] != dark["ground"]
+    for theme in (light, dark):
+        faint = {pair: ratio for pair, ratio in theme["contrasts"].items() if ratio < 4.5}
+        assert not faint, "WCAG AA asks for 4.5"
+
+
+@pytest.mark.slow
+def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
+    shown(page, "batching")
+    give(page, "batch_size", "25")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    shown(page, "samplers")
+    page.go_back()
+    page.wait_for_selector("#title:text-is('Batching')")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+    assert page.input_value("#c-batch_size") == "25"
+
+
+@pytest.mark.slow
+def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
+    shown(page, "samplers")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "view"
+    page.evaluate(DRAWN)
+    assert page.inner_text("#title") == "Samplers"
+
+
+@pytest.mark.slow
+def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
+    shown(page, "batching")
+    page.wait_for_selector("svg[role=img]")
+    assert not page.query_selector_all("svg[role=img]:not([aria-label])")
+    give(page, "batch_size", "1000000000")
+    page.wait_for_selector("#trouble:has-text('not possible')")
+    assert not page.query_selector_all("figure")
+    give(page, "batch_size", "5")
+    page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
+    ended(page)
+    assert page.query_selector_all("figure:not(.stale)")
+
+
+@pytest.mark.slow
+def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
+    shown(page, "counting")
+    page.check("#c-fails")
+    page.wait_for_selector("#trouble:has-text('this view fails')")
+    assert "Traceback" in page.inner_text("#trouble pre")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
+    with served(view) as at:
+        page = browser.new_page(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{at}/?token={TOKEN}#{view.name}{'?try_all=true' if view is your_dataset.VIEW else ''}")
+        page.click("#settings summary")
+        for control in view.controls:
+            before = page.wait_for_function("() => window.lab?.number").json_value()
+            if isinstance(control, Number):
+                page.focus(f"#c-{control.name}-slider")
+                page.keyboard.press("ArrowRight" if control.default < control.most else "ArrowLeft")
+            elif isinstance(control, Choice):
+                page.select_option(f"#c-{control.name}", control.options[-1])
+            elif isinstance(control, Switch) and control.name != "try_all":
+                page.click(f"#c-{control.name}")
+            else:
+                continue
+            if view is not your_dataset.VIEW or control.name == "step_ms":  # whose runs are long
+                page.wait_for_function("(before) => lab.number !== before", arg=before, timeout=120_000)
+                page.wait_for_selector("#view[data-state=done]", timeout=120_000)
+                assert page.is_hidden("#trouble")
+        assert page.query_selector_all("figure[data-picture]")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
+        page.close()
+    assert complaints == []
+
+
+# -- the layout -------------------------------------------------------------------------------------------------------
+
+
+def fixed(name: str, *events: Event) -> View:
+    """Return a view that draws what it is given."""
+
+    def run(values: Values, actions: Actions) -> Iterator[Event]:
+        yield from events
+
+    return View(name, name.title(), "A short sentence.", "More.", batching.VIEW.controls, lambda values: "", run)
+
+
+WIDE_BARS = bars("bars", "Bars", [("workers x prefetch x batch", 3.9e6, "3.9 MiB of the machine's memory", "fetch")])
+STATIONS = path("journey", "A journey", [(f"Station {n}", "where something happens") for n in range(8)], 7)
+LEGEND = [("even", "class-0"), ("odd", "class-1")]
+PICTURES = fixed(
+    "pictures",
+    WIDE_BARS,
+    STATIONS,
+    lines("curve", "Samples per second", "workers", "samples/s", {"process": ([0, 1, 2], [100.5, 180.2, 300.1])}),
+    lines("noise", "Noise", "batch size", "distance", {"seen": ([1, 2, 4, 512], [2.5, 1.9, 1.5, 0.1])}, doubling=True),
+    lines("slots", "Slots", "s", "batches", {"feedline": ([0.0, 0.7, 1.3], [0, 1, 2])}),
+    lanes("timeline", "A timeline", ["training loop"], [(0, 0.0, 1.0, "compute", "step 0")]),
+    cells("cells", "Cells", [("batch 0", [("0", "class-0"), ("1", "class-1")])], LEGEND),
+)
+# Everything drawn whose box is not within the card, a pixel for rounding aside.
+OUTSIDE = """() => {
+  const card = document.querySelector(".stage").getBoundingClientRect();
+  return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.left < card.left - 1 || box.right > card.right + 1;
+  }).map((one) => one.outerHTML);
+}"""
+BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
+
+
+@contextmanager
+def shown_at(window: Any, width: int, *views: View) -> Iterator[Any]:
+    """Open views in a window of a width, and wait for the end of the first one's run."""
+    with served(*views) as at:
+        window.set_viewport_size({"width": width, "height": 844})
+        window.goto(f"{at}/?token={TOKEN}")
+        ended(window)
+        yield window
+        window.goto("about:blank")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
+def test_all_that_is_drawn_lies_within_its_card(window: Any, width: int) -> None:
+    with shown_at(window, width, PICTURES) as page:
+        assert page.evaluate(OUTSIDE) == []
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
+def test_an_arrow_leads_from_each_station_to_the_next(window: Any, width: int) -> None:
+    with shown_at(window, width, PICTURES) as page:
+        stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
+    assert len(arrows) == len(stations) - 1
+    for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
+        for low, high in (("left", "right"), ("top", "bottom")):
+            middle = (arrow[low] + arrow[high]) / 2
+            gap = sorted((one[low], one[high], other[low], other[high]))
+            assert gap[1] - 1 <= middle <= gap[2] + 1  # where one ends and the other begins, or along both
+
+
+@pytest.mark.slow
+def test_axes_of_whole_numbers_have_whole_ticks(window: Any) -> None:
+    def ticks(picture: str, anchor: str) -> list[str]:
+        found: list[str] = window.eval_on_selector_all(
+            f"[data-picture={picture}] text[text-anchor={anchor}]", "(all) => all.map((one) => one.textContent)"
+        )
+        return found
+
+    with shown_at(window, WIDTH, PICTURES):
+        assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
+        assert ticks("slots", "end") == ["0", "1", "2"]
+        assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [NARROW, 1024, WIDTH])
+def test_entries_of_the_navigation_stand_in_one_row(window: Any, width: int) -> None:
+    quiet = [replace(view, run=lambda values, actions: iter(())) for view in VIEWS]
+    with shown_at(window, width, *quiet) as page:
+        assert len({box["top"] for box in page.eval_on_selector_all("nav button", BOXES)}) == 1
+        if width == WIDTH:
+            assert page.evaluate("() => views.scrollWidth <= views.clientWidth")
+        page.focus("[data-view=your_dataset]")
+        page.keyboard.press("Enter")
+        nav, entry = (page.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
+        assert nav["left"] <= entry["left"]
+        assert entry["right"] <= nav["right"]
+        ended(page)
+
+
+@pytest.mark.slow
+def test_results_are_in_view_beside_the_settings_of_a_narrow_page(window: Any) -> None:
+    with shown_at(window, NARROW, batching.VIEW) as page:
+        first = page.eval_on_selector_all("#figures", BOXES)[0]
+        assert first["bottom"] < 844 / 2
+        page.click("#settings summary")
+        give(page, "batch_size", "25")
+        page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
+        results, settings = (page.eval_on_selector_all(name, BOXES)[0] for name in ("#figures", "#settings"))
+        assert results["top"] >= 0
+        assert results["bottom"] <= settings["top"]
+        assert settings["bottom"] <= 844
+        ended(page)
+
+
+@pytest.mark.slow
+def test_the_page_says_what_a_run_does_before_there_is_a_result(window: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        window.goto(f"{at}/?token={TOKEN}")
+        window.wait_for_selector("#state:text-is('Waiting for a click.')")
+        assert window.is_visible("#progress")
+        assert not window.query_selector_all("figure")
+        window.click("[data-action=go]")
+        window.wait_for_selector("#view[data-state=done]")
+        assert window.is_hidden("#progress")
+        assert window.is_disabled("[data-action=go]")
+        window.goto("about:blank")
+
+
+@pytest.mark.slow
+def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        context = browser.new_context(reduced_motion="reduce")
+        tabs = [context.new_page() for _ in range(2)]
+        for tab in tabs:
+            tab.goto(f"{at}/?token={TOKEN}")
+            tab.wait_for_selector("[data-action=go]:not([disabled])")
+        tabs[0].click("[data-action=go]")
+        tabs[0].wait_for_selector("#view[data-state=done]")
+        assert tabs[0].inner_text("#said") == "clicked: go"
+        assert tabs[1].get_attribute("#view", "data-state") == "running"
+        context.close()
+        assert waiting.closed.wait(60)
+
+
+@pytest.mark.slow
+def test_a_server_that_was_stopped_is_told(shared_window: Any) -> None:
+    waiting = Waiting()
+    with served(waiting.view()) as at:
+        shared_window.goto(f"{at}/?token={TOKEN}")
+        shared_window.wait_for_selector("[data-action=go]:not([disabled])")
+    for _ in range(2):  # during a run, and when another one is asked for
+        shared_window.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
+        assert shared_window.get_attribute("#view", "data-state") == "stopped"
+        shared_window.click("#again")
+
+
+@pytest.mark.slow
+def test_the_exported_page_needs_no_server(window: Any, tmp_path: Path) -> None:
+    file = tmp_path / "lab.html"
+    file.write_text(exported([collate.VIEW, samplers.VIEW]), "utf-8")
+    window.goto(file.as_uri())
+    window.wait_for_selector("#view[data-state=done]")
+    assert "Recorded on a machine" in window.inner_text("#origin")
+    window.select_option("#c-kind", "detection")
+    window.wait_for_selector("#said:has-text('boxes stay a list')")
+    window.fill("#c-batch_size", "9")
+    window.press("#c-batch_size", "Enter")
+    window.wait_for_selector("#origin:has-text('nearest recorded settings')")

@@ -1,0 +1,295 @@
+"""Every view: what its numbers must be."""
+
+import ast
+import builtins
+import importlib
+import itertools
+import json
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from feedline.tools.lab.controls import Choice, Control, Number, Switch, read
+from feedline.tools.lab.view import View
+from feedline.tools.lab.views import VIEWS, faults
+
+BY_NAME = {view.name: view for view in VIEWS}
+INLINE = ("batching", "samplers", "collate")
+USERS = {"dataset", "dataset_of_arrays", "labels", "lengths", "paths", "rank", "epochs", "MyDataset", "train_step"} | {
+    "as_list",
+    "ready_slowly",
+}
+"""Names in copied code that stand for what the user has."""
+
+
+def told_by(view: View, given: dict[str, Any], *actions: str) -> list[dict[str, Any]]:
+    """Run a view, and return what it tells, as the page gets it."""
+    clicked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for action in actions:
+        clicked.put(action)
+    events = [event for event in view.run(read(view.controls, given), clicked) if event["kind"] != "still"]
+    assert not [event for event in events if event["kind"] == "error"]
+    told: list[dict[str, Any]] = json.loads(json.dumps(events, allow_nan=False))
+    return told
+
+
+def figures_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = [event for event in events if event["kind"] == "figures"][-1]["values"]
+    return values
+
+
+def picture(events: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return [event for event in events if event.get("name") == name][-1]
+
+
+def indices(event: dict[str, Any]) -> list[list[int]]:
+    return [[int(text) for text, _ in row["cells"]] for row in event["rows"]]
+
+
+def flat(rows: list[list[int]]) -> list[int]:
+    return [index for row in rows for index in row]
+
+
+def test_views_have_names_of_their_own_and_few_words_above_their_controls() -> None:
+    assert len(BY_NAME) == len(VIEWS)
+    for view in VIEWS:
+        assert len(view.notice) <= 90, view.name
+
+
+def settings_of(view: View) -> Iterator[dict[str, Any]]:
+    """Yield every combination of choices and switches, with numbers at either end."""
+
+    def values_of(control: Control) -> tuple[Any, ...]:
+        if isinstance(control, Number):
+            return (control.least, control.most)
+        if isinstance(control, Choice):
+            return control.options
+        return (False, True) if isinstance(control, Switch) else ("",)
+
+    names = [control.name for control in view.controls]
+    for chosen in itertools.product(*map(values_of, view.controls)):
+        yield dict(zip(names, chosen, strict=True))
+
+
+def check_names(code: str) -> None:
+    """Fail if code imports a name that it does not use, or uses one that it does not have."""
+    nodes = list(ast.walk(ast.parse(code)))
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    assert imported <= used, f"{imported - used} imported for nothing:\n{code}"
+    unknown = used - imported - stored - set(dir(builtins)) - USERS
+    assert not unknown, f"{unknown} not imported:\n{code}"
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_copied_code_imports_what_it_uses_and_nothing_else(view: View) -> None:
+    for code in {view.code(read(view.controls, given)) for given in settings_of(view)}:
+        check_names(code)
+
+
+@pytest.mark.parametrize("name", [view.name for view in VIEWS if view.name not in (*INLINE, "transfer")])
+def test_a_view_that_takes_long_says_at_once_what_it_does(name: str) -> None:
+    view, module = BY_NAME[name], importlib.import_module(f"feedline.tools.lab.views.{name}")
+    for run in (view.run, module._run):  # in a process that is being started, and there
+        events: Any = run(read(view.controls, {}), queue.SimpleQueue())  # Any: a generator
+        first = next(event for event in events if event["kind"] != "say")
+        events.close()
+        assert first["kind"] == "doing"
+        assert first["text"]
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_every_colour_of_a_box_is_explained(name: str) -> None:
+    for preset in BY_NAME[name].presets[::3]:
+        drawn = [event for event in told_by(BY_NAME[name], dict(preset)) if event["kind"] == "cells"]
+        explained = {shade for event in drawn for _, shade in event["legend"]}
+        assert {shade for event in drawn for row in event["rows"] for _, shade in row["cells"]} <= explained
+
+
+def test_colours_of_batching_are_parts_of_the_dataset() -> None:
+    drawn = picture(told_by(BY_NAME["batching"], {"samples": 20}), "epoch 0")
+    parts = {shade: text for text, shade in drawn["legend"]}
+    assert parts["class-0"] == "samples 0 to 2"
+    for index, shade in [cell for row in drawn["rows"] for cell in row["cells"]]:
+        first, *_, last = [int(word) for word in parts[shade].split() if word.isdigit()]
+        assert first <= int(index) <= last
+
+
+def test_batch_sizes_stand_at_the_axis_as_they_are() -> None:
+    noise = picture(told_by(BY_NAME["batching"], {}), "noise")
+    assert noise["across"] == "batch size"
+    assert noise["series"][0]["x"] == [2**power for power in range(10)]
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_presets_tell_a_picture_and_a_sentence(name: str) -> None:
+    for preset in BY_NAME[name].presets[::5]:  # all of them are run when the lab is exported
+        kinds = {event["kind"] for event in told_by(BY_NAME[name], dict(preset))}
+        assert "say" in kinds
+        assert kinds & {"cells", "lines", "bars", "table", "lanes", "path"}
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "drop", "count", "last"),
+    [(50, 8, False, 7, 2), (50, 8, True, 6, 8), (3, 8, True, 0, 0), (1, 1, False, 1, 1)],
+)
+def test_batching_counts_batches(samples: int, size: int, drop: bool, count: int, last: int) -> None:
+    events = told_by(BY_NAME["batching"], {"samples": samples, "batch_size": size, "drop_last": drop})
+    assert figures_of(events)["batches"] == count
+    if count:
+        drawn = indices(picture(events, "epoch 0"))
+        assert len(drawn) == count
+        assert len(drawn[-1]) == last
+        assert len(flat(drawn)) == len(set(flat(drawn)))
+
+
+def test_shuffled_epochs_differ_and_others_do_not() -> None:
+    for shuffle in (True, False):
+        events = told_by(BY_NAME["batching"], {"shuffle": shuffle})
+        assert (indices(picture(events, "epoch 0")) != indices(picture(events, "epoch 1"))) == shuffle
+
+
+def test_gradient_noise_falls_with_the_root_of_the_batch_size() -> None:
+    measured = picture(told_by(BY_NAME["batching"], {}), "noise")["series"][0]["y"]
+    assert measured[2] / measured[8] == pytest.approx(8, rel=0.3)
+
+
+def test_ranks_share_an_epoch() -> None:
+    events = told_by(BY_NAME["samplers"], {"ranks": 3, "batch_size": 8})
+    seen = [set(flat(indices(picture(events, f"rank {rank}")))) for rank in range(3)]
+    assert set.union(*seen) == set(range(96))
+    assert sum(map(len, seen)) == 96
+
+
+def test_strata_give_every_batch_the_mixture() -> None:
+    spread = {}
+    for sampler in ("random", "stratified"):
+        rows = picture(told_by(BY_NAME["samplers"], {"sampler": sampler}), "spread")["rows"]
+        spread[sampler] = sum(int(most) - int(fewest) for _, fewest, _, most in rows)
+    assert spread["stratified"] <= 4 < spread["random"]
+
+
+def test_a_forgotten_set_epoch_is_seen_with_torch_s_sampler_and_not_with_feedline_s() -> None:
+    for forget in (True, False):
+        first, second = indices(picture(told_by(BY_NAME["samplers"], {"ranks": 2, "forget": forget}), "epochs"))
+        assert (first == second) == forget
+
+
+def test_bucketing_saves_padding() -> None:
+    events = told_by(BY_NAME["collate"], {"kind": "pad"})
+    random, bucketed = (value for _, value, _, _ in picture(events, "waste")["bars"])
+    assert bucketed < random
+    drawn = indices(picture(events, "padded"))
+    assert len({len(row) for row in drawn}) == 1
+
+
+def test_samples_before_collate_are_those_of_the_batch_after_it() -> None:
+    events = told_by(BY_NAME["collate"], {"kind": "filter", "batch_size": 8})
+    none = [row for row in picture(events, "before")["rows"] if row[1] == "None"]
+    assert figures_of(events)["samples in the batch"] == 8 - len(none)
+
+
+@pytest.mark.slow
+def test_pipeline_shows_the_memory_that_the_worker_wrote_to() -> None:
+    events = told_by(BY_NAME["pipeline"], {})
+    stations = dict(picture(events, "journey")["stations"])
+    assert "memfd" in stations["Collate"]
+    figures = figures_of(events)
+    assert figures["slots in use while it is held"] == figures["and after it was dropped"] + 1
+
+
+class Replacing:
+    """A loader that has replaced two workers and skipped a sample, and delivers a batch for each of its states."""
+
+    sampler = range(8)
+
+    def __init__(self) -> None:
+        self.faults = [type("Skip", (), {"action": "skip"})]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.tensor([[index, 1] for index in range(4)])] * 2)
+
+    def stats(self) -> dict[str, int]:
+        return {"restarted_workers": 2}
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_workers_that_were_replaced_before_a_cut_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(faults._Epoch, "_new_loader", lambda epoch: Replacing())
+    clicked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    clicked.put("cut")
+    values = read(faults.VIEW.controls, {"happens": "nothing"})
+    told = figures_of(list(faults._Epoch(values, tmp_path).run(clicked)))
+    assert told["workers replaced"] == 4
+    assert told["samples skipped"] == 2
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_nothing() -> None:
+    events = told_by(BY_NAME["faults"], {"happens": "kill"})
+    assert figures_of(events)["workers lost"] == figures_of(events)["workers replaced"] == 1
+    assert figures_of(events)["samples made again"] > 0
+    assert events[-1]["text"] == "The epoch is over: 288 samples delivered, 0 repeated, none missing."
+
+
+@pytest.mark.slow
+def test_every_fault_at_once_loses_only_what_is_named() -> None:
+    events = told_by(BY_NAME["faults"], {"happens": "all of them"})
+    assert figures_of(events)["workers lost"] == figures_of(events)["workers replaced"] == 2
+    assert "0 repeated, 1 skipped by name" in events[-1]["text"]
+
+
+@pytest.mark.slow
+def test_workers_are_drawn_as_they_worked() -> None:
+    events = told_by(BY_NAME["workers"], {"workers": 3})
+    for name in ("feedline", "torch"):
+        drawn = picture(events, name)
+        assert drawn["lanes"] == ["training", "worker 0", "worker 1", "worker 2"]
+        assert {span[0] for span in drawn["spans"]} == {0, 1, 2, 3}
+        for _, begin, end, _, _ in drawn["spans"]:
+            assert 0 <= begin <= end
+    assert figures_of(events)["samples/s"] > 0
+
+
+@pytest.mark.slow
+def test_a_list_grows_in_workers_and_share_does_not() -> None:
+    growth = picture(told_by(BY_NAME["memory"], {}), "growth")["series"]
+    grown = {one["name"]: one["y"][-1] for one in growth}
+    assert grown["a Python list"] > 10
+    assert grown["feedline.share"] < grown["a Python list"] / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", ["big pickles", "restarts every epoch", "leaking worker", "stragglers"])
+def test_the_fix_of_a_problem_is_seen(problem: str) -> None:
+    def is_seen() -> bool:
+        figures = figures_of(told_by(BY_NAME["bottlenecks"], {"problem": problem}))
+        if problem == "leaking worker":
+            return int(figures["workers replaced"].rpartition(" ")[2]) > 0
+        return float(figures["times as fast"].rstrip("x")) > 1.2
+
+    assert any(is_seen() for _ in range(3))  # other programs may have the cores during one of the runs
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_says_whose_run_is_shown() -> None:
+    events = told_by(BY_NAME["transfer"], {"step_ms": 6})
+    assert "no GPU" in events[-1]["text"] or "Measured just now" in events[-1]["text"]
+    assert len([event for event in events if event["kind"] == "lanes"]) == 4

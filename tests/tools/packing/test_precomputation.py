@@ -1,0 +1,293 @@
+"""Samples that are stored once, whatever interrupts it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets.cache import PrecomputedDataset
+from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, drop_other, head_of, read_store, write_store
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from tests.datasets.cache.test_cached import Count
+from tests.datasets.contract import SourceContract
+
+pytestmark = pytest.mark.sample(2)
+
+
+class Squares:
+    def __init__(self, count: int = 50, power: int = 2) -> None:
+        self.count = count
+        self.power = power
+        self.made = Count()
+
+    def fingerprint(self) -> str:
+        return f"{self.count} {self.power}"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.made += 1
+        return {"x": np.full(20, index**self.power, np.int64), "name": f"{index}²"}
+
+
+class TestPrecomputed(SourceContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        feedline.precompute(Squares(), tmp_path, progress=False)
+        self.path = tmp_path
+
+    def make_source(self, **options: Any) -> PrecomputedDataset:
+        return PrecomputedDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return [Squares()[index] for index in range(50)]
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "engine": "thread"}], ids=str)
+def test_every_sample_is_stored_once(options: dict[str, Any], tmp_path: Path) -> None:
+    dataset = Squares()
+    stored = feedline.precompute(dataset, tmp_path / "out", progress=False, **options)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    assert dataset.made == 50
+    again = feedline.precompute(dataset, tmp_path / "out", progress=False, **options)
+    assert dataset.made == 50
+    assert again[7]["name"] == "7²"
+    stored.close()
+    again.close()
+
+
+class Breaking(Squares):
+    """Fails at one sample as long as a file is there."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__()
+        self.flag = flag
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 30 and self.flag.exists():
+            raise RuntimeError("the power went out")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_interrupted_goes_on(workers: int, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    dataset = Breaking(flag)
+    with pytest.raises(RuntimeError, match="power"):
+        feedline.precompute(dataset, tmp_path / "out", workers=workers, progress=False)
+    with pytest.raises(SourceError, match="not complete"):
+        PrecomputedDataset(tmp_path / "out")[0]
+    made = int(dataset.made)
+    flag.unlink()
+    stored = feedline.precompute(dataset, tmp_path / "out", workers=workers, progress=False)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    assert int(dataset.made) <= 50 + (16 if workers else 0)
+    assert made >= 16
+    stored.close()
+
+
+PROGRAM = """
+import sys
+import feedline
+from tests.tools.packing.test_precomputation import Squares
+
+class Slow(Squares):
+    def __getitem__(self, index):
+        if index == 40:
+            print("there", flush=True)
+            sys.stdin.read()
+        return super().__getitem__(index)
+
+feedline.precompute(Slow(), sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert program.stdout is not None
+    assert program.stdin is not None
+    assert program.stdout.readline() == b"there\n"
+    os.kill(program.pid, signal.SIGKILL)
+    program.wait()
+    program.stdout.close()
+    program.stdin.close()
+    with pytest.raises(SourceError, match="not complete"):
+        len(PrecomputedDataset(tmp_path))
+    # Of another class, but of the same fingerprint except for its name: it is another dataset.
+    with pytest.raises(SourceChanged, match="another dataset"):
+        feedline.precompute(Squares(), tmp_path, progress=False)
+    stored = feedline.precompute(Squares(), tmp_path, progress=False, overwrite=True)
+    assert len(stored) == 50
+    stored.close()
+
+
+def test_damaged_samples_are_told_and_made_again(tmp_path: Path) -> None:
+    dataset = Squares()
+    feedline.precompute(dataset, tmp_path, progress=False).close()
+    data = bytearray((tmp_path / FILE).read_bytes())
+    data[-50] ^= 1
+    (tmp_path / FILE).write_bytes(data)
+    stored = PrecomputedDataset(tmp_path)
+    with pytest.raises(CorruptSource, match=r"Sample 49 .* is damaged"):
+        list(stored)
+    stored.close()
+    stored = feedline.precompute(dataset, tmp_path, progress=False)
+    assert dataset.made == 51
+    assert stored[49]["x"][3] == 49**2
+    stored.close()
+    os.truncate(tmp_path / FILE, 10_000)
+    stored = PrecomputedDataset(tmp_path)
+    with pytest.raises(CorruptSource):
+        list(stored)
+    stored.close()
+    (tmp_path / FILE).write_bytes(b"x" * 5000)
+    with pytest.raises(CorruptSource, match="another version"):
+        PrecomputedDataset(tmp_path)[0]
+
+
+def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
+    feedline.precompute(Squares(), tmp_path, progress=False).close()
+    for other in (Squares(power=3), Squares(count=49)):
+        with pytest.raises(SourceChanged, match="overwrite=True"):
+            feedline.precompute(other, tmp_path, progress=False)
+    with pytest.raises(SourceChanged):
+        feedline.precompute(Squares(), tmp_path, version="2", progress=False)
+    stored = feedline.precompute(Squares(power=3), tmp_path, overwrite=True, progress=False)
+    assert stored[2]["x"][0] == 8
+    stored.close()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+        feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path: Path) -> None:
+    stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
+    assert stored[0] == 1
+    again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
+    assert stored[1] == 2  # of the file that it has open
+    stored.close()
+    with pytest.raises(SourceChanged, match="holds samples of another dataset by now"):
+        stored[1]
+    assert list(again) == [10, 20]
+    stored.close()
+    again.close()
+
+
+class Overtaken(Squares):
+    """Another program takes the folder away while the first sample is made."""
+
+    other = Head(b"o" * 32, 3)
+
+    def __init__(self, count: int, out: Path) -> None:
+        super().__init__(count)
+        self.out = out
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            drop_other(self.out, self.other)
+            write_store(self.out, 0).open(self.other)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "process"}], ids=str)
+def test_another_program_that_takes_the_folder_away_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SourceChanged, match="meanwhile"):
+        feedline.precompute(Overtaken(3, tmp_path), tmp_path, progress=False, **options)
+    assert head_of(tmp_path) == Overtaken.other
+    store = read_store(tmp_path)
+    assert (store.stored, store.is_whole) == (0, False)
+    store.close()
+
+
+class Noisy(Squares):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": feedline.rng().random(3)}
+
+
+def test_random_transforms_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="draws random numbers"):
+        feedline.precompute(Noisy(), tmp_path / "a", progress=False)
+    stored = [
+        feedline.precompute(Noisy(), tmp_path / name, freeze_random=True, seed=3, workers=workers, progress=False)
+        for name, workers in (("a", 0), ("b", 2))
+    ]
+    assert [sample["x"].tolist() for sample in stored[0]] == [sample["x"].tolist() for sample in stored[1]]
+    for one in stored:
+        one.close()
+
+
+def test_a_transform_is_not_stored(tmp_path: Path) -> None:
+    stored = feedline.precompute(Squares(), tmp_path, transform=lambda sample: sample["name"], progress=False)
+    assert stored[3] == "3²"
+    assert PrecomputedDataset(tmp_path)[3]["name"] == "3²"
+    stored.close()
+
+
+class Awaited(Squares):
+    async def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return super().__getitem__(index)
+
+
+def test_asynchronous_datasets(tmp_path: Path) -> None:
+    stored = feedline.precompute(Awaited(), tmp_path, progress=False)
+    assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
+    stored.close()
+
+
+def test_a_bar_shows_how_far_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    feedline.precompute(Squares(), tmp_path / "out", progress=True).close()
+    shown = capfd.readouterr().err
+    assert "50/50" in shown
+    assert "samples/s" in shown
+    feedline.precompute(Squares(), tmp_path / "silent").close()  # no terminal
+    assert capfd.readouterr().err == ""
+
+
+def test_an_empty_dataset(tmp_path: Path) -> None:
+    assert len(feedline.precompute([], tmp_path, progress=False)) == 0
+
+
+def test_iterables_are_refused(tmp_path: Path) -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    with pytest.raises(BadOption, match="map-style"):
+        feedline.precompute(Endless(), tmp_path)
+
+
+def test_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no precomputed samples"):
+        PrecomputedDataset(tmp_path)[0]
+
+
+def test_a_record_that_is_none_is_told_with_the_store(tmp_path: Path) -> None:
+    head = Head(bytes(32), 1)
+    store = write_store(tmp_path / "out", 1 << 20)
+    store.open(head)
+    store.put(0, Encoded(Kind.RECORD, b"FDL1\x04\0\0\0[[[["))
+    store.note_whole()
+    store.close()
+    dataset = PrecomputedDataset(tmp_path / "out")
+    with pytest.raises(CorruptSource, match=r"Sample 0 in .*out cannot be read: .*damaged or cut off"):
+        dataset[0]
+    dataset.close()

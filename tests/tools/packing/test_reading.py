@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import feedline
+import feedline.datasets
+from feedline.errors import PackError
+from feedline.tools.packing.inspection import inspect
+from feedline.tools.packing.reading import dataset_text, fields_for, loader_text
+from feedline.tools.packing.schema import Schema
+from tests.tools.packing.stores import FORMATS, SHARDED, SINGLE
+
+pytestmark = pytest.mark.sample(5)
+
+SCHEMA = Schema.of([{"image": b"\xff\xd8\xff", "label": 3, "x": np.zeros(2)}])
+
+
+@pytest.mark.parametrize(
+    ("format_", "form", "fields"),
+    [
+        ("lmdb", "dict", None),
+        ("hdf5", "tuple", ("image", "label", "x")),
+        ("parquet", "one", "image"),
+        ("tar", "dict", {"image": "jpg", "label": "cls", "x": "x.npy"}),
+        ("tar", "tuple", ("jpg", "cls", "x.npy")),
+        ("tar", "one", "jpg"),
+    ],
+)
+def test_fields(format_: str, form: str, fields: Any) -> None:
+    assert fields_for(format_, SCHEMA, form) == fields
+
+
+def test_quotes_in_paths() -> None:
+    assert eval(dataset_text("hdf5", 'it\'s "mine".h5', Schema(()), "dict").removeprefix("HDF5Dataset")) == (
+        'it\'s "mine".h5'
+    )
+
+
+def run(line: str) -> list[Any]:
+    names: dict[str, Any] = {"feedline": feedline}
+    exec(line.replace("shuffle=True, workers=4", "workers=0").replace("batch_size=32", "batch_size=1"), names)
+    batches = list(names["loader"])
+    names["loader"].dataset.close()
+    return batches
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    "samples", [[{"b": 1.5, "a": "x"}] * 5, [(np.arange(2), 3)] * 5, [np.arange(3)] * 5], ids=["dict", "tuple", "one"]
+)
+def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, samples: list[Any]) -> None:
+    outs: list[tuple[Path, dict[str, Any]]] = [(tmp_path / SINGLE[format_], {})]
+    outs += [(tmp_path / "shards", {"samples_per_shard": 2})] if format_ in SHARDED else []
+    outs += [(tmp_path / "a.b", {"samples_per_shard": 2})] if format_ in SHARDED else []
+    outs += [(tmp_path / "bare", {})] if format_ == "lmdb" else []
+    for out, options in outs:
+        packed = feedline.pack(samples, out, format=format_, workers=0, **options)
+        for line in (packed.line, inspect(str(out))["line"]):
+            batches = run(line)
+            assert len(batches) == 5, line
+            assert type(batches[0]) in (type(samples[0]), list), line
+            if isinstance(samples[0], dict):
+                assert list(batches[0]) == ["b", "a"], line
+
+
+def test_the_line_is_python() -> None:
+    compile(loader_text(dataset_text("tar", "a.tar", SCHEMA, "tuple"), SCHEMA), "line", "exec")
+
+
+SHAPES: dict[str, list[Any]] = {
+    "plain": [{"x": number, "s": "a", "b": b"x", "v": np.zeros(3)} for number in range(5)],
+    "lengths": [{"ids": np.arange(number + 1), "fixed": np.zeros(2), "y": number} for number in range(5)],
+    "lengths in tuples": [(number, np.arange(number + 1)) for number in range(5)],
+    "lengths alone": [np.arange(number + 1) for number in range(5)],
+    "pictures": [{"image": np.zeros((number + 1, 4, 3), np.uint8)} for number in range(5)],
+    "axes": [{"image": np.zeros((4, 4, 3)[: 2 + number % 2], np.uint8)} for number in range(5)],
+    "nested": [{"boxes": [[1, 2]] * number, "more": {"a": number}} for number in range(5)],
+    "none": [{"x": None if number % 2 else number, "y": number} for number in range(5)],
+    "lengths and none": [{"x": None if number % 2 else np.arange(number + 1)} for number in range(5)],
+    "dates": [{"x": np.datetime64("2020-01-01", "s") + np.timedelta64(number, "s")} for number in range(5)],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: str) -> None:
+    try:
+        packed = feedline.pack(SHAPES[name], tmp_path / SINGLE[format_], format=format_, workers=0)
+    except PackError:
+        assert name != "plain" or format_ == "npy"
+        return
+    for line in (packed.line, inspect(str(packed.path))["line"]):
+        names: dict[str, Any] = {"feedline": feedline}
+        exec(line.replace("workers=4", "workers=0"), names)
+        batch = next(iter(names["loader"]))
+        names["loader"].dataset.close()
+        assert ("collate=list" in line) == (name not in ("plain", "dates")), line
+        assert "collate=list" not in line or len(batch) == 5
+
+
+def test_lines_for_files_of_others(tmp_path: Path) -> None:
+    """As far as a look shows that samples differ."""
+    pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "a.parquet")
+    (tmp_path / "parts").mkdir()
+    pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
+    pq.write_table(pa.table({"z": [1], "y": [1]}), tmp_path / "parts" / "2.parquet")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for member in ("a.cls", "b.cls", "b.txt"):
+            info = tarfile.TarInfo(member)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+    for size in (2, 3):
+        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
+    for place in ("a.parquet", "parts", "a.tar", "photos"):
+        names: dict[str, Any] = {"feedline": feedline}
+        chosen = ["y"] if place == "parts" else None
+        exec(inspect(str(tmp_path / place), fields=chosen)["line"].replace("workers=4", "workers=0"), names)
+        batch = next(iter(names["loader"]))
+        assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
+        names["loader"].dataset.close()
+
+
+def test_lines_for_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
+    (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
+    (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
+    lines = {name: inspect(str(tmp_path / name))["line"] for name in ("a.csv", "b.csv", "c.tsv")}
+    assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
+    assert "collate=list" in lines["b.csv"]  # one of its numbers is None
+    assert "collate" not in lines["c.tsv"]

@@ -1,0 +1,62 @@
+"""What every writer promises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.tools.packing.schema import Schema
+from feedline.tools.packing.writers.contract import FORMATS as TABLE
+from feedline.tools.packing.writers.contract import Summary
+from tests.tools.packing.stores import FORMATS, canonical, content, mixed
+from tests.tools.packing.writers.outputs import put, samples_in, writer_of, written
+
+pytestmark = pytest.mark.sample(5)
+
+every_format = pytest.mark.parametrize("format_", FORMATS)
+SAMPLES = [mixed(number) for number in range(40)]
+
+
+@every_format
+def test_what_was_written_is_read(tmp_path: Path, format_: str) -> None:
+    path = written(format_, tmp_path, SAMPLES)
+    assert canonical(samples_in(format_, path)) == canonical(SAMPLES)
+    assert os.listdir(tmp_path) == [path.name], "its own files are gone"
+    assert TABLE[format_].module.stored(path)["count"] == 40
+
+
+@every_format
+def test_one_sample(tmp_path: Path, format_: str) -> None:
+    assert len(samples_in(format_, written(format_, tmp_path, SAMPLES[:1]))) == 1
+
+
+@every_format
+def test_the_same_samples_leave_the_same_bytes(tmp_path: Path, format_: str) -> None:
+    one, other = (written(format_, tmp_path / name, SAMPLES) for name in ("a", "b"))
+    assert content(one) == content(other)
+
+
+@every_format
+def test_close_may_come_at_any_time_and_twice(tmp_path: Path, format_: str) -> None:
+    writer = writer_of(format_, tmp_path, Schema.of(SAMPLES))
+    put(writer, SAMPLES[:5])
+    writer.close()
+    writer.close()
+
+
+@every_format
+@pytest.mark.parametrize("name", ["näme ☃", "a.b", "a b", "x" * 80, "%s", "select", "con", "0", "-x", "a:b", "path"])
+def test_odd_names_of_fields(tmp_path: Path, format_: str, name: str) -> None:
+    samples: list[dict[str, Any]] = [{name: number, "x": "ä"} for number in range(3)]
+    assert samples_in(format_, written(format_, tmp_path, samples)) == samples
+
+
+def test_the_summary_is_kept_in_json() -> None:
+    schema = Schema.of([{"x": np.zeros(2)}])
+    facts = Summary(3, "tuple", 1, {"classes": ["a"]}).as_json(schema)
+    assert (facts["feedline"], facts["count"], facts["form"], facts["skipped"]) == (1, 3, "tuple", 1)
+    assert Schema.from_json(facts["fields"]) == schema

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from feedline.errors import BadOption, MissingExtra
+from feedline.tools.packing.writers.contract import FORMATS, format_of
+
+pytestmark = pytest.mark.sample(5)
+
+
+@pytest.mark.parametrize(
+    ("out", "name"),
+    [
+        ("a.H5", "hdf5"),
+        ("a.hdf5", "hdf5"),
+        ("a.b.tar", "tar"),
+        ("a.mdb", "lmdb"),
+        ("a.pq", "parquet"),
+        ("a.npy", "npy"),
+    ],
+)
+def test_suffixes(out: str, name: str) -> None:
+    assert format_of(Path(out), None).name == name
+    assert format_of(Path(out), "lmdb").name == "lmdb", "what is said counts for more"
+
+
+@pytest.mark.parametrize("out", ["a", "a.zip", "a.tar.gz", ".h5", "a.h5/"[:-1] + "x"])
+def test_suffixes_that_say_nothing(out: str) -> None:
+    with pytest.raises(BadOption, match=r"does not say by its suffix.*--format lmdb\|hdf5\|tar\|parquet\|npy"):
+        format_of(Path(out), None)
+
+
+def test_formats_that_are_not_known() -> None:
+    with pytest.raises(BadOption, match="none of lmdb, hdf5"):
+        format_of(Path("a.h5"), "HDF5")
+
+
+def test_every_format_is_complete() -> None:
+    for name, format_ in FORMATS.items():
+        assert format_.writer.format == name
+        assert callable(format_.module.stored)
+    suffixes = [suffix for format_ in FORMATS.values() for suffix in format_.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[lmdb\]"):
+        _ = FORMATS["lmdb"].writer

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from feedline.tools.packing.schema import Column, Schema, Unfit
+from feedline.tools.packing.writers.hdf5 import Hdf5Writer, stored
+from tests.tools.packing.writers.outputs import finish, put, samples_in, writer_of, written
+
+pytestmark = pytest.mark.sample(5)
+
+FIELDS: dict[str, Any] = {
+    "array": np.arange(6, dtype=np.int16).reshape(2, 3),
+    "number": 3.5,
+    "flag": True,
+    "complex": 1 + 2j,
+    "half": np.float16(0.5),
+    "text": "ä☃",
+    "bytes": b"\0a\0",
+    "ragged": np.arange(3, dtype=np.float32),
+}
+
+
+def test_the_package_reads_it(tmp_path: Path) -> None:
+    second = {**FIELDS, "ragged": np.zeros(0, np.float32), "text": "", "bytes": b""}
+    path = written("hdf5", tmp_path, [FIELDS, second])
+    with h5py.File(path) as file:
+        assert list(file) == list(FIELDS), "in the order of the sample"
+        assert file["array"].shape == (2, 2, 3)
+        assert file["text"].asstr()[0] == "ä☃"
+        assert file["bytes"].attrs["feedline"] == "bytes"
+        assert file["ragged"][0].tolist() == [0, 1, 2]
+        assert file["half"].dtype == np.float16
+    first = samples_in("hdf5", path)[0]
+    assert (first["text"], first["bytes"], bool(first["flag"])) == ("ä☃", b"\0a\0", True)
+
+
+@pytest.mark.parametrize("values", [[[1, 2], [3, 4]], [[1], [2]], [[], []]])
+def test_ragged_rows_that_happen_to_be_alike(tmp_path: Path, values: list[list[int]]) -> None:
+    """h5py takes a list of arrays of one length for a table."""
+    samples = [{"x": np.array(value, np.int64)} for value in values]
+    writer = writer_of("hdf5", tmp_path, Schema.of(samples, ragged=["x"]))
+    put(writer, samples)
+    finish(writer, 2)
+    assert [sample["x"].tolist() for sample in samples_in("hdf5", writer.path)] == values
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_compression(tmp_path: Path, compression: str) -> None:
+    samples = [{"x": np.zeros(1000), "text": "a"} for _ in range(50)]
+    small = written("hdf5", tmp_path / "small", samples, compression=compression)
+    assert small.stat().st_size < written("hdf5", tmp_path / "large", samples).stat().st_size / 5
+    assert len(samples_in("hdf5", small)) == 50
+
+
+def test_chunks_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.packing.writers.hdf5._CHUNK_BYTES", 8192)
+    samples = [{"x": np.zeros(100), "large": np.zeros(10_000)} for _ in range(5)]
+    path = written("hdf5", tmp_path, samples)
+    with h5py.File(path) as file:
+        assert file["x"].chunks == (8, 100)
+        assert file["large"].chunks == (1, 10_000), "a row at least"
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (Column("x", "ragged", "<f8", (-1, -1)), "one axis"),
+        (Column("x", "ragged", "<f8", (-1,)), ""),
+        (Column("x", "mixed"), "one type"),
+        (Column("x", "nested"), "lmdb or tar"),
+        (Column("x", "array", "<U3", (2,)), "arrays of numbers"),
+        (Column("x", "number", "<M8[D]"), "arrays of numbers"),
+        (Column("x", "array", "<f8", (0,)), "without elements"),
+        (Column("x", "array", "<f8", (1 << 20, 1 << 10)), "more than a chunk may have"),
+        (Column("x", "str", nullable=True), "no None"),
+    ],
+)
+def test_what_it_cannot_hold(column: Column, words: str) -> None:
+    reason = Hdf5Writer.cannot_hold(column)
+    assert bool(reason) == bool(words)
+    assert words in reason
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\0", "\udcff"])
+def test_strings_that_it_cannot_hold(text: str) -> None:
+    schema = Schema.of([{"x": "a"}])
+    with pytest.raises(Unfit, match="which hdf5 cannot hold"):
+        Hdf5Writer.encoded(schema, {"x": text})
+
+
+@pytest.mark.parametrize("attribute", [None, "{", "[]", 3])
+def test_files_of_others_have_nothing_stored(tmp_path: Path, attribute: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if attribute is not None:
+            file.attrs["feedline"] = attribute
+    assert stored(tmp_path / "a.h5") is None

@@ -1,0 +1,139 @@
+"""What the figures of a run tell: each problem is named, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from feedline.insight.histogram import Spread
+from feedline.insight.stats import Period, SlowSample, Stats
+from feedline.tools.tune.checks.running import Run, find
+from tests.tools.tune.facts import MIB, ROOM
+
+SETTINGS = {"engine": "process", "prefetch": 2, "persistent": True, "batch_size": 32}
+COUNTERS = {"workers": 4, "batches": 100, "faults": {}}
+
+
+def steady(seconds: float) -> Spread:
+    return Spread(100, seconds, seconds, seconds, seconds)
+
+
+def run(
+    waits: dict[str, float] | None = None, *, workers: int = 4, body_s: float = 0.1, busy_s: float = 0.36, **rest: Any
+) -> Run:
+    """A hundred batches; what is not given is as it should be: four workers, busy most of the time."""
+    waits = waits or {}
+    seconds = 100 * body_s + sum(waits.values())
+    used = [100 * busy_s / workers / seconds] * workers if workers else []
+    period = Period(
+        100, 3200, seconds, sum(waits.values()) / seconds, waits=waits, worker_utilisation=used, body=steady(body_s),
+        data_bytes=100 * MIB, stages={"fetch": steady(busy_s), **rest.pop("stages", {})},
+        cpu_s=rest.pop("cpu_s", None),
+    )  # fmt: skip
+    counters = {**COUNTERS, "workers": workers, **rest.pop("counters", {})}
+    settings = {**SETTINGS, "engine": "process" if workers else "inline", **rest.pop("settings", {})}
+    last = period if rest.pop("is_second", False) else None
+    growth, room = rest.pop("growth", 0.0), replace(ROOM, **rest.pop("room", {}))
+    return Run(Stats(period, last, period, counters, settings, **rest), room, growth)
+
+
+def test_nothing_is_wrong() -> None:
+    assert find(run()) == []
+    assert find(run({"fetch": 0.1}, is_second=True)) == []
+    assert find(run(workers=0, busy_s=0.001, waits={"fetch": 0.1})) == []
+
+
+STRAGGLING = {"fetch": Spread(100, 0.2, 0.1, 0.12, 2.0)}
+
+
+PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
+    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
+    ({"busy_s": 0.08}, "too-many-workers", None),
+    ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
+    ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
+    ({"waits": {"collate": 10.0}, "busy_s": 0.8, "stages": {"collate": steady(0.5)}}, "slow-collate", 2.0),
+    ({"waits": {"write": 10.0}, "busy_s": 0.8, "stages": {"write": steady(0.5)}}, "serialisation", 2.0),
+    ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
+    ({"waits": {"device": 10.0}}, "late-copies", 2.0),
+    ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
+    ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
+    ({"room": {"open_files": 30}}, "open-files", None),
+    ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
+    ({"growth": 30.0 * MIB}, "memory-growth", None),
+    ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
+    ({"counters": {"faults": {"skip": 3}}}, "failing-samples", None),
+    ({"counters": {"failures": 1}}, "failing-samples", None),
+    ({"counters": {"restarted_workers": 2}}, "dying-workers", None),
+]
+
+
+@pytest.mark.parametrize(("facts", "name", "gain"), PROBLEMS)
+def test_the_problem_is_named_and_no_other(facts: dict[str, Any], name: str, gain: float | None) -> None:
+    findings = find(run(**facts))
+    assert [finding.name for finding in findings] == [name]
+    (finding,) = findings
+    assert finding.gain == (None if gain is None else pytest.approx(gain, rel=0.1))
+    assert finding.fix
+
+
+def test_what_gains_nothing_is_not_told() -> None:
+    assert find(run({"collate": 0.01}, stages={"collate": steady(0.3)})) == [], "training does not wait"
+    kept = run({"start": 10.0}, is_second=True)
+    assert find(kept) == [], "workers are kept, so that this was the first epoch of several"
+    saturated = find(run({"order": 10.0}, workers=2, busy_s=0.4, stages=STRAGGLING))
+    assert [finding.name for finding in saturated] == ["too-few-workers"]
+
+
+def test_slow_samples_are_named() -> None:
+    slowest = (SlowSample(17, 2.0, 1),)
+    (finding,) = find(run({"order": 5.0}, busy_s=0.3, stages=STRAGGLING, slowest_samples=slowest))
+    assert "17 (2.0 s)" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("moves", "code"),
+    [(False, "DataLoader(dataset, seed=0)  # or in_order=False"), (True, "DataLoader(dataset, in_order=False)")],
+)
+def test_a_seed_is_advised_unless_work_moves_already(moves: bool, code: str) -> None:
+    late = run({"order": 5.0}, busy_s=0.3, stages=STRAGGLING, settings={"moves": moves})
+    (finding,) = find(late)
+    assert finding.code == code
+    assert ("seed=" in (finding.fix or "")) is not moves
+    assert ("seed=" in late.stats.verdict) is not moves
+
+
+def test_of_few_batches_only_faults_are_told() -> None:
+    few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
+    assert [finding.name for finding in find(Run(few, ROOM))] == ["failing-samples"]
+
+
+@pytest.mark.parametrize(
+    ("computing", "name", "fix"),
+    [(0.1, "too-few-workers", "workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
+)
+def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
+    computing: float | None, name: str, fix: str
+) -> None:
+    """By their CPU time, where that was measured: nothing is left to the reader."""
+    cpu_s = None if computing is None else computing * 0.8
+    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, room={"cores": 4}))
+    assert finding.name == name
+    assert fix in str(finding.fix)
+    assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)
+
+
+@pytest.mark.parametrize("body_s", [0.1, 1e-5])
+@pytest.mark.parametrize("computing", [0.1, 1.0])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
+    facts: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
+    waiting = run({"fetch": 20.0}, **facts, room={"cores": 4}, settings={"cores": 4})
+    (finding,) = find(waiting)
+    assert finding.name == "too-few-workers"
+    assert str(finding.fix).removesuffix(".") in waiting.stats.verdict

@@ -1,0 +1,656 @@
+"""The fix of every finding, applied to the dataset of `sick` that has it: the code is run as it is printed.
+
+`Cure.facts` are what a probe measures of the dataset, so that the code can be had without a probe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import pickle
+import re
+import socket
+import sqlite3
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+import feedline
+from feedline.system.process import scheduled_s
+from feedline.system.timing import Clock
+from feedline.tools.tune.measured import (
+    Decoded,
+    FloatField,
+    Held,
+    Making,
+    Measured,
+    Opened,
+    OpenHandle,
+    OtherCollate,
+    State,
+    Threads,
+)
+from tests.tools.tune import sick
+from tests.tools.tune.facts import MIB, ROOM, batch, loader, measured, samples
+
+# Any, throughout: datasets, loaders, batches and what the code makes of them.
+Names = dict[str, Any]
+
+
+def parts_of(code: str) -> dict[str, str]:
+    """Return the code by where it goes: "init", "get", "loop", and "" for what goes anywhere."""
+    parts: dict[str, list[str]] = {"": []}
+    place = ""
+    for line in code.splitlines():
+        if found := re.match(r"# (in|at the end of) (__init__|__getitem__|the training loop)", line):
+            place = {"__init__": "init", "__getitem__": "get"}.get(found[2], "loop")
+        parts.setdefault(place, []).append(line)
+    return {place: "\n".join(lines) for place, lines in parts.items()}
+
+
+def names_for(**more: Any) -> Names:
+    """Return what a program has imported that pastes code."""
+    import h5py
+    import lmdb
+
+    modules = {
+        "feedline": feedline,
+        "np": np,
+        "torch": torch,
+        "io": io,
+        "json": json,
+        "sqlite3": sqlite3,
+        "pickle": pickle,
+    }
+    return {**modules, "h5py": h5py, "lmdb": lmdb, "socket": socket, "threading": threading, **more}
+
+
+def pasted_loader(code: str, dataset: Any, **own: Any) -> Any:
+    """Run code that makes a loader; the other arguments of the user's loader stay."""
+    made: list[Any] = []
+
+    def make(data: Any, **given: Any) -> Any:
+        kept = {key: value for key, value in own.items() if not ("batch_sampler" in given and key in _OF_BATCHES)}
+        made.append(feedline.DataLoader(data, **{**kept, **given}))
+        return made[-1]
+
+    exec(code, names_for(DataLoader=make, dataset=dataset))
+    return made[-1]
+
+
+_OF_BATCHES = ("batch_size", "shuffle", "sampler")
+
+
+def pasted_class(kind: Any, code: str, rest: str, *arguments: Any, **attributes: Any) -> Any:
+    """Return a dataset of a class into which the code was pasted; `rest` is what is left of its `__getitem__`."""
+    parts = parts_of(code)
+    init = textwrap.indent(parts.get("init", ""), " " * 8)
+    get = textwrap.indent(parts.get("get", ""), " " * 8)
+    source = f"""
+class Pasted(kind):
+    def __init__(self):
+        kind.__init__(self, *arguments)
+        vars(self).update(attributes)
+{init}
+    def __getitem__(self, index):
+{get}
+        return {rest or "kind.__getitem__(self, index)"}
+"""
+    names = names_for(kind=kind, arguments=arguments, attributes=attributes)
+    exec(source, names)
+    return names["Pasted"]()
+
+
+def close_handles(dataset: Any) -> None:
+    """Close what a dataset of `sick`, or its cure, has open."""
+    held = [getattr(dataset, name, None) for name in ("handle", "file")]
+    for handle in (*held, getattr(getattr(dataset, "local", None), "handle", None)):
+        if handle is not None:
+            handle.close()
+
+
+def plain(value: Any) -> Any:
+    """Return a batch in arrays, lists and dicts, to be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.numpy()
+    if isinstance(value, dict):
+        return {key: plain(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(held) for held in value]
+    return value
+
+
+def equal(before: Iterable[Any], after: Iterable[Any]) -> None:
+    """Raise AssertionError if batches differ."""
+    np.testing.assert_equal(plain(list(after)), plain(list(before)))
+
+
+def equal_in_any_order(before: Iterable[Any], after: Iterable[Any]) -> None:
+    """Raise AssertionError if other samples came."""
+    labels = [sorted(int(label) for one in batches for label in one["y"]) for batches in (before, after)]
+    assert labels[0] == labels[1]
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+_ROUND_S = 0.3
+_ROUNDS = 5
+
+
+def _batches_per_s(loader: Any) -> float:
+    """Return the rate without workers. What other programs take of the cores is left out."""
+    clock, count, batches = Clock(), 0, iter(loader)
+    before = clock.now()
+    while not count or clock.since(before)[0] < _ROUND_S:
+        if next(batches, None) is None:
+            batches = iter(loader)
+        count += 1
+    seconds = clock.since(before)[0]
+    clock.close()
+    return count / seconds
+
+
+def _batches_per_worker_s(loader: Any) -> float:
+    """Return the rate by the time that the only worker computes."""
+    batches = iter(loader)
+    next(batches)
+    count, (pid,) = 0, loader._resources.worker_pids
+    before_s, computed_s = scheduled_s(pid)[0], 0.0
+    while computed_s < _ROUND_S:
+        if next(batches, None) is None:
+            batches = iter(loader)
+        count += 1
+        computed_s = scheduled_s(pid)[0] - before_s
+    return count / computed_s
+
+
+def _threads_per_s(loader: Any) -> float:
+    """Return the rate on the wall: of samples that sleep, others take little."""
+    batches = iter(loader)
+    next(batches)
+    count, began_s = 0, time.perf_counter()
+    while time.perf_counter() - began_s < _ROUND_S:
+        if next(batches, None) is None:
+            batches = iter(loader)
+        count += 1
+    return count / (time.perf_counter() - began_s)
+
+
+def _epochs_per_s(loader: Any) -> float:
+    """Return the rate of whole epochs, after the first."""
+    list(loader)
+    count, began_s = 0, time.perf_counter()
+    while time.perf_counter() - began_s < _ROUND_S:
+        list(loader)
+        count += 1
+    return count / (time.perf_counter() - began_s)
+
+
+def _inverse_elements(loader: Any) -> float:
+    """Return what padding leaves to be computed, counted, not timed."""
+    return 1 / sum(int(one.numel()) for one in loader)
+
+
+WORKER = (_batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
+"""How a gain of samples is measured: on one worker."""
+
+
+# -- cures -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A dataset of `sick`, and its fix."""
+
+    finding: str
+    sick: Callable[[], Any]
+    """Makes the dataset."""
+    facts: Callable[[Any], Measured]
+    """What a probe measures of it."""
+    cured: Callable[[str, Any], Any] | None = None
+    """Makes the cured dataset from the code and the sick one; None if the code makes a loader."""
+    own: Names = field(default_factory=dict)
+    """Arguments of the user's loader that stay; its batches are made without workers to be compared."""
+    only_sick: Names = field(default_factory=dict)
+    """Arguments of the user's loader that the fix says to leave out."""
+    before: Callable[[Any], Any] | None = None
+    """Batches of the sick one to compare with; None for those of a plain loader."""
+    after: Callable[[str, Any], Any] = lambda code, one: one
+    """What the training loop makes of a cured batch."""
+    same: Callable[[Any, Any], None] = equal
+    gain: tuple[Callable[[Any], float], Names] | None = None
+    """How its gain is measured, and arguments of loaders for that."""
+
+    def arguments(self) -> Names:
+        """Return those of a short epoch."""
+        return {"batch_size": 8, "sampler": range(32), **self.own}
+
+    def cured_loader(self, code: str, dataset: Any, **options: Any) -> Any:
+        """Return a loader with the code pasted."""
+        if self.cured is None:
+            return pasted_loader(code, dataset, **options)
+        return feedline.DataLoader(self.cured(code, dataset), **options)
+
+    def check(self, code: str, dataset: Any) -> None:
+        """Raise AssertionError if the code gives other batches than the dataset."""
+        sick_arguments = {**self.arguments(), **self.only_sick}
+        plain_loader = feedline.DataLoader(dataset, **{**sick_arguments, "num_workers": 0, "engine": None})
+        before = list(plain_loader) if self.before is None else self.before(dataset)
+        loader = self.cured_loader(code, dataset, **self.arguments())
+        try:
+            after = [self.after(code, one) for one in loader]
+        finally:
+            loader.close()
+            close_handles(loader.dataset)
+        self.same(before, after)
+
+    def measured_gain(self, code: str) -> float:
+        """Return how many times as fast it is with the code: medians of rounds of both, in turns."""
+        assert self.gain is not None
+        rate, options = self.gain
+        dataset = self.sick()
+        loaders = (
+            feedline.DataLoader(dataset, **{**options, **self.own, **self.only_sick}),
+            self.cured_loader(code, dataset, **{**options, **self.own}),
+        )
+        rates: tuple[list[float], list[float]] = ([], [])
+        for _ in range(_ROUNDS):
+            for one, found in zip(loaders, rates, strict=True):
+                found.append(rate(one))
+        for one in loaders:
+            one.close()
+        return float(np.median(rates[1]) / np.median(rates[0]))
+
+
+def _opened(how: str = "open", mode: str = "r", read_by: str = "") -> Callable[[Any], Measured]:
+    def facts(dataset: Any) -> Measured:
+        file = Opened(str(dataset.path), 200, 8e-4, 80_000, how, mode, read_by)
+        return measured(samples=samples(opened=(file,), kept_open_s=1e-4))
+
+    return facts
+
+
+def _pasted(kind: type, rest: str = "", **attributes: Any) -> Callable[[str, Any], Any]:
+    return lambda code, _: pasted_class(kind, code, rest, **attributes)
+
+
+def _handle(library: str) -> Callable[[Any], Measured]:
+    handle = OpenHandle("dataset.handle", f"an open {library}", "All share it.", "Open it later.")
+    return lambda _: measured(state=State(handles=(handle,)))
+
+
+def _reopened(code: str, dataset: Any) -> Any:
+    """LMDB can be open once in a process: each worker has one of its own, and the first is closed."""
+    path = dataset.handle.path()
+    dataset.handle.close()
+    return pasted_class(sick.Holding, code, "", None, path=path)
+
+
+def _packed(code: str, images: Any) -> Any:
+    """Run the command on a folder with the image, and return a dataset that has what it wrote."""
+    from feedline.tools.cli.main import main
+
+    folder, out = Path("images"), Path("small.tar")
+    out.unlink(missing_ok=True)  # the second time in a test
+    (folder / "class").mkdir(parents=True, exist_ok=True)
+    (folder / "class" / "0.jpg").write_bytes(images.data)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(code.replace("SOURCE", str(folder)).replace("OUT.tar", str(out)).split()[1:]) == 0
+    cured = sick.LargeImages()
+    packed = feedline.datasets.open_dataset(str(out))
+    cured.data = next(value for name, value in packed[0].items() if name.endswith("jpg"))
+    packed.close()
+    return cured
+
+
+def _alike(before: Any, after: Any) -> None:
+    """Raise AssertionError if images differ by more than being made smaller twice."""
+    for one, other in zip(before, after, strict=True):
+        assert one.shape == other.shape
+        assert (one.float() - other.float()).abs().mean() < one.float().std() / 2
+
+
+def _in_loop(code: str, one: Any) -> Any:
+    """Run what the training loop does with a batch."""
+    names = names_for(batch=one, device="cpu")
+    exec(code, names)
+    return names["batch"]
+
+
+class Bytes(sick.Floats):
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(self.images[index % 20])
+
+
+class WholeBytes(sick.WholeFloats):
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index % 20]
+
+
+class FewLengths(sick.Lengths):
+    length = 320
+
+
+class FewFiles(sick.LargeList):
+    length = 1000
+
+
+def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
+    floats = FloatField("sample", dtype, is_scaled, convert_s=5e-4, sample_bytes=600_000)
+    return lambda _: measured(batch=batch(floats=(floats,)))
+
+
+def _joined(code: str, dataset: Any) -> Any:
+    """Return a dataset whose samples are changed by the code."""
+    source = f"""
+class Changed(kind):
+    def __getitem__(self, index):
+        sample = dict(kind.__getitem__(self, index))
+{textwrap.indent(parts_of(code)[""], " " * 8)}
+        return sample
+"""
+    names = names_for(kind=type(dataset))
+    exec(source, names)
+    return names["Changed"]()
+
+
+def _objects(kind: str, name: str) -> Callable[[Any], Measured]:
+    facts = {"object_bytes": 1 << 20, "arena_s": 0.06, "write_s": 0.032, "bytes": 1 << 20, "object_kind": kind}
+    return lambda _: measured(batch=batch(**facts, objects=f"{name} (list)"))
+
+
+def _split(code: str, one: Any) -> Any:
+    """Split the texts of a batch, and order them as the default collate function does: word by word."""
+    found = []
+    for text in one["words"]:
+        names = names_for(text=text)
+        exec(parts_of(code)["loop"], names)
+        found.append(names["texts"])
+    return {"words": [list(words) for words in zip(*found, strict=True)]}
+
+
+def _slow_collate(code: str) -> Callable[[Any], Measured]:
+    own = {"collate_s": 0.064, "copy_s": 0.001, "is_custom": True, "other": OtherCollate(code, 1e-3)}
+    return lambda _: measured(batch=batch(**own))
+
+
+def _given(**facts: Any) -> Callable[[Any], Measured]:
+    return lambda _: measured(**facts)
+
+
+def _stored(code: str, dataset: Any) -> Any:
+    """Write the pickle and read it again."""
+    names = names_for(dataset=dataset)
+    exec(code, names)
+    return names["dataset"]
+
+
+def _drawn(before: Any, after: Any) -> None:
+    """Raise AssertionError if samples draw the same numbers."""
+    assert len({float(value) for one in after for value in one}) == 32
+
+
+def _numbers(code: str, _: Any) -> Any:
+    class Drawing(sick.Healthy):
+        def __getitem__(self, index: int) -> Any:
+            return eval(code, names_for())
+
+    return Drawing()
+
+
+_LENGTHS = tuple(np.random.default_rng(0).integers(1, 1000, 640).tolist())
+_PADDING = {"collate_fn": feedline.collate.pad(lengths=False), "sampler": range(640), "batch_size": 32}
+_LOCKED = Threads({1: 1000.0, 2: 1000.0})
+_TWO = {"num_workers": 2}
+
+CURES = {
+    "Failing": Cure(
+        "failing-samples",
+        sick.Failing,
+        _given(samples=samples(failed=3, failure="sample 3:\n...")),
+        before=lambda dataset: [[index for index in range(32) if index % 10 != 3]],
+        same=lambda before, after: np.testing.assert_equal([int(y) for one in after for y in one["y"]], before[0]),
+    ),
+    "OwnThread": Cure(
+        "fails-on-threads",
+        sick.OwnThread,
+        _given(threads=Threads({}, failure="..."), loader=loader(engine="thread")),
+        own=_TWO,
+        only_sick={"num_workers": 0},
+    ),
+    "Waiting": Cure(
+        "waiting",
+        sick.Waiting,
+        _given(samples=samples(cpu_share=0.1), threads=Threads({1: 100.0, 2: 200.0, 8: 780.0})),
+        gain=(_threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
+    ),
+    "Locked": Cure("gil-bound", sick.Locked, _given(threads=_LOCKED, room=ROOM)),
+    "Reopening": Cure(
+        "reopened-file",
+        sick.Reopening,
+        _opened(mode="rb"),
+        _pasted(sick.Reopening, "rows[index % 1000]"),
+        gain=WORKER,
+    ),
+    "ReopeningLines": Cure(
+        "reopened-file",
+        sick.ReopeningLines,
+        _opened(read_by="lines"),
+        _pasted(sick.ReopeningLines, "np.array([float(value) for value in lines[index % 1000].split()])"),
+        gain=WORKER,
+    ),
+    "ReopeningJSON": Cure(
+        "reopened-file",
+        sick.ReopeningJSON,
+        _opened(read_by="whole"),
+        _pasted(sick.ReopeningJSON, "np.array(items[index % 1000])"),
+        gain=WORKER,
+    ),
+    "ReopeningWhole": Cure(
+        "reopened-file",
+        sick.ReopeningWhole,
+        _opened(mode="rb", read_by="whole"),
+        _pasted(sick.ReopeningWhole, "np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()"),
+        gain=WORKER,
+    ),
+    "ReopeningParts": Cure(
+        "reopened-file",
+        sick.ReopeningParts,
+        _opened(mode="rb"),
+        _pasted(sick.ReopeningParts, "np.frombuffer((file.seek(index % 1000 * 512), file.read(512))[1]).copy()"),
+        gain=WORKER,
+    ),
+    "ReopeningHDF5": Cure(
+        "reopened-file",
+        sick.ReopeningHDF5,
+        _opened("h5py"),
+        _pasted(sick.ReopeningHDF5, "file['rows'][index % 1000]"),
+        gain=WORKER,
+    ),
+    "ReopeningSQLite": Cure(
+        "reopened-file",
+        sick.ReopeningSQLite,
+        _opened("sqlite3"),
+        _pasted(sick.ReopeningSQLite, "np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"),
+        gain=WORKER,
+    ),
+    "LargeImages": Cure(
+        "oversized-images",
+        sick.LargeImages,
+        _given(samples=samples(decoded=Decoded("Pillow", 1.08e6, 96 * 96, 4e-4, 2.5e-4))),
+        _packed,
+        same=_alike,
+        gain=WORKER,
+    ),
+    "Stragglers": Cure(
+        "stragglers",
+        sick.Stragglers,
+        _given(samples=samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))),
+        own=_TWO,
+        same=equal_in_any_order,
+    ),
+    "unsendable": Cure(
+        "unsendable-batch",
+        sick.Healthy,
+        _given(batch=batch(not_picklable="it holds a generator")),
+        own={**_TWO, "collate_fn": sick._one_by_one},
+        before=lambda dataset: [[dataset[place] for place in range(first, first + 8)] for first in range(0, 32, 8)],
+        after=lambda code, one: list(one),
+    ),
+    "Objects": Cure("serialisation", sick.Objects, _objects("texts", "words"), _joined, after=_split, gain=WORKER),
+    "Numbers": Cure(
+        "serialisation",
+        sick.Numbers,
+        _objects("numbers", "values"),
+        _joined,
+        after=lambda code, one: {"values": list(one["values"].T)},
+        gain=WORKER,
+    ),
+    "Floats": Cure(
+        "floats",
+        sick.Floats,
+        _float_field("float32", is_scaled=True),
+        lambda code, _: Bytes(),
+        after=_in_loop,
+        gain=WORKER,
+    ),
+    "WholeFloats": Cure(
+        "floats",
+        sick.WholeFloats,
+        _float_field("float64", is_scaled=False),
+        lambda code, _: WholeBytes(),
+        after=_in_loop,
+        gain=WORKER,
+    ),
+    "slow_collate": Cure(
+        "slow-collate",
+        sick.Wide,
+        _slow_collate(
+            'def collate(samples):\n    return np.stack([sample["x"] for sample in samples]).astype(np.float64)'
+        ),
+        only_sick={"collate_fn": sick._by_value},
+        gain=(_batches_per_s, {"batch_size": 128}),
+    ),
+    "needless_collate": Cure(
+        "slow-collate",
+        sick.Wide,
+        _slow_collate(""),
+        only_sick={"collate_fn": sick._as_by_default},
+        gain=(_batches_per_s, {"batch_size": 128}),
+    ),
+    "Lengths": Cure(
+        "padding",
+        FewLengths,
+        _given(samples=samples(lengths=_LENGTHS)),
+        only_sick=_PADDING,
+        before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
+        after=lambda code, one: (one != 0).sum(axis=1).tolist(),
+        same=lambda before, after: np.testing.assert_equal(sorted(length for one in after for length in one), before),
+    ),
+    "plain_file": Cure(
+        "shared-handle",
+        sick.plain_file,
+        _handle("file (io.BufferedRandom)"),
+        lambda code, _: pasted_class(sick.ReadsHandle, code, "", None, path=_written()),
+    ),
+    "sqlite_handle": Cure(
+        "shared-handle",
+        sick.sqlite_handle,
+        _handle("sqlite3.Connection"),
+        lambda code, _: pasted_class(sick.Holding, code, "", None, path=":memory:"),
+    ),
+    "hdf5_handle": Cure(
+        "shared-handle",
+        sick.hdf5_handle,
+        _handle("h5py.File"),
+        lambda code, _: pasted_class(sick.Holding, code, "", None, path=sick.ReopeningHDF5().path),
+    ),
+    "lmdb_handle": Cure(
+        "shared-handle",
+        sick.lmdb_handle,
+        _handle("lmdb.Environment"),
+        lambda code, dataset: _reopened(code, dataset),
+    ),
+    "socket_handle": Cure(
+        "shared-handle",
+        lambda: sick.Holding(socket.create_server(("127.0.0.1", 0))),
+        _handle("socket.socket"),
+        lambda code, dataset: pasted_class(sick.Holding, code, "", None, address=dataset.handle.getsockname()),
+    ),
+    "handle_on_threads": Cure(
+        "shared-handle",
+        sick.plain_file,
+        lambda _: measured(
+            state=State(thread_handles=(OpenHandle("dataset.handle", "an open file", "They share it.", "..."),)),
+            loader=loader(engine="thread"),
+        ),
+        lambda code, _: pasted_class(
+            sick.ReadsHandle,
+            code,
+            "(handle.seek(index % 900), np.frombuffer(handle.read(64), np.uint8).copy())[1]",
+            None,
+            path=_written(),
+        ),
+    ),
+    "OwnRandom": Cure(
+        "copied-random", sick.OwnRandom, _given(state=State(own_generators=("dataset.rng",))), _numbers, same=_drawn
+    ),
+    "global_python": Cure(
+        "global-random", sick.global_python, _given(state=State(global_generators=("random",))), _numbers, same=_drawn
+    ),
+    "SlowToMake": Cure(
+        "slow-init",
+        sick.Healthy,  # not the slow one: its sleep would be all that is different
+        _given(making=Making("Mine", 16_000, make_s=4.0), state=State(pickle_s=0.4)),
+        _stored,
+    ),
+    "Unpicklable": Cure(
+        "unpicklable",
+        sick.Unpicklable,
+        _given(state=State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")),
+        own=_TWO,
+    ),
+    "SlowToPickle": Cure(
+        "slow-pickling", sick.Healthy, _given(state=State(pickle_s=2.0, pickle_bytes=MIB), room=ROOM), own=_TWO
+    ),
+    "LargeList": Cure(
+        "copied-objects",
+        FewFiles,
+        _given(state=State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))),
+        _pasted(FewFiles),
+    ),
+    "Growing": Cure("memory-growth", sick.Growing, _given(samples=samples(growth=10.0 * MIB)), own=_TWO),
+    "restarting": Cure(
+        "workers-restarted",
+        sick.Few,
+        _given(loader=loader(start_s=12.5, workers=2)),
+        gain=(_epochs_per_s, {"batch_size": 8, "num_workers": 2}),
+    ),
+    "too_many_workers": Cure("too-many-workers", sick.Healthy, _given(loader=loader(workers=16), room=ROOM), own=_TWO),
+    "too_few_workers": Cure("too-few-workers", sick.Healthy, _given(loader=loader(workers=1)), own=_TWO),
+    "prefetching": Cure("prefetch-memory", sick.Thirds, _given(loader=loader(depth=4096, workers=2)), own=_TWO),
+    "shuffling": Cure(
+        "shuffling",
+        sick.Few,
+        _given(loader=loader(shuffle_s=2.0)),
+        only_sick={"sampler": None, "shuffle": True},
+        same=equal_in_any_order,
+    ),
+}
+"""By the name of the dataset, or of the loader that has it."""
+
+
+def _written() -> Path:
+    """Return a file with what `sick.plain_file` holds."""
+    path = Path.cwd() / "handle.bin"
+    path.write_bytes(bytes(1000))
+    return path

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.system.timing import Clock
+from feedline.tools.tune.probing.state import OwnGenerators, held_in, pickled
+
+
+class Made:
+    """A dataset, or a part of one."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    # Any: parts of whatever kind.
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def test_large_containers_are_found_where_they_are() -> None:
+    dataset = Made(
+        files=[f"train/{number:08d}.jpg" for number in range(10_000)],
+        labels=np.zeros(10**6),
+        inner=Made(table={str(number): number + 1000 for number in range(5000)}),
+        names=np.array([f"name {number}" for number in range(2000)], object),
+        few=[1, 2, 3],
+    )
+    found = {held.path: held for held in held_in(dataset)}
+    assert set(found) == {"dataset.files", "dataset.inner.table", "dataset.names"}
+    files = found["dataset.files"]
+    assert files.items == 10_000
+    assert 600_000 < files.bytes < 900_000, "a pointer and a text of 67 bytes each"
+    assert files.shared_bytes is not None
+    assert files.shared_bytes < files.bytes / 3
+
+
+@pytest.mark.slow
+def test_a_list_of_lists_is_told_once() -> None:
+    (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
+    assert held.path == "dataset.rows"
+
+
+def test_what_cannot_be_shared() -> None:
+    (held,) = held_in(Made(parts=[Made(number=number) for number in range(1000)]))
+    assert held.shared_bytes is None
+    assert held.bytes > 1000 * 100
+
+
+def test_generators_from_which_something_was_drawn() -> None:
+    dataset = Made(
+        own=np.random.default_rng(0), old=np.random.RandomState(0), plain=random.Random(0), torch=torch.Generator(),
+        idle=np.random.default_rng(0), draw=np.random.random,
+    )  # fmt: skip
+    generators = OwnGenerators(dataset)
+    assert generators.drawn_from() == ()
+    dataset.own.random()
+    dataset.old.random_sample()
+    dataset.plain.random()
+    torch.rand(1, generator=dataset.torch)
+    dataset.draw()
+    assert generators.drawn_from() == ("dataset.own", "dataset.old", "dataset.plain", "dataset.torch")
+
+
+def told(dataset: Any, most_s: float = 60.0) -> dict[str, Any]:
+    clock = Clock()
+    try:
+        return pickled(dataset, most_s, clock)
+    finally:
+        clock.close()
+
+
+class _Large:
+    def __init__(self) -> None:
+        self.pickled = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.pickled += 1
+        return {"data": [str(number) for number in range(100_000)]}
+
+
+class _Unreadable:
+    def __getstate__(self) -> dict[str, Any]:
+        return {"a": 1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise ValueError("of another version")
+
+
+def test_arrays_are_left_out_of_the_pickle() -> None:
+    facts = told({"rows": np.zeros(10**6)})
+    assert facts["pickle_bytes"] < 1000
+    assert 0 <= facts["pickle_cpu_share"] <= 1
+
+
+def test_a_pickle_that_takes_too_long_is_told_as_far_as_it_went() -> None:
+    large = _Large()
+    assert told(large, -1.0)["pickle_bytes"] < told(_Large(), 60.0)["pickle_bytes"]
+    assert large.pickled == 1
+
+
+def test_what_cannot_be_pickled_or_read_again() -> None:
+    assert "is an object of type threading.Lock" in told([threading.Lock()])["not_picklable"]
+    assert "cannot be read again: ValueError: of another version" in told(_Unreadable())["not_picklable"]

@@ -1,0 +1,303 @@
+"""How often the doctor is right on a busy machine: `python -m tests.tools.tune.reliability --runs 100 --busy 2`.
+
+Each dataset of `sound` and `sick` is diagnosed again and again beside busy loops. A healthy one must get no finding, a
+sick one its own and no other. A lane is a process that is pinned to cores of its own together with its busy loops, so
+that several lanes on one machine disturb each other little: `--lanes 8` on 16 cores. `--part 2/3` runs every third
+dataset, where one command must not take long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import FeedlineError
+from feedline.tools.tune.diagnosis import diagnose
+from feedline.tools.tune.finding import NOT_SURE
+from feedline.tools.tune.probe import probe
+from tests.tools.tune import sick, sound  # with torch: the processes that are forked have both imported
+from tests.tools.tune.facts import RECORDED, plain_facts
+
+CORES_PER_LANE = 2
+SECONDS = 1.5
+SECONDS_OF = {"SlowToMake": 6.0, "SlowToPickle": 3.0, "Growing": 3.0}
+LOADER_SECONDS = 4.0
+"""Of a loader, in lower case, workers are started."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset or loader, and what the doctor must find."""
+
+    source: str
+    own: str | None
+    """The finding; None for a healthy one."""
+    needs: str | None = None
+    """The package without which it cannot be tried."""
+    also: tuple[str, ...] = ()
+    """Findings that are true of it as well."""
+
+    @property
+    def name(self) -> str:
+        return self.source.partition(":")[2]
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS_OF.get(self.name, LOADER_SECONDS if self.name.islower() else SECONDS)
+
+
+def _healthy(module: Any, *names: str, needs: str | None = None, also: tuple[str, ...] = ()) -> list[Case]:
+    return [Case(f"{module.__name__}:{name}", None, needs, also) for name in names]
+
+
+def _sick(finding: str, *names: str, needs: str | None = None) -> list[Case]:
+    return [Case(f"{sick.__name__}:{name}", finding, needs) for name in names]
+
+
+CASES = [
+    *_healthy(sick, "Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"),
+    *_healthy(sound, "tensors", "subset", "concatenated", "Texts", "Tokens", "mapped"),
+    *_healthy(sound, "hdf5", needs="h5py"),
+    *_healthy(sound, "Images", needs="PIL"),
+    # Decoding small images in torchvision's way, or rows of Arrow, holds the lock for about the share that counts.
+    *_healthy(sound, "image_folder", needs="PIL", also=("gil-bound",)),
+    *_healthy(sound, "hugging_face", needs="datasets", also=("gil-bound",)),
+    *_sick("gil-bound", "Locked", "locked_on_threads"),
+    *_sick("waiting", "Waiting"),
+    *_sick("serialisation", "Objects", "Numbers"),
+    *_sick("slow-init", "SlowToMake"),
+    *_sick("slow-pickling", "SlowToPickle"),
+    *_sick("unpicklable", "Unpicklable"),
+    *_sick("copied-objects", "LargeList"),
+    *_sick("copied-random", "OwnRandom"),
+    *_sick("global-random", "global_python", "global_numpy", "global_torch"),
+    *_sick("failing-samples", "Failing"),
+    *_sick("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
+    *_sick("shared-handle", "hdf5_handle", needs="h5py"),
+    *_sick("shared-handle", "lmdb_handle", needs="lmdb"),
+    *_sick(
+        "reopened-file",
+        "Reopening",
+        "ReopeningLines",
+        "ReopeningJSON",
+        "ReopeningWhole",
+        "ReopeningParts",
+        "ReopeningSQLite",
+    ),
+    *_sick("reopened-file", "ReopeningHDF5", needs="h5py"),
+    *_sick("oversized-images", "LargeImages", needs="PIL"),
+    *_sick("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
+    *_sick("floats", "Floats", "WholeFloats"),
+    *_sick("padding", "Lengths"),
+    *_sick("stragglers", "Stragglers"),
+    *_sick("memory-growth", "Growing"),
+    *_sick("slow-collate", "slow_collate", "needless_collate", "ManyFields"),
+    *_sick("workers-restarted", "restarting", "restarting_torch"),
+    *_sick("too-many-workers", "too_many_workers"),
+    *_sick("fails-on-threads", "failing_on_threads"),
+    *_sick("prefetch-memory", "prefetching"),
+    *_sick("shuffling", "shuffling"),
+    *_sick("unsendable-batch", "unsendable"),
+    *_sick("failing-loader", "failing_loader"),
+]
+
+
+@dataclass
+class Row:
+    """What came of all runs of one dataset."""
+
+    name: str
+    own: str | None
+    runs: int = 0
+    found: int = 0
+    """Runs with the dataset's own finding."""
+    false: int = 0
+    """Runs with a finding that is not its own."""
+    not_sure: int = 0
+    """Runs in which the doctor asked for a quiet machine."""
+    seconds: float = 0.0
+
+    def count(self, names: set[str], also: tuple[str, ...]) -> None:
+        """Add a run that had these findings."""
+        self.runs += 1
+        self.found += self.own in names
+        self.not_sure += NOT_SURE in names
+        self.false += bool(names - {self.own, NOT_SURE, *also})
+
+    @property
+    def is_good(self) -> bool:
+        """True if this is as often right as is promised: one false finding in 100 runs, 95 own findings."""
+        return self.false <= max(1, self.runs // 100) and (self.own is None or self.found >= 0.95 * self.runs)
+
+
+def run_once(case: Case) -> tuple[set[str], str]:
+    """Diagnose a dataset once, in a folder of its own; returns the names of what is found, and what was odd."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # where some of them write files
+        try:
+            found = diagnose(probe(case.source, seconds=case.seconds))
+        except FeedlineError as exc:
+            return {type(exc).__name__}, str(exc)
+        finally:
+            os.chdir(before)
+    names = {finding.name for finding in found}
+    odd = [str(finding) for finding in found if finding.name not in (case.own, *case.also)]
+    return names, "\n".join(odd)
+
+
+def record(path: Path, busy: int, only: list[str] | None) -> None:
+    """Measure datasets once beside busy loops, and write the measurements for `tests.tools.tune.facts.recorded`."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
+    sources = {case.name: case.source for case in CASES}
+    sources.update({name: f"{sick.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")})
+    with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
+        for name, source in sources.items():
+            if only and name not in only:
+                continue
+            os.chdir(tempfile.mkdtemp(dir=folder))
+            facts = probe(source, seconds=6.0)
+            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(facts)]}\n")
+            kept[name] = plain_facts(facts)
+        os.chdir("/")
+    text = json.dumps(kept)
+    for machine_path in (folder, str(Path(__file__).parents[3]), sys.prefix, sys.base_prefix):
+        text = text.replace(machine_path, "/data")
+    path.write_text(text.replace('}, "', '},\n"') + "\n")
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """Have so many processes compute, on the cores of this one."""
+    loops = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(count)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.join()
+
+
+def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: Any) -> None:
+    """Diagnose what comes, on these cores; the target of a process."""
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    with busy_loops(busy):
+        for place in iter(tasks.get, None):
+            began_s = time.monotonic()
+            names, odd = run_once(CASES[place])
+            results.put((place, names, odd, time.monotonic() - began_s))
+
+
+def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
+    """Run each of these so many times, in turns, until a time on `time.monotonic`'s clock."""
+    context = multiprocessing.get_context("fork")
+    tasks, results = context.SimpleQueue(), context.SimpleQueue()
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = [cores[CORES_PER_LANE * lane : CORES_PER_LANE * (lane + 1)] for lane in range(lanes)]
+    if lanes * CORES_PER_LANE > len(cores):
+        pinned = [cores] * lanes
+    # Not daemons: a probe is a process of theirs.
+    workers = [
+        context.Process(target=functools.partial(_lane, lane, busy, pinned[lane], tasks, results))
+        for lane in range(lanes)
+    ]
+    for worker in workers:
+        worker.start()
+    rows = {place: Row(CASES[place].name, CASES[place].own) for place in cases}
+    waiting = [place for _ in range(runs) for place in cases][::-1]
+    in_flight = 0
+    while in_flight or waiting:
+        while waiting and in_flight < lanes and time.monotonic() < until_s:
+            tasks.put(waiting.pop())
+            in_flight += 1
+        if not in_flight:
+            break
+        place, names, odd, seconds = results.get()
+        in_flight -= 1
+        row = rows[place]
+        row.count(names, CASES[place].also)
+        row.seconds += seconds
+        if odd or (row.own is not None and row.own not in names):
+            sys.stderr.write(f"{row.name}, run {row.runs}: {odd or 'nothing was found'}\n\n")
+    for _ in workers:
+        tasks.put(None)
+    for worker in workers:
+        worker.join()
+    return list(rows.values())
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield the rows as lines."""
+    yield f"{'dataset':20} {'own finding':18} {'runs':>5} {'own':>5} {'false':>5} {'not sure':>8} {'s a run':>7}"
+    for row in rows:
+        found = "" if row.own is None else row.found
+        mark = "" if row.is_good else "  <-- too often wrong"
+        each_s = row.seconds / max(row.runs, 1)
+        yield (
+            f"{row.name:20} {row.own or '(healthy)':18} {row.runs:5} {found:>5} {row.false:5} {row.not_sure:8} "
+            f"{each_s:7.2f}{mark}"
+        )
+    totals = Counter({"healthy": 0, "false": 0, "sick": 0, "own": 0})
+    for row in rows:
+        totals.update({"healthy": row.runs, "false": row.false} if row.own is None else {"sick": row.runs})
+        totals["own"] += row.found
+    yield (
+        f"{totals['false']} false findings in {totals['healthy']} runs of healthy datasets; {totals['own']} of "
+        f"{totals['sick']} runs of sick ones had their own finding"
+    )
+
+
+def main() -> int:
+    """Parse the arguments, run, print a table; returns 0 if all is as often right as is promised."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100, help="of each dataset")
+    parser.add_argument("--busy", type=int, default=2, help="busy loops in each lane")
+    parser.add_argument("--lanes", type=int, default=1, help=f"each on {CORES_PER_LANE} cores of its own")
+    parser.add_argument("--only", nargs="*", help="names of datasets")
+    parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after that")
+    parser.add_argument("--record", action="store_true", help="measure each once, for the tests, and do nothing else")
+    parser.add_argument("--json", help="write the rows to this file, too")
+    arguments = parser.parse_args()
+    if arguments.record:
+        record(RECORDED, arguments.busy, arguments.only)
+        return 0
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = [place for place, case in enumerate(CASES) if not arguments.only or case.name in arguments.only]
+    skipped = [place for place in chosen if (needs := CASES[place].needs) is not None and find_spec(needs) is None]
+    places = [place for place in chosen if place not in skipped][part - 1 :: parts]
+    until_s = time.monotonic() + 60 * arguments.minutes
+    rows = drill(places, arguments.runs, arguments.busy, arguments.lanes, until_s)
+    lines = [*table(rows)]
+    if skipped:
+        lines.append(f"Left out, for want of a package: {', '.join(CASES[place].name for place in skipped)}")
+    sys.stdout.write("\n".join(lines) + "\n")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump([asdict(row) for row in rows], file)
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

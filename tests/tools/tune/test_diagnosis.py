@@ -1,0 +1,324 @@
+"""From measurements to findings: recorded ones, generated ones and, in slow tests, those of a real probe."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline
+from feedline.errors import BadOption, BadRecording
+from feedline.insight.recording import Recording
+from feedline.tools.bench import machine
+from feedline.tools.cli import findings as machine_findings
+from feedline.tools.tune import checks
+from feedline.tools.tune.checks import running
+from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
+from feedline.tools.tune.finding import NOT_SURE, Finding
+from feedline.tools.tune.measured import Making, Measured, Noise, Samples, State, Threads
+from feedline.tools.tune.probe import probe
+from tests.tools.cli.test_findings import SOUND
+from tests.tools.report.recordings import recording_of
+from tests.tools.tune import sick  # with torch: a process that is forked has it imported
+from tests.tools.tune.checks import test_running
+from tests.tools.tune.cures import CURES, close_handles
+from tests.tools.tune.facts import MIB, ROOM, batch, loader, measured, recorded, samples
+from tests.tools.tune.reliability import CASES, Case, run_once
+from tests.tries import try_again
+
+NO_CODE = {"ended-early", "failing-loader", "dying-workers", NOT_SURE}
+"""Findings that have no code, as what must be changed is in the user's own."""
+
+pytestmark = pytest.mark.sample(3)
+
+
+def names(findings: list[Finding]) -> list[str]:
+    return [finding.name for finding in findings]
+
+
+# -- fixes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CURES)
+def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where some datasets write files
+    cure = CURES[name]
+    dataset = cure.sick()
+    (finding,) = [one for one in diagnose(cure.facts(dataset)) if one.name == cure.finding]
+    assert finding.code is not None
+    try:
+        cure.check(finding.code, dataset)
+    finally:
+        close_handles(dataset)
+
+
+def test_commands_and_imports_run() -> None:
+    files = diagnose(measured(loader=loader(), room=replace(ROOM, open_files=64)))
+    assert names(files) == ["open-files"]
+    done = subprocess.run(["bash", "-c", f"ulimit -Hn unlimited; {files[0].code}"], capture_output=True, text=True)
+    assert "invalid" not in done.stderr
+    shared = diagnose(measured(loader=loader(kind="torch"), room=replace(ROOM, shared_bytes=64 * MIB)))
+    assert names(shared) == ["shared-memory"]
+    imported: dict[str, Any] = {}
+    exec(str(shared[0].code), imported)
+    assert imported["DataLoader"] is feedline.DataLoader
+
+
+def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
+    """Read from the code, so that a new finding cannot be forgotten."""
+    named = set()
+    for path in Path(checks.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and path.stem != "running":
+                named.add(ast.literal_eval(node.args[0]))
+    tried = {cure.finding for cure in CURES.values()} | {"open-files", "shared-memory"}
+    assert named - NO_CODE == tried
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(600)  # repeats
+@pytest.mark.parametrize("name", [name for name, cure in CURES.items() if cure.gain is not None])
+def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cure = CURES[name]
+
+    def check() -> None:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        found = {finding.name: finding for finding in diagnose(probe(f"{sick.__name__}:{name}", seconds=6.0))}
+        finding = found[cure.finding]
+        assert finding.code is not None
+        cure.check(finding.code, cure.sick())
+        real = cure.measured_gain(finding.code)
+        # A gain that the noise of the machine hides is not promised.
+        assert finding.gain is not None or real < 2
+        assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
+
+    try_again(check)
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def every_finding() -> list[Finding]:
+    """Return one of each kind: about datasets, runs, machines."""
+    written = SimpleNamespace(path="/data/rows.txt")
+    found = [finding for cure in CURES.values() for finding in diagnose(cure.facts(written))]
+    for facts in (
+        measured(ended="The dataset hung", ended_in="threads"),
+        measured(loader=loader(failure="KeyError: 'z'")),
+        measured(loader=loader(), room=replace(ROOM, open_files=64)),
+        measured(loader=loader(kind="torch"), room=replace(ROOM, shared_bytes=64 * MIB)),
+        measured(batch=batch(collate_s=0.064, copy_s=0.001, fields=200)),
+        measured(state=State(own_generators=("dataset.rng",)), loader=loader(engine="thread")),
+        replace(CURES["Waiting"].facts(None), noise=Noise(20.0)),
+    ):
+        found += diagnose(facts)
+    for parameters in test_running.PROBLEMS:
+        found += running.find(test_running.run(**parameters[0]))
+    found += machine_findings.find(machine.look())
+    found += machine_findings.find(SOUND)
+    return found
+
+
+def test_the_first_sentence_of_every_finding_is_short() -> None:
+    found = every_finding()
+    assert len({finding.name for finding in found}) > 40
+    for finding in found:
+        assert len(finding.problem.split()) < 15, finding.problem
+        assert len(finding.problem) < 75, f"too long for a line of the table: {finding.problem}"
+        assert "\n" not in finding.problem
+        assert "wait for storage" not in str(finding), "whether they sleep or compute was measured"
+
+
+# -- noise -------------------------------------------------------------------------------------------------------------
+
+HEALTHY = measured()
+TIMED = {
+    "slow-collate": measured(batch=batch(collate_s=0.5, copy_s=0.001, is_custom=True)),
+    "waiting": measured(samples=samples(cpu_share=0.05), threads=Threads({1: 100.0, 8: 780.0})),
+    "stragglers": measured(
+        samples=samples(seconds=(1e-3,) * 180 + (0.2,) * 20, repeated=tuple((str(index), 0.2) for index in range(8)))
+    ),
+    "slow-init": measured(making=Making("Mine", 16_000, make_s=20.0), state=State(pickle_s=0.1)),
+    "slow-pickling": measured(state=State(pickle_s=5.0)),
+    "workers-restarted": measured(loader=loader(start_s=12.5)),
+    "too-many-workers": measured(loader=loader(workers=32)),
+    "serialisation": measured(
+        batch=batch(object_bytes=1 << 20, objects="boxes (list)", arena_s=0.06, write_s=0.032, bytes=1 << 20)
+    ),
+}
+
+
+def disturbed(facts: Measured, noise: float, factors: list[float]) -> Measured:
+    """Return measurements in which every time is off, by at most this share."""
+    given = iter(factors * 1000)
+
+    def off(seconds: float) -> float:
+        return float(seconds * (1 + noise) ** next(given))
+
+    def changed(part: Any) -> Any:
+        if part is None:
+            return None
+        times: dict[str, Any] = {
+            name: off(value)
+            for name, value in vars(part).items()
+            if name.endswith("_s") and isinstance(value, float) and math.isfinite(value)
+        }
+        if isinstance(part, Samples):
+            times["seconds"] = tuple(map(off, part.seconds))
+        return replace(part, **times)
+
+    parts = {name: changed(getattr(facts, name)) for name in ("making", "samples", "batch", "loader", "state")}
+    return replace(facts, **parts, noise=Noise(spread=noise))
+
+
+some_noise = st.floats(0.0, 0.6)
+some_factors = st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=31)
+
+
+@given(noise=some_noise, factors=some_factors)
+def test_noise_makes_no_findings(noise: float, factors: list[float]) -> None:
+    assert names(diagnose(disturbed(HEALTHY, noise, factors))) == []
+
+
+@pytest.mark.parametrize("name", TIMED)
+@given(noise=some_noise, factors=some_factors)
+def test_noise_hides_no_finding_that_is_far_beyond_it(name: str, noise: float, factors: list[float]) -> None:
+    assert names(diagnose(disturbed(TIMED[name], noise, factors))) == [name]
+
+
+def test_what_is_near_a_limit_is_decided_on_a_quiet_machine_only() -> None:
+    near = measured(state=State(pickle_s=0.55))
+    assert names(diagnose(near)) == ["slow-pickling"]
+    assert names(diagnose(replace(near, noise=Noise(spread=0.3)))) == [NOT_SURE]
+    assert names(diagnose(replace(near, noise=Noise(stolen=0.3)))) == [NOT_SURE]
+    assert "busy" in "\n".join(summary(replace(near, noise=Noise(stolen=0.3))))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
+    """As measured beside two busy loops; `python -m tests.tools.tune.reliability --record` does it anew."""
+    found = set(names(diagnose(recorded(case.name)))) - set(case.also)
+    assert found == ({case.own} if case.own else set())
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(600)  # repeats
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_dataset_gets_its_own_finding(case: Case) -> None:
+    """All the way: a probe measures it. 100 runs beside busy loops are `python -m tests.tools.tune.reliability`."""
+    if case.needs is not None:
+        pytest.importorskip(case.needs)  # imported here: it may take longer than the dataset is tried
+
+    def check() -> None:
+        found, odd = run_once(case)
+        assert found - set(case.also) == ({case.own} if case.own else set()), odd
+
+    try_again(check)
+
+
+# -- what depends on the machine ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "granted", "problem", "is_serious"),
+    [
+        ("too_few_workers", {"cores": 16}, "too-few-workers", False),
+        ("three_workers", {"cores": 1}, "too-many-workers", False),
+        ("three_workers", {"local_ranks": 2}, "too-many-workers", False),
+        ("large_batches", {"shared_bytes": 8 << 20}, "shared-memory", True),
+        ("large_batches", {"open_files": 25}, "open-files", False),
+        ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),
+    ],
+)
+def test_what_depends_on_the_machine(name: str, granted: dict[str, Any], problem: str, is_serious: bool) -> None:
+    facts = recorded(name)
+    facts.room = replace(ROOM, cores=2)
+    assert diagnose(facts) == []
+    facts.room = replace(ROOM, **{"cores": 2, **granted})
+    assert [(finding.name, finding.is_serious) for finding in diagnose(facts)] == [(problem, is_serious)]
+
+
+def test_what_was_measured_is_told() -> None:
+    facts = recorded("Waiting")
+    text = "\n".join(summary(facts))
+    for part in ("Waiting: 5,000 samples", "p99", "computing", "A batch of 32", "8 threads made"):
+        assert part in text
+    figures = json.loads(json.dumps(as_dict(facts)))
+    assert figures["dataset"] == "Waiting"
+    assert figures["p50_s"] >= 0.004
+    assert set(figures["samples_per_s_by_threads"]) == {"1", "2", "8"}
+    assert set(figures["noise"]) == {"spread", "stolen", "queued"}
+
+
+def test_samples_of_which_no_batch_can_be_made() -> None:
+    assert "The samples could not be put together into a batch" in summary(measured(batch=None))
+
+
+def test_what_ended_it_is_a_finding() -> None:
+    facts = measured(ended="The dataset did not come to an end", ended_in="threads")
+    found = [finding for finding in diagnose(facts) if finding.name == "ended-early"]
+    assert [finding.severity for finding in found] == ["advice"], "threads were not asked for"
+    assert as_dict(facts)["ended"] == facts.ended
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_loader_is_asked_while_it_runs_and_its_recording_later(tmp_path: Path) -> None:
+    loader = feedline.Loader(sick.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert feedline.doctor(loader) == [], "too few batches to say anything"
+    list(iterator)
+    with feedline.record(loader, tmp_path / "run.json.gz"):
+        list(loader)
+        live = feedline.doctor(loader)
+    loader.close()
+    later = feedline.doctor(tmp_path / "run.json.gz")
+    assert names(later) == names(live)
+    assert feedline.doctor(Recording.load(tmp_path / "run.json.gz")) == later
+
+
+def test_a_recorded_run_that_waits_gets_a_finding() -> None:
+    recording = recording_of(200, workers=2)
+    recording.settings["cores"] = 8
+    (finding,) = feedline.doctor(recording)
+    assert finding.name == "too-few-workers"
+    assert (finding.gain or 0) > 1.5
+    assert finding.name in str(feedline.doctor(recording))
+
+
+def test_the_dataset_of_a_loader_is_tried_if_that_is_asked_for() -> None:
+    loader = feedline.Loader(sick.OwnRandom(), 4, workers=1)
+    found = feedline.doctor(loader, seconds=2.0)
+    loader.close()
+    assert names(found) == ["copied-random"]
+
+
+def test_a_leak_is_seen_in_a_recording() -> None:
+    recording = recording_of(400, make_ms=10, step_ms=12)
+    recording.system["worker_memory"] = [5e8 + 4e6 * place for place in range(50)]
+    found = {finding.name: finding for finding in diagnose_recording(recording)}
+    assert "MiB in all" in found["memory-growth"].evidence
+    recording.system["worker_memory"] = [5e8] * 50
+    assert "memory-growth" not in {finding.name for finding in diagnose_recording(recording)}
+
+
+def test_what_is_no_run() -> None:
+    with pytest.raises(BadOption, match="was given Healthy, which is no loader"):
+        feedline.doctor(sick.Healthy())  # type: ignore[arg-type]  # a user's mistake
+    with pytest.raises(BadOption, match="no dataset in a recording"):
+        feedline.doctor(recording_of(20), seconds=1.0)
+    with pytest.raises(BadRecording, match="cannot be read"):
+        feedline.doctor("not-there.json")

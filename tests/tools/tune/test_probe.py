@@ -1,0 +1,184 @@
+"""A dataset is tried in a process of its own: whatever it does there, it harms nothing, and nothing is left running.
+
+What is tested is what the probe counts, and when it gives up: by a clock of the test's, not by the wall.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.tools.tune.measured import STAGES
+from feedline.tools.tune.probe import Patience, probe
+
+HERE = Path(__file__).parent
+AMPLE_S = 60.0
+"""For what ends by itself, long before."""
+SHORT_S = 0.5
+"""For what hangs: only the test waits for it."""
+
+
+def failure(name: str, *, seconds: float = AMPLE_S, memory_bytes: int | None = None) -> DatasetFailed:
+    with pytest.raises(DatasetFailed) as caught:
+        probe(f"{HERE / 'broken.py'}:{name}", seconds=seconds, memory_bytes=memory_bytes)
+    return caught.value
+
+
+def test_parts_and_stages() -> None:
+    stages: list[str] = []
+    measured = probe(f"{HERE / 'broken.py'}:Plain", seconds=5, on_stage=stages.append)
+    assert stages == [stage for stage in STAGES if stage != "loader"]
+    assert measured.ended is None
+    assert measured.making is not None
+    assert (measured.making.kind, measured.making.length, measured.making.is_map) == ("Plain", 100, True)
+    assert measured.samples is not None
+    assert len(measured.samples.seconds) == 100
+    assert measured.samples.sample_bytes == 64
+    assert measured.batch is not None
+    assert measured.batch.size == 32
+    assert measured.loader is None
+
+
+@pytest.mark.slow
+def test_what_samples_open_and_read_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured = probe(f"{HERE / 'broken.py'}:Reading", seconds=5)
+    assert measured.samples is not None
+    (file,) = measured.samples.opened
+    assert file.path == str(tmp_path / "lines.txt")
+    assert file.samples == len(measured.samples.seconds) - 1, "all but the first, which is not watched"
+    assert (file.how, file.mode, file.read_by) == ("open", "r", "lines")
+    assert file.read_bytes >= (tmp_path / "lines.txt").stat().st_size
+    assert measured.samples.sample_bytes == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "text", "traceback"),
+    [
+        ("Raising", "raises", r"None of the 16 samples .* could be made. The first was sample \d+", "in look_up"),
+        ("Leaving", "raises", "None of the 16 samples", "SystemExit: that is all"),
+        ("NoLength", "raises", r"len\(dataset\) failed: OSError: the listing is gone", "in __len__"),
+        ("RaisingStream", "raises", r"iter\(dataset\) failed: OSError: the queue is gone", "in __iter__"),
+        ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
+        ("EmptyStream", "empty", "is empty: it has no samples", ""),
+        ("Hanging", "hangs", "did not come to an end within .*and samples were made", "in wait_for_ever"),
+        ("HangingToBeMade", "hangs", "while it was imported and made", "in __init__"),
+        ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
+        ("Exiting", "crashes", "ended its process with status 9", ""),
+        ("ForkingAndExiting", "crashes", "ended its process with status 9", ""),
+    ],
+)
+def test_what_cannot_be_tried(name: str, reason: str, text: str, traceback: str) -> None:
+    exc = failure(name, seconds=SHORT_S if reason == "hangs" else AMPLE_S)
+    assert exc.reason == reason
+    assert re.search(text, str(exc), re.DOTALL)
+    assert traceback in exc.traceback
+    assert "broken.py" in exc.traceback or not traceback
+
+
+def test_one_that_eats_memory_is_ended() -> None:
+    exc = failure("Eating", memory_bytes=256 << 20)
+    assert exc.reason == "crashes"
+    assert re.search(r"took .* of memory, and 256.0 MiB is what it may take", str(exc))
+
+
+def test_what_it_has_started_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert failure("Starting", seconds=SHORT_S).reason == "hangs"
+    (pid,) = re.findall(r"pid (\d+)", capfd.readouterr().err)
+    fd = _pidfd(int(pid))
+    if fd is not None:  # killed, and not yet waited for by the process that inherits it
+        with open(fd) as end:
+            assert select.select([end], [], [], 60)[0]
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_it_is_done_though_others_have_its_connection() -> None:
+    assert probe(f"{HERE / 'broken.py'}:Forking", seconds=5).ended is None
+
+
+@pytest.mark.slow
+def test_what_was_measured_before_it_hung_is_kept() -> None:
+    measured = probe(f"{HERE / 'broken.py'}:HangingLater", seconds=2)
+    assert measured.samples is not None
+    assert measured.batch is not None
+    assert measured.threads is None
+    assert measured.ended is not None
+    assert "while several threads made samples" in measured.ended
+
+
+def test_what_is_no_dataset() -> None:
+    with pytest.raises(BadOption, match="is 3, of type int, which is no dataset") as caught:
+        probe(f"{HERE / 'broken.py'}:number", seconds=1)
+    assert not isinstance(caught.value, DatasetFailed)
+
+
+def test_a_fault_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.tune.probing.process.try_batch", lambda *_: 1 / 0)
+    with pytest.raises(InternalError, match=r"(?s)while a batch was put together.*ZeroDivisionError"):
+        probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
+
+
+# -- patience ----------------------------------------------------------------------------------------------------------
+
+LOOK_S = 0.05
+
+
+def looks_until_over(patience: Patience, steps: list[tuple[float, float, float]]) -> int | None:
+    """Go through looks, each with the time since the last, in the queue and computing; returns at which it is over."""
+    now_s = queued_s = moved_s = 0.0
+    assert not patience.is_over(now_s, queued_s, lambda: moved_s)
+    for place, (step_s, in_queue_s, computed_s) in enumerate(steps):
+        now_s, queued_s, moved_s = now_s + step_s, queued_s + in_queue_s, moved_s + in_queue_s + computed_s
+        if patience.is_over(now_s, queued_s, lambda moved=moved_s: moved):  # type: ignore[misc]
+            return place
+    return None
+
+
+def begun(seconds: float) -> Patience:
+    patience = Patience(seconds)
+    patience.begin()
+    return patience
+
+
+def test_what_sleeps_for_ever_is_ended_a_second_after_its_time() -> None:
+    over = looks_until_over(begun(2.0), [(LOOK_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(3.0 / LOOK_S, abs=2)
+
+
+def test_what_computes_has_ten_seconds_more_and_no_longer() -> None:
+    over = looks_until_over(begun(2.0), [(LOOK_S, 0.0, LOOK_S)] * 1000)
+    assert over == pytest.approx(12.0 / LOOK_S, abs=2)
+
+
+def test_a_process_that_has_no_core_is_not_taken_to_hang() -> None:
+    assert looks_until_over(begun(2.0), [(LOOK_S, LOOK_S, 0.0)] * 1000) is None
+
+
+def test_a_process_that_does_not_even_start_has_half_a_minute() -> None:
+    over = looks_until_over(Patience(0.1), [(LOOK_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(31.0 / LOOK_S, abs=2)
+
+
+@given(stops=st.lists(st.floats(0.5, 100.0), max_size=15))
+def test_a_machine_that_is_stopped_takes_no_time(stops: list[float]) -> None:
+    """Each stop counts for as much as two looks, so that what hangs is ended all the same."""
+    steps = [(LOOK_S, 0.0, 0.0)] * 20 + [(stop, 0.0, 0.0) for stop in stops]
+    assert looks_until_over(begun(2.0), steps[: 20 + len(stops)]) is None
+
+
+def test_a_sample_that_takes_long_is_told_from_one_that_hangs() -> None:
+    text = str(failure("Hanging", seconds=SHORT_S))
+    assert re.search(r"within \d+ s, of which it computed \d+\.\d s", text)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.types.shown import HIDDEN, identity_of, printable, shown_address, shown_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/a.tar", "https://host/a.tar"),
+        ("https://host:80/a@b.tar?sig=x@y", "https://host:80/a@b.tar?***"),
+        ("https://[::1]:80/a@b", "https://[::1]:80/a@b"),
+        ("https://ada@host/a", "https://***@host/a"),
+        ("https://ada:pw@host", "https://***@host"),
+        ("https://ada:p@w@host", "https://***@host"),
+        ("https://ada:pw/a.tar", "https://***"),
+        ("https://host/a.tar;session=pw", "https://host/a.tar;***"),
+        ("https://host/a.tar#pw", "https://host/a.tar#***"),
+        ("s3://arn:aws:s3:x/a", "s3://arn:aws:s3:x/a"),
+        ("s3://bucket/a#1.tar", "s3://bucket/a#1.tar"),
+        ("unix:///tmp/a@b.sock?password=pw", "unix:///tmp/a@b.sock?***"),
+        ("redis://:p/w@host", "redis://***"),
+        ("redis://:p?w@host", "redis://***"),
+        ("redis://ada:p/w?w@host", "redis://***"),
+        ("password", "***"),
+    ],
+)
+def test_what_is_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@given(st.text(min_size=1))
+def test_no_password_is_shown(password: str) -> None:
+    written = quote(password, safe="")
+    expected = "redis://***@host:1/0?***"
+    assert shown_url(f"redis://ada:{written}@host:1/0?password={written}") == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("/data/a@b-?.tar", "/data/a@b-?.tar"),
+        ("C:\\data\\a.tar", "C:\\data\\a.tar"),
+        ("ada:pw@host/a.tar", "***@host/a.tar"),
+        ("http:/ada:p@w@host/a.tar?sig=pw", "http:/***@host/a.tar?***"),
+        ("s3://ada:pw@bucket/a.tar", "s3://***@bucket/a.tar"),
+    ],
+)
+def test_what_is_shown_of_paths(address: str, shown: str) -> None:
+    assert shown_address(address) == shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "X-Amz-Date=1&X-Amz-Signature=2&X-Amz-Security-Token=3&token=4",
+        "X-Goog-Expires=1&X-Goog-Signature=2",
+        "AWSAccessKeyId=1&Signature=2&Expires=3",
+        "GoogleAccessId=1&Expires=2&Signature=3",
+        "Policy=1&Signature=2&Key-Pair-Id=3",
+        "sv=1&st=2&se=3&sr=b&sp=r&sig=4",
+        "access_token=1",
+    ],
+)
+def test_an_address_is_the_same_whoever_asks_and_with_which_signature(options: str) -> None:
+    plain = "https://host/a.tar"
+    assert identity_of(plain) == identity_of(f"https://ada:pw@host/a.tar?{options}") == plain
+    assert identity_of(f"{plain}?id=1&{options}") == identity_of(f"{plain}?id=1")
+    assert shown_url(f"{plain}?{options}") == f"{plain}?{HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "option", ["id", "st", "sp", "se", "sig2", "policy", "expires", "signature", "tokenizer", "token", "x-amz-meta-id"]
+)
+def test_options_that_are_of_no_signature_tell_addresses_apart(option: str) -> None:
+    plain = "https://host/a.tar"
+    assert identity_of(f"{plain}?{option}=1") != identity_of(f"{plain}?{option}=2")
+    assert option not in identity_of(f"{plain}?{option}=1").removeprefix(plain)
+    assert shown_url(f"{plain}?{option}=1") == f"{plain}?{HIDDEN}"
+
+
+def test_a_part_of_a_path_that_is_not_shown_tells_addresses_apart() -> None:
+    assert identity_of("https://host/get;file=1") != identity_of("https://host/get;file=2")
+
+
+@given(st.text())
+def test_what_is_printed_steers_no_terminal(text: str) -> None:
+    shown = printable(text)
+    assert all(sign.isprintable() or sign == "\n" for sign in shown)
+    assert shown == text or not text.isprintable()

@@ -1,0 +1,400 @@
+"""Asynchronous datasets: all samples of a batch at once, in every engine, with every policy."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline.errors import BadOption, DataWarning
+from feedline.types import EngineName
+from feedline.workers.fetch.awaiting import is_awaited
+
+ENGINES: list[Any] = [("inline", 0, {}), ("thread", 2, {}), ("process", 2, {})]
+engines = pytest.mark.parametrize(("engine", "workers", "options"), ENGINES, ids=lambda value: str(value))
+
+
+class Met:
+    """Samples wait for each other: a batch is complete only if all of them are under way at once."""
+
+    def __init__(self, count: int = 24, together: int = 8) -> None:
+        self.count = count
+        self.together = together
+        self.waiting = 0
+        self.peak = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    async def __getitem__(self, index: int) -> Any:
+        self.waiting += 1
+        self.peak = max(self.peak, self.waiting)
+        while self.waiting % self.together and self.waiting < self.peak + 1:
+            await asyncio.sleep(0)
+            if self.peak >= self.together:
+                break
+        await asyncio.sleep(0)
+        self.waiting -= 1
+        return {"index": index, "peak": self.peak}
+
+
+@engines
+def test_the_samples_of_a_batch_are_under_way_at_once(
+    engine: EngineName, workers: int, options: dict[str, Any]
+) -> None:
+    batches = list(feedline.Loader(Met(), 8, workers=workers, engine=engine, **options))
+    assert [index for batch in batches for index in batch["index"]] == list(range(24))
+    assert max(int(batch["peak"].max()) for batch in batches) == 8
+
+
+class Counting:
+    max_concurrency: Any = 3
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.peak = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    async def __getitem__(self, index: int) -> int:
+        self.under_way += 1
+        self.peak = max(self.peak, self.under_way)
+        await asyncio.sleep(0.001)
+        self.under_way -= 1
+        return index
+
+
+def test_a_limit_is_kept() -> None:
+    dataset = Counting()
+    assert np.concatenate(list(feedline.Loader(dataset, 20))).tolist() == list(range(20))
+    assert dataset.peak == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "3", True])
+def test_a_limit_that_is_none(limit: Any) -> None:
+    dataset = Counting()
+    dataset.max_concurrency = limit
+    with pytest.raises(BadOption, match="max_concurrency"):
+        next(iter(feedline.Loader(dataset, 4)))
+
+
+class Drawing:
+    """Draws before and after it has waited, for a time that depends on who else is under way."""
+
+    def __len__(self) -> int:
+        return 40
+
+    async def __getitem__(self, index: int) -> list[float]:
+        first = feedline.rng().random()
+        await asyncio.sleep(0.001 * (index * 7 % 5))
+        second = await asyncio.to_thread(lambda: feedline.rng().random())
+        return [index, first, second, feedline.rng().random()]
+
+
+class Plain:
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [index, *feedline.rng().random(3)]
+
+
+def numbers(dataset: Any, **options: Any) -> Any:
+    loader = feedline.Loader(dataset, 10, shuffle=True, seed=5, **options)
+    return [[np.stack(batch).tolist() for batch in loader] for _ in range(2)]
+
+
+@engines
+def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
+    """The same that it would draw if it were not asynchronous."""
+    assert numbers(Drawing(), workers=workers, engine=engine, **options) == numbers(Plain())
+
+
+class Globals(Plain):
+    async def __getitem__(self, index: int) -> float:  # type: ignore[override]
+        return random.random()
+
+
+def test_generators_of_the_process_are_shared_and_that_is_told() -> None:
+    with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
+        list(feedline.Loader(Globals(), 10, seed=1))
+
+
+class Failing:
+    def __init__(self, bad: tuple[int, ...] = (5, 11), times: int = 10**9) -> None:
+        self.bad = bad
+        self.times = times
+        self.tries: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return 20
+
+    async def __getitem__(self, index: int) -> int:
+        await asyncio.sleep(0.0005 * (20 - index))
+        self.tries[index] = self.tries.get(index, 0) + 1
+        if index in self.bad and self.tries[index] <= self.times:
+            raise KeyError(f"no {index}")
+        return index
+
+
+@engines
+def test_the_first_sample_that_failed_is_raised(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
+    """First by its place, not by the clock."""
+    with pytest.raises(KeyError, match="no 5") as raised:
+        list(feedline.Loader(Failing(), 20, workers=workers, engine=engine, **options))
+    assert any("About sample 5" in note for note in raised.value.__notes__)
+
+
+def test_batches_after_one_that_failed() -> None:
+    batches = iter(feedline.Loader(Failing(), 5))
+    found = []
+    for _ in range(4):
+        try:
+            found.append(next(batches).tolist())
+        except KeyError as exc:
+            found.append(str(exc))
+    assert found == [[0, 1, 2, 3, 4], "'no 5'", "'no 11'", [15, 16, 17, 18, 19]]
+
+
+@engines
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_policies(
+    on_error: Literal["skip", "replace"], engine: EngineName, workers: int, options: dict[str, Any]
+) -> None:
+    class Sync(Failing):
+        def __getitem__(self, index: int) -> int:  # type: ignore[override]
+            if index in self.bad:
+                raise KeyError(f"no {index}")
+            return index
+
+    expected = [batch.tolist() for batch in feedline.Loader(Sync(), 6, on_error=on_error)]
+    loader = feedline.Loader(Failing(), 6, workers=workers, engine=engine, on_error=on_error, **options)
+    assert [batch.tolist() for batch in loader] == expected
+    assert sorted(fault.index for fault in loader.faults) == [5, 11]
+
+
+def test_a_sample_is_tried_again_alone() -> None:
+    dataset = Failing(times=2)
+    loader = feedline.Loader(dataset, 6, on_error=feedline.faults.Retry(4, wait_s=0))
+    assert np.concatenate(list(loader)).tolist() == list(range(20))
+    assert dataset.tries[5] == dataset.tries[11] == 3
+    assert all(count == 1 for index, count in dataset.tries.items() if index not in (5, 11))
+
+
+class Together:
+    def __init__(self, bad: int | None = None) -> None:
+        self.calls: list[Any] = []
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 12
+
+    async def __getitem__(self, index: int) -> int:
+        return index
+
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        self.calls.append(indices)
+        await asyncio.sleep(0)
+        if self.bad in indices:
+            raise KeyError(self.bad)
+        return [10 * index for index in indices]
+
+
+def test_several_samples_in_one_call() -> None:
+    dataset = Together()
+    assert np.concatenate(list(feedline.Loader(dataset, 5))).tolist() == [10 * index for index in range(12)]
+    assert dataset.calls == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+    assert list(feedline.Loader(dataset, None)) == list(range(12))
+    skipped = feedline.Loader(Together(bad=7), 12, on_error="skip")
+    assert np.concatenate(list(skipped)).tolist() == [10 * index for index in range(12) if index != 7]
+
+
+def test_single_samples() -> None:
+    assert list(feedline.Loader(Counting(), None)) == list(range(20))
+
+
+def test_subsets_are_as_asynchronous_as_their_datasets() -> None:
+    parts = feedline.split(Counting(), [0.5, 0.5], seed=1)
+    counting: Any = Counting()
+    subset: Any = torch.utils.data.Subset(counting, [3, 5, 7])
+    assert all(map(is_awaited, (*parts, subset)))
+    found = [index for part in parts for index in np.concatenate(list(feedline.Loader(part, 4)))]
+    assert sorted(found) == list(range(20))
+    assert next(iter(feedline.DataLoader(subset, 3))).tolist() == [3, 5, 7]
+    assert not is_awaited([1, 2])
+
+
+def test_the_drop_in() -> None:
+    counting: Any = Counting()
+    loader: Any = feedline.DataLoader(counting, batch_size=5, num_workers=2)
+    assert torch.cat(list(loader)).tolist() == list(range(20))
+
+
+def test_inside_of_a_running_event_loop() -> None:
+    async def notebook() -> list[int]:
+        return [int(index) for batch in feedline.Loader(Counting(), 6) for index in batch]
+
+    assert asyncio.run(notebook()) == list(range(20))
+
+
+class Session:
+    """Opens something that belongs to the loop, and closes it."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.session: Any = None
+
+    def __len__(self) -> int:
+        return 6
+
+    async def __getitem__(self, index: int) -> int:
+        loop = asyncio.get_running_loop()
+        if self.session is None:
+            self.session = loop
+            self._write("open")
+        assert self.session is loop
+        return index
+
+    async def aclose(self) -> None:
+        assert self.session is asyncio.get_running_loop()
+        self._write("close")
+
+    def _write(self, word: str) -> None:
+        with open(self.log, "a") as file:
+            file.write(f"{word} {os.getpid()}\n")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
+def test_what_belongs_to_the_loop_is_closed_on_it(engine: EngineName, workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    loader = feedline.Loader(Session(log), 2, workers=workers, engine=engine)
+    for _ in range(2):
+        assert np.concatenate(list(loader)).tolist() == list(range(6))
+    del loader
+    lines = _settled(log)
+    assert lines.count("open") == lines.count("close") == (1 if engine == "inline" else 2)
+
+
+def _settled(log: Path) -> list[str]:
+    """Return what was written, once every worker has ended."""
+    import gc
+    import multiprocessing
+
+    gc.collect()
+    for child in multiprocessing.active_children():
+        child.join()
+    for thread in threading.enumerate():
+        if thread.name.startswith("feedline"):
+            thread.join(100)
+    return [line.split()[0] for line in log.read_text().splitlines()]
+
+
+class Exiting(Failing):
+    async def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise KeyboardInterrupt("from inside")
+        return index
+
+
+def test_an_interrupt_raised_inside_does_not_hang() -> None:
+    with pytest.raises(KeyboardInterrupt, match="from inside"):
+        list(feedline.Loader(Exiting(), 5))
+
+
+class Cancelling(Failing):
+    async def __getitem__(self, index: int) -> int:
+        raise asyncio.CancelledError("by the dataset")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks cannot be asked whether they are being cancelled")
+def test_a_sample_that_cancels_itself_does_not_hang() -> None:
+    with pytest.raises(asyncio.CancelledError, match="by the dataset"):
+        list(feedline.Loader(Cancelling(), 5))
+
+
+PROGRAM = """
+import asyncio, feedline
+
+class Endless:
+    def __len__(self):
+        return 8
+    async def __getitem__(self, index):
+        if index == 3:
+            print("waiting", flush=True)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            print("cancelled", flush=True)
+
+try:
+    list(feedline.Loader(Endless(), 4))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as running:
+        yield running
+        running.kill()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_wait(program: subprocess.Popen[str]) -> None:
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    program.send_signal(signal.SIGINT)
+    rest = program.stdout.read()  # of two threads, whose lines may meet
+    assert program.wait() == 0
+    assert rest.count("interrupted") == 1
+    assert rest.count("cancelled") == 4
+
+
+def test_a_policy_of_timeouts_is_the_datasets_own() -> None:
+    class Slow(Failing):
+        async def __getitem__(self, index: int) -> int:
+            if index == 2:
+                await asyncio.wait_for(asyncio.sleep(3600), 0.01)
+            return index
+
+    loader = feedline.Loader(Slow(), 5, on_error="skip")
+    assert len(np.concatenate(list(loader))) == 19
+
+
+def test_a_worker_that_is_stuck_is_told_of() -> None:
+    class Stuck(Failing):
+        async def __getitem__(self, index: int) -> int:
+            await asyncio.sleep(3600)
+            return index
+
+    with pytest.raises(feedline.errors.WorkerTimeout):
+        list(feedline.Loader(Stuck(), 5, workers=1, timeout_s=0.5))
+
+
+def test_async_getitems_alone_cannot_make_single_samples() -> None:
+    class Half:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        async def __getitems__(self, indices: list[int]) -> list[int]:
+            return indices
+
+    assert next(iter(feedline.Loader(Half(), 3))).tolist() == [0, 1, 2]
+    with pytest.raises(BadOption, match="Make both async"):
+        next(iter(feedline.Loader(Half(), None)))

@@ -1,0 +1,216 @@
+"""Indices in, batch out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.collate import default
+from feedline.datasets import ArrayDataset
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.scope import Scope
+from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.workers.fetch import Fetcher, fetcher_for
+from tests.workers.fetch.streams import Numbers
+
+
+def make(dataset: Any, *, streams: bool = False, collate: Any = list, **options: Any) -> Fetcher:
+    kind = DatasetKind.ITERABLE if streams else DatasetKind.MAP
+    spec = WorkerSpec(dataset, kind, collate, NumpyFramework(), worker_count=0, base_seed=0, **options)
+    return fetcher_for(dataset, spec, Scope())
+
+
+def block(*indices: int) -> IndexBlock:
+    return IndexBlock(np.array(indices, np.int64))
+
+
+class Echo:
+    """The sample is the index."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+class Bulk(Echo):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return ["bulk", indices]
+
+
+class NoBulk(Echo):
+    __getitems__ = None
+
+
+# -- map-style ---
+
+
+@pytest.mark.parametrize("indices", [[3, 1], (2, 2), ["a", ("b", 1)], [np.int64(4)], [], "xyz"])
+def test_samples_are_asked_for_one_by_one_by_whatever_the_sampler_yields(indices: Any) -> None:
+    fetched = make(Echo())(indices)
+    assert fetched == list(indices)
+    assert all(mine is theirs for mine, theirs in zip(fetched, indices, strict=True))
+
+
+def test_a_block_of_feedlines_own_reaches_the_dataset_as_plain_integers() -> None:
+    assert [type(index) for index in make(Echo())(block(1, 2))] == [int, int]
+    assert type(make(Echo(), batched=False, collate=lambda sample: sample)(block(1, 2))) is list
+
+
+def test_several_samples_are_asked_for_at_once_where_the_dataset_can() -> None:
+    assert make(Bulk())([1, 2]) == ["bulk", [1, 2]]
+    assert make(Bulk())(block(1, 2)) == ["bulk", [1, 2]]
+    assert make(NoBulk())([1, 2]) == [1, 2]
+
+
+def test_without_batches_each_sample_is_converted() -> None:
+    fetch = make(Bulk(), batched=False, collate=lambda sample: ("converted", sample))
+    assert fetch(4) == ("converted", 4)
+    assert fetch("key") == ("converted", "key")
+
+
+# -- arrays ---
+
+X = np.arange(30.0).reshape(10, 3)
+TABLE = ArrayDataset({"x": X, "y": np.arange(10)})
+
+
+def sample_by_sample(indices: Any) -> Any:
+    return default([TABLE[index] for index in indices])
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [0, 5, 5],
+        [-1, -10],
+        (3, 4),
+        range(2, 5),
+        np.array([1, 2], np.uint8),
+        np.array([1, 2], np.int32),
+        [np.int16(3)],
+    ],
+)
+def test_a_vectorised_batch_is_the_same_as_sample_by_sample(indices: Any) -> None:
+    fetched = make(TABLE, collate=default)(indices)
+    expected = sample_by_sample(indices)
+    for name in ("x", "y"):
+        assert fetched[name].dtype == expected[name].dtype
+        assert np.array_equal(fetched[name], expected[name])
+
+
+def outcome(make_batch: Callable[[Any], Any], indices: Any) -> Any:
+    """Return the batch as lists, or the type and text of the error."""
+    try:
+        batch = make_batch(indices)
+    except Exception as exc:
+        return type(exc), str(exc)
+    return {name: column.tolist() for name, column in batch.items()}
+
+
+@given(st.lists(st.integers(-12, 12), min_size=1, max_size=6))
+def test_errors_of_indices_are_the_datasets_own(indices: list[int]) -> None:
+    assert outcome(make(TABLE, collate=default), indices) == outcome(sample_by_sample, indices)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [],
+        np.array([], np.int64),
+        [[0, 1], [2]],
+        [[0, 1], [2, 3]],
+        [2**63],
+        [None],
+        ["x"],
+        [1.0],
+        [slice(2)],
+        [True, False],
+        [True],
+    ],
+)
+def test_strange_indices_end_as_they_would_sample_by_sample(indices: Any) -> None:
+    assert outcome(make(TABLE, collate=default), indices) == outcome(sample_by_sample, indices)
+
+
+# -- streams ---
+
+
+def take_all(fetch: Fetcher, size: int) -> list[Any]:
+    batches = []
+    with pytest.raises(StopIteration):  # noqa: PT012  the last call of many
+        while True:
+            batches.append(fetch(size))
+    return batches
+
+
+@given(st.integers(0, 20), st.integers(1, 7), st.booleans())
+def test_a_stream_in_batches(count: int, size: int, drop_last: bool) -> None:
+    batches = take_all(make(Numbers(count), streams=True, drop_last=drop_last), size)
+    numbers = list(range(count // size * size if drop_last else count))
+    assert batches == [numbers[start : start + size] for start in range(0, len(numbers), size)]
+
+
+def test_a_stream_is_read_no_further_than_asked() -> None:
+    stream = Numbers(100)
+    fetch = make(stream, streams=True)
+    assert stream.read == 0
+    assert fetch(3) == [0, 1, 2]
+    assert stream.read == 3
+
+
+def test_a_stream_that_has_ended_is_not_asked_again() -> None:
+    class Restless:
+        """Goes on after it has ended, which iterators must not do."""
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __iter__(self) -> Restless:
+            return self
+
+        def __next__(self) -> int:
+            self.calls += 1
+            if self.calls == 3:
+                raise StopIteration
+            return self.calls
+
+    restless = Restless()
+    fetch = make(restless, streams=True)
+    assert fetch(5) == [1, 2]
+    with pytest.raises(StopIteration):
+        fetch(5)
+    assert restless.calls == 3
+
+
+def test_a_stream_of_single_samples() -> None:
+    fetch = make(Numbers(2), streams=True, batched=False, collate=lambda sample: -sample)
+    assert [fetch(None), fetch(None)] == [0, -1]
+    with pytest.raises(StopIteration):
+        fetch(None)
+
+
+def test_an_error_in_the_middle_of_a_batch_loses_that_batch_only() -> None:
+    class Hiccup:
+        def __init__(self) -> None:
+            self.number = 0
+
+        def __iter__(self) -> Hiccup:
+            return self
+
+        def __next__(self) -> int:
+            self.number += 1
+            if self.number == 2:
+                raise OSError("dropped")
+            return self.number
+
+    fetch = make(Hiccup(), streams=True)
+    with pytest.raises(OSError, match="dropped"):
+        fetch(3)
+    assert fetch(2) == [3, 4]

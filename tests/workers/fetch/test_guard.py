@@ -1,0 +1,723 @@
+"""What a worker does about samples that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.abc import ErrorPolicy, Repeatable
+from feedline.collate import default
+from feedline.datasets.arrays import ArrayDataset
+from feedline.errors import BadOption
+from feedline.faults import Fault, Policy, Replace, Retry, Verdict
+from feedline.faults.policy import policy_of
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.global_states import GlobalStates, seed_globals
+from feedline.randomness.keys import mix
+from feedline.randomness.scope import Scope, enter, rng
+from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit, WorkerSpec
+from feedline.workers.fetch import fetcher_for
+from feedline.workers.fetch.fetcher import _LOOKS
+from feedline.workers.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft
+from tests.sampling import examples
+
+KEY = 77
+
+pytestmark = pytest.mark.usefixtures("generators_as_they_were")
+
+
+class Flaky:
+    """Sample i is `(i, a number it drew)`; the first `fails[i]` attempts at it draw as well, and raise."""
+
+    def __init__(self, fails: dict[int, int] | None = None, count: int = 10, draw: Callable[[], float] | None = None):
+        self.fails = dict(fails or {})
+        self.count = count
+        self.draw = draw or (lambda: 0.0)
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        self.asked.append(index)
+        drawn = self.draw()
+        if self.fails.get(index, 0) > 0:
+            self.fails[index] -= 1
+            raise KeyError(index)
+        return index, drawn
+
+
+class Together(Flaky):
+    """The same, asked for many at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
+        return [self[index] for index in indices]
+
+
+ALWAYS = 1 << 30
+
+
+class Bench:
+    """A fetcher with a guard, as a worker has one."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        on_error: Any,
+        *,
+        batched: bool = True,
+        seeded: bool = False,
+        collate: Callable[[Any], Any] = list,
+        kind: DatasetKind = DatasetKind.MAP,
+        split: StreamSplit | None = None,
+        pause: Callable[[float], Any] | None = None,
+    ) -> None:
+        self.waits: list[float] = []
+        self.scope = Scope(seeds_globals=seeded)
+        policy = on_error if isinstance(on_error, ErrorPolicy) else policy_of(on_error)
+        self.guard = Guard(policy, self.scope, dataset, worker=3, pause=pause or self.waits.append)
+        spec = WorkerSpec(dataset, kind, collate, NumpyFramework(), 1, 0, batched=batched, seeded=seeded, split=split)
+        self.scope.begin(Draw(KEY))
+        self.fetch = self._inside(lambda: fetcher_for(dataset, spec, self.scope, None, self.guard))
+
+    def _inside(self, call: Callable[[], Any]) -> Any:
+        before = enter(self.scope)
+        try:
+            return call()
+        finally:
+            enter(before)
+
+    def make(self, indices: Any, *, skip: tuple[int, ...] = (), first: int = 0) -> Any:
+        self.scope.begin(Draw(KEY, first))
+        self.guard.begin(skip)
+        return self._inside(lambda: self.fetch(indices))
+
+    def make_nothing(self, indices: Any, **how: Any) -> None:
+        """Ask for a batch of which no sample is left."""
+        with pytest.raises(NothingLeft):
+            self.make(indices, **how)
+
+    @property
+    def told(self) -> list[tuple[Any, str, int]]:
+        return [(fault.index, fault.action, fault.attempt) for fault in self.guard.faults]
+
+
+def fault_of(bench: Bench) -> Fault:
+    (fault,) = bench.guard.faults
+    return fault
+
+
+def drawn(place: int, draw: str, first: int = 0) -> float:
+    """Return the first number of the sample at a place, by definition."""
+    scope = Scope()
+    scope.begin(Draw(KEY, first))
+    scope.place = place
+    if draw == "rng":
+        return float(scope.generator().random())
+    seed_globals(scope.key())
+    return DRAWS[draw]()
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "rng": lambda: float(rng().random()),
+    "random": random.random,
+    "numpy": lambda: float(np.random.rand()),
+    "torch": lambda: torch.rand(()).item(),
+}
+
+
+# -- retry ---
+
+
+def test_a_sample_that_works_in_the_end_is_in_its_batch() -> None:
+    bench = Bench(Flaky({2: 2}), Retry(3, wait_s=1.0))
+    assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
+    assert bench.told == [(2, "retry", 3)]
+    assert 0.5 <= bench.waits[0] < 1.5
+    assert 1.0 <= bench.waits[1] < 3.0
+    fault = fault_of(bench)
+    assert (fault.error, fault.message, fault.stage, fault.worker) == ("KeyError", "2", "fetch", 3)
+
+
+def test_a_sample_that_fails_once_too_often_is_raised_as_itself() -> None:
+    dataset = Flaky({2: ALWAYS})
+    bench = Bench(dataset, Retry(2, wait_s=0.0))
+    with pytest.raises(KeyError, match="2"):
+        bench.make([1, 2, 3])
+    assert dataset.asked == [1, 2, 2, 2]
+    assert bench.told == []
+    assert bench.guard.attempts == 3
+
+
+def test_a_retry_that_nobody_waits_for_any_more_is_not_made() -> None:
+    dataset = Flaky({2: 1})
+    bench = Bench(dataset, "retry", pause=lambda _: True)
+    with pytest.raises(KeyError):
+        bench.make([2])
+    assert dataset.asked == [2]
+
+
+@pytest.mark.parametrize("then", ["skip", "replace"])
+def test_after_the_last_attempt_comes_what_the_policy_says(then: Any) -> None:
+    dataset = Flaky({2: ALWAYS})
+    bench = Bench(dataset, Retry(2, then=then, wait_s=0.0))
+    batch = bench.make([1, 2])
+    assert dataset.asked[:4] == [1, 2, 2, 2]
+    assert batch == ([(1, 0.0)] if then == "skip" else [(1, 0.0), (3, 0.0)])
+    assert bench.told[0][:2] == (2, then)
+
+
+@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_attempt_draws_what_the_first_one_drew(draw: str, kind: type[Flaky], batched: bool) -> None:
+    bench = Bench(kind({5: 2}, draw=DRAWS[draw]), Retry(3, wait_s=0.0), seeded=draw != "rng", batched=batched)
+    batch = bench.make([4, 5, 6] if batched else 5)
+    assert bench.told == [(5, "retry", 3 if kind is Flaky or not batched else 2)]
+    if batched:
+        assert batch == [(index, drawn(place, draw)) for place, index in enumerate((4, 5, 6))]
+    else:
+        assert batch == [5, drawn(0, draw)]
+
+
+# -- skip ---
+
+
+def test_samples_that_are_left_out_make_a_smaller_batch() -> None:
+    bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), "skip")
+    assert bench.make([0, 1, 2, 3]) == [(0, 0.0), (2, 0.0)]
+    assert bench.told == [(1, "skip", 1), (3, "skip", 1)]
+
+
+@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_samples_that_are_known_to_fail_are_not_asked_for_and_not_told_again(kind: type[Flaky], seeded: bool) -> None:
+    dataset = kind()
+    bench = Bench(dataset, "skip", seeded=seeded)
+    assert bench.make([0, 1, 2], skip=(1,)) == [(0, 0.0), (2, 0.0)]
+    assert dataset.asked == [0, 2]
+    bench.make_nothing([0, 1], skip=(0, 1))
+    assert dataset.asked == [0, 2]
+    assert bench.told == []
+
+
+@pytest.mark.parametrize("kind", [Flaky, Together])
+def test_a_batch_of_which_nothing_is_left_is_not_made(kind: type[Flaky]) -> None:
+    def collate(samples: Any) -> Any:
+        raise AssertionError("there is nothing to collate")
+
+    bench = Bench(kind({0: ALWAYS, 1: ALWAYS}), "skip", collate=collate)
+    bench.make_nothing([0, 1])
+    assert len(bench.told) == 2
+
+
+def test_a_single_sample_that_is_left_out_makes_no_batch() -> None:
+    bench = Bench(Flaky({4: ALWAYS}), "skip", batched=False)
+    assert bench.make(3) == [3, 0.0]
+    bench.make_nothing(4)
+    assert bench.told == [(4, "skip", 1)]
+
+
+def test_an_empty_batch_is_as_the_collate_function_has_it() -> None:
+    assert Bench(Flaky(), "skip").make([]) == []
+
+
+def test_a_sample_may_be_anything() -> None:
+    class Odd:
+        def __getitem__(self, index: int) -> Any:
+            return np.arange(3) if index else None
+
+    batch = Bench(Odd(), "skip").make([0, 1])
+    assert batch[0] is None
+    assert batch[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_what_is_no_exception_of_a_sample_is_not_caught(kind: type[BaseException], seeded: bool) -> None:
+    class Interrupted(Together):
+        def __getitem__(self, index: int) -> Any:
+            raise kind
+
+    for one in (Bench(Interrupted(), "skip", seeded=seeded), Bench(Interrupted(), "retry", batched=False)):
+        with pytest.raises(kind):
+            one.make([0] if one.scope.seeds_globals == seeded else 0)
+
+
+# -- replace ---
+
+
+@settings(deadline=None)
+@given(bad=st.sets(st.integers(0, 9), max_size=9), index=st.integers(0, 9), seeded=st.booleans())
+def test_the_first_neighbour_that_works_takes_the_place(bad: set[int], index: int, seeded: bool) -> None:
+    bench = Bench(Flaky(dict.fromkeys(bad, ALWAYS)), "replace", seeded=seeded)
+    other = next(step % 10 for step in range(index, index + 10) if step % 10 not in bad)
+    assert bench.make([index]) == [(other, 0.0)]
+    if other == index:
+        assert bench.told == []
+    else:
+        fault = fault_of(bench)
+        assert (fault.index, fault.action, fault.replacement) == (index, "replace", other)
+
+
+def test_a_replacement_draws_what_the_sample_would_have_drawn() -> None:
+    bench = Bench(Flaky({5: ALWAYS}, draw=DRAWS["rng"]), "replace")
+    assert bench.make([4, 5]) == [(4, drawn(0, "rng")), (6, drawn(1, "rng"))]
+
+
+def test_neighbours_are_not_looked_for_without_end() -> None:
+    dataset = Flaky(dict.fromkeys(range(100), ALWAYS), count=100)
+    bench = Bench(dataset, "replace")
+    with pytest.raises(KeyError) as caught:
+        bench.make([50])
+    assert dataset.asked == list(range(50, 51 + _MOST_REPLACEMENTS))
+    assert any("instead of 50" in note for note in caught.value.__notes__)
+
+
+def test_the_user_may_say_what_replaces_a_sample() -> None:
+    bench = Bench(Flaky({5: ALWAYS, 3: ALWAYS}), Replace(by=lambda index: index - 2))
+    assert bench.make([5]) == [(1, 0.0)]
+    assert fault_of(bench).replacement == 1
+
+
+@pytest.mark.parametrize("index", ["cat", (1, 2), 2.5])
+def test_an_index_that_is_no_number_has_no_neighbour(index: Any) -> None:
+    bench = Bench({}, "replace", batched=False)
+    with pytest.raises(KeyError) as caught:
+        bench.make(index)
+    assert any("no neighbour" in note and "Replace(by=" in note for note in caught.value.__notes__)
+
+
+def test_a_dataset_without_length_has_no_neighbours() -> None:
+    class Endless:
+        def __getitem__(self, index: int) -> Any:
+            raise KeyError(index)
+
+    with pytest.raises(KeyError) as caught:
+        Bench(Endless(), "replace").make([3])
+    assert any("has no length" in note for note in caught.value.__notes__)
+
+
+def test_numbers_of_numpy_have_neighbours_too() -> None:
+    bench = Bench(Flaky({9: ALWAYS}), "replace")
+    assert bench.make(np.array([8, 9])) == [(8, 0.0), (0, 0.0)]
+
+
+# -- asked for together ---
+
+
+def test_a_batch_that_is_asked_for_at_once_and_works_is_asked_for_once() -> None:
+    class Once(Together):
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+        def __getitems__(self, indices: list[int]) -> Any:
+            assert indices == [4, 2]
+            return [4.5, 2.5]
+
+    assert Bench(Once(), "skip").make(IndexBlock(np.array([4, 2]))) == [4.5, 2.5]
+
+
+def test_if_many_at_once_fail_the_one_that_does_is_found_one_by_one() -> None:
+    dataset = Together({2: ALWAYS})
+    bench = Bench(dataset, "skip")
+    assert bench.make([1, 2, 3]) == [(1, 0.0), (3, 0.0)]
+    assert dataset.asked == [1, 2, 1, 2, 3]
+    assert bench.told == [(2, "skip", 1)]
+
+
+def test_if_each_works_alone_that_is_told_of_all() -> None:
+    bench = Bench(Together({2: 1}), "skip")
+    assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
+    assert bench.told == [([1, 2, 3], "retry", 2)]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_what_a_sample_draws_does_not_depend_on_what_is_known_of_the_others(draw: str) -> None:
+    def bench() -> Bench:
+        return Bench(Together({2: ALWAYS}, draw=DRAWS[draw]), "skip", seeded=draw != "rng")
+
+    batch = bench().make([1, 2, 3])
+    assert batch == bench().make([1, 2, 3], skip=(1,))
+    assert batch == [(1, drawn(0, draw)), (3, drawn(2, draw))]
+
+
+# -- collate ---
+
+
+class Picky:
+    """A collate function that fails so many times, and draws."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails = fails
+
+    def __call__(self, samples: list[Any]) -> Any:
+        number = float(rng().random()), random.random()
+        if self.fails:
+            self.fails -= 1
+            raise ValueError("ragged")
+        return number
+
+
+def test_a_collate_function_may_be_tried_again_and_draws_the_same_numbers() -> None:
+    bench = Bench(Flaky(), Retry(3, wait_s=0.0), collate=Picky(2), seeded=True)
+    batch = bench.make([1, 2])
+    assert fault_of(bench).stage == "collate"
+    assert bench.told == [([1, 2], "retry", 3)]
+    assert batch == Bench(Flaky(), "retry", collate=Picky(), seeded=True).make([1, 2])
+
+
+def test_a_batch_that_cannot_be_collated_may_be_left_out() -> None:
+    bench = Bench(Flaky(), "skip", collate=Picky(ALWAYS))
+    bench.make_nothing([1, 2])
+    assert bench.told == [([1, 2], "skip", 1)]
+
+
+@pytest.mark.parametrize("on_error", ["replace", Retry(2, wait_s=0.0), Policy({KeyError: "skip"})])
+def test_otherwise_what_the_collate_function_raised_is_raised(on_error: Any) -> None:
+    with pytest.raises(ValueError, match="ragged"):
+        Bench(Flaky(), on_error, collate=Picky(ALWAYS)).make([1, 2])
+
+
+# -- the policy is asked ---
+
+
+def test_a_policy_is_told_which_attempt_at_which_sample_it_is_about() -> None:
+    seen: list[tuple[Any, str, int, int | None, int]] = []
+
+    def ask(failure: Any) -> Any:
+        seen.append((failure.index, failure.stage, failure.attempt, failure.worker, failure.key))
+        return Verdict("retry") if failure.attempt < 3 else Verdict("replace", index=8)
+
+    bench = Bench(Flaky({5: ALWAYS, 8: 1}), ask)
+    assert bench.make([4, 5], first=30) == [(4, 0.0), (8, 0.0)]
+    key = mix(KEY, 31)
+    assert seen == [(5, "fetch", attempt, 3, key) for attempt in (1, 2, 3)] + [(8, "fetch", 1, 3, key)]
+    assert bench.told == [(5, "replace", 3)]
+    assert fault_of(bench).replacement == 8
+
+
+def test_a_policy_that_says_nonsense_is_told_so() -> None:
+    with pytest.raises(BadOption, match="not an action"):
+        Bench(Flaky({5: 1}), lambda failure: "ignore").make([5])
+
+
+def test_a_policy_gets_its_chance_from_nobody_elses_generator() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), GlobalStates.now()
+    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).make_nothing([5])
+    assert (random.getstate(), GlobalStates.now()) == before
+
+
+# -- gathers, and generators of the process ---
+
+
+def test_a_vectorised_fetch_is_given_up_for_a_batch_with_a_sample_that_fails() -> None:
+    dataset = ArrayDataset(np.arange(5) * 10)
+    bench = Bench(dataset, "skip", collate=default)
+    assert bench.make(IndexBlock(np.array([1, 2]))).tolist() == [10, 20]
+    assert bench.make(IndexBlock(np.array([1, 99, 3]))).tolist() == [10, 30]
+    assert bench.make(IndexBlock(np.array([1, 4, 3])), skip=(1,)).tolist() == [10, 30]
+
+
+@pytest.mark.parametrize("draws", [True, False])
+@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("action", ["skip", "replace", "retry"])
+def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kind: type[Flaky], draws: bool) -> None:
+    state = {"drawing": False}
+    dataset = kind(draw=lambda: random.random() if state["drawing"] else 0.0, count=100)
+    bench = Bench(dataset, Retry(1, wait_s=0.0) if action == "retry" else action, seeded=True)
+    for number in range(_LOOKS + 1):  # by now it is believed to draw nothing
+        bench.make([number])
+    state["drawing"] = draws
+    dataset.fails = {50: 1 if action == "retry" else ALWAYS}
+    batch = bench.make([49, 50, 51])
+    places, indices = {"skip": ([0, 2], [49, 51]), "replace": ([0, 1, 2], [49, 51, 51])}.get(
+        action, ([0, 1, 2], [49, 50, 51])
+    )
+    assert [index for index, _ in batch] == indices
+    assert len(bench.told) <= 1
+    assert bench.told == [(50, action, 1)] or action == "retry"
+    if kind is Flaky or action != "retry":  # asked for together, all draw in one go unless one fails
+        assert [number for _, number in batch] == [drawn(place, "random") if draws else 0.0 for place in places]
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(
+    indices=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
+    fails=st.dictionaries(st.integers(0, 9), st.sampled_from([1, 2, ALWAYS]), max_size=5),
+    attempts=st.integers(1, 3),
+    kind=st.sampled_from([Flaky, Together]),
+    draw=st.sampled_from(["rng", "random"]),
+    known=st.sets(st.integers(0, 5), max_size=2),
+)
+def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_told_of_once(
+    indices: list[int],
+    fails: dict[int, int],
+    attempts: int,
+    kind: type[Flaky],
+    draw: str,
+    known: set[int],
+) -> None:
+    policy = Retry(attempts, then="skip", wait_s=0.0)
+    bench = Bench(kind(fails, draw=DRAWS[draw]), policy, seeded=draw != "rng")
+    skip = tuple(place for place in known if place < len(indices))
+    left = {place: fails.get(index, 0) for place, index in enumerate(indices) if place not in skip}
+    at_once = kind is Together and not skip
+    first = next((place for place, count in left.items() if count), None)
+    if at_once and first is not None:
+        left[first] -= 1  # in the question for all of them
+    lost = [place for place, count in left.items() if count > attempts]
+    there = {place: (indices[place], drawn(place, draw)) for place in left if place not in lost}
+    if not there:
+        bench.make_nothing(indices, skip=skip)
+    else:
+        batch = bench.make(indices, skip=skip)
+        assert [index for index, _ in batch] == [index for index, _ in there.values()]
+        if not at_once or first is not None:  # otherwise all draw in one go
+            assert batch == list(there.values())
+    told: list[tuple[Any, str]] = [
+        (indices[place], "skip" if place in lost else "retry") for place, count in left.items() if count
+    ]
+    if at_once and first is not None and not told:
+        told = [(indices, "retry")]
+    assert [(index, action) for index, action, _ in bench.told] == told
+
+
+# -- streams ---
+
+
+class Reels:
+    """An iterable whose iterator is no generator: it goes on after an exception."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return Reel(self.items)
+
+
+class Reel(Iterator[Any]):
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = iter(items)
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+class Generated:
+    """An iterable whose iterator is a generator: it ends with the first exception."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def stream(items: Sequence[Any], on_error: Any, *, kind: Any = Reels, **how: Any) -> Bench:
+    return Bench(kind(items), on_error, kind=DatasetKind.ITERABLE, **how)
+
+
+def batches_of(bench: Bench, count: int = 2) -> list[Any]:
+    batches: list[Any] = []
+    while True:
+        try:
+            batches.append(bench.make(count))
+        except StopIteration:
+            return batches
+
+
+BAD = OSError("torn")
+
+
+def test_a_stream_reads_on_past_samples_that_are_left_out() -> None:
+    bench = stream([0, BAD, 2, BAD, BAD, 5, 6], "skip")
+    assert bench.make(2) == [0, 2]
+    assert bench.told == [(1, "skip", 1)]
+    assert bench.make(2) == [5, 6]
+    assert bench.told == [(3, "skip", 1), (4, "skip", 1)]
+    with pytest.raises(StopIteration):
+        bench.make(2)
+    assert bench.told == []
+
+
+def test_samples_left_out_at_the_end_of_a_stream_are_told_with_its_end() -> None:
+    bench = stream([0, 1, BAD], "skip")
+    assert bench.make(2) == [0, 1]
+    with pytest.raises(StopIteration):
+        bench.make(2)
+    assert bench.told == [(2, "skip", 1)]
+
+
+def test_single_samples_of_a_stream_are_left_out_as_well() -> None:
+    bench = stream([[0], BAD, [2]], "skip", batched=False)
+    assert batches_of(bench) == [[0], [2]]
+
+
+def test_an_iterator_that_is_asked_again_may_have_the_sample_after_all() -> None:
+    bench = stream([0, BAD, BAD, 1, 2], Retry(2, wait_s=1.0))
+    assert bench.make(2) == [0, 1]
+    assert bench.told == [(1, "retry", 3)]
+    assert len(bench.waits) == 2
+    assert bench.make(2) == [2]
+
+
+class Tape(Repeatable, Iterator[Any]):
+    """Goes on after an exception, unless it is told to try again."""
+
+    def __init__(self, dataset: Flaky) -> None:
+        self._dataset = dataset
+        self._place = 0
+
+    def __next__(self) -> Any:
+        if self._place == len(self._dataset):
+            raise StopIteration
+        self._place += 1
+        return self._dataset[self._place - 1][0]
+
+    def try_again(self) -> bool:
+        self._place -= 1
+        return True
+
+
+class Tapes:
+    def __init__(self, dataset: Flaky) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return Tape(self._dataset)
+
+
+@pytest.mark.parametrize(
+    ("on_error", "missing", "told"),
+    [
+        (Retry(2, wait_s=0.0), set(), [(1, "retry", 3), (4, "retry", 2)]),
+        (Retry(1, then="skip", wait_s=0.0), {1}, [(1, "skip", 2), (4, "retry", 2)]),
+        ("skip", {1, 4}, [(1, "skip", 1), (4, "skip", 1)]),
+    ],
+)
+def test_an_iterator_that_can_is_told_to_try_again(on_error: Any, missing: set[int], told: Any) -> None:
+    bench = Bench(Tapes(Flaky({1: 2, 4: 1}, count=6)), on_error, kind=DatasetKind.ITERABLE)
+    assert bench.make(6) == [number for number in range(6) if number not in missing]
+    assert bench.told == told
+
+
+def test_an_iterator_that_fails_once_too_often_is_raised() -> None:
+    bench = stream([0, BAD, BAD, BAD, 1], Retry(2, wait_s=0.0))
+    with pytest.raises(OSError, match="torn"):
+        bench.make(2)
+
+
+@pytest.mark.parametrize(("then", "told"), [("raise", None), ("skip", [(1, "skip", 1)])])
+def test_a_failure_is_not_forgotten_if_the_stream_ends_while_it_is_tried_again(then: Any, told: Any) -> None:
+    bench = stream([0, BAD], Retry(3, then=then, wait_s=0.0))
+    if then == "raise":
+        with pytest.raises(OSError, match="torn"):
+            bench.make(2)
+    else:
+        assert bench.make(2) == [0]
+        assert bench.told == told
+
+
+@pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0.0)])
+def test_a_generator_has_nothing_after_its_first_exception_and_says_so(on_error: Any) -> None:
+    bench = stream([0, 1, OSError("torn"), 3], on_error, kind=Generated)
+    assert bench.make(2) == [0, 1]
+    with pytest.raises(OSError, match="torn") as caught:
+        bench.make(2)
+    assert bench.told == []
+    assert any("generator" in note and "__next__" in note for note in caught.value.__notes__)
+    with pytest.raises(StopIteration):
+        bench.make(2)
+
+
+def test_of_a_stream_that_all_workers_read_a_sample_is_left_out_of_its_batch() -> None:
+    split = StreamSplit(2, Share(0, 2))
+    bench = stream([0, 1, OSError("torn"), 3, BAD, BAD, BAD], "skip", split=split)
+    assert bench.make(Span(0)) == [0]
+    assert bench.told == [(2, "skip", 1)]
+    bench.make_nothing(Span(1))
+    assert [place for place, _, _ in bench.told] == [4, 6]
+
+
+def test_a_sample_of_such_a_stream_is_not_tried_again() -> None:
+    bench = stream([0, OSError("torn")], "retry", split=StreamSplit(2, Share()))
+    with pytest.raises(OSError, match="torn"):
+        bench.make(Span(0))
+    assert bench.waits == []
+
+
+# -- what is left in memory ---
+
+
+class Witness:
+    """Can be seen to go."""
+
+
+class Holding(Together):
+    """Its frames hold a witness when it fails."""
+
+    witness: weakref.ref[Witness] | None = None
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        held = Witness()
+        self.witness = weakref.ref(held)
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self.count))
+
+
+POLICIES = {
+    "skip": "skip",
+    "retry, then skip": Retry(2, then="skip", wait_s=0.0),
+    "retry, then raise": Retry(2, wait_s=0.0),
+    "replace": "replace",
+    "raise": Policy({OSError: "skip"}),
+}
+
+
+WAYS = ("together", "single", "seeded", "collate", "stream")
+
+
+@pytest.mark.parametrize(
+    ("policy", "how"),
+    [(policy, how) for policy in POLICIES for how in WAYS if policy != "replace" or how not in ("collate", "stream")],
+)
+def test_what_failed_is_let_go_without_the_garbage_collector(policy: str, how: str) -> None:
+    dataset = Holding({} if how == "collate" else dict.fromkeys(range(30), ALWAYS), count=30)
+    bench = Bench(
+        dataset,
+        POLICIES[policy],
+        batched=how != "single",
+        seeded=how == "seeded",
+        collate=dataset.__getitem__ if how == "collate" else list,  # of a list of samples: it fails
+        kind=DatasetKind.ITERABLE if how == "stream" else DatasetKind.MAP,
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(NothingLeft, KeyError, TypeError, StopIteration):
+            bench.make({"single": 5, "stream": 2}.get(how, [5]))
+        assert dataset.witness is not None
+        assert dataset.witness() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,188 @@
+"""Seeding the generators of the process, and leaving it out where nobody draws: the batches are the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.randomness.global_states import seed_globals
+from feedline.randomness.keys import mix
+from feedline.randomness.scope import Scope, enter, rng
+from feedline.types import Draw
+from feedline.workers.fetch.fetcher import _LOOKS, SeededFetcher
+from feedline.workers.fetch.guard import Asking
+from tests.sampling import examples
+
+pytestmark = pytest.mark.usefixtures("generators_as_they_were")
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "numpy": np.random.rand,
+    "randn": np.random.randn,
+    "torch": lambda: torch.rand(()).item(),
+}
+
+
+class Sometimes:
+    """Draws for some indices only; counts how often it is asked."""
+
+    def __init__(self, drawing: set[int], draw: Callable[[], float] = random.random) -> None:
+        self.drawing = drawing
+        self.draw = draw
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        self.asked += 1
+        return index, self.draw() if index in self.drawing else 0.0
+
+
+class Bench:
+    """A fetcher and its scope."""
+
+    def __init__(self, dataset: Any, *, keeps: bool = False, join: Any = list, join_draws: bool = False) -> None:
+        self.dataset = dataset
+        self.scope = Scope(seeds_globals=True, keeps_globals=keeps)
+        self.fetch = SeededFetcher(Asking(dataset.__getitem__, list, join, join_draws), self.scope)
+
+    def batch(self, number: int, size: int = 2) -> Any:
+        """Make the batch of this number, of the indices from `number * size` on."""
+        self.scope.begin(Draw(7, number * size))
+        before = enter(self.scope)
+        try:
+            return self.fetch(range(number * size, (number + 1) * size))
+        finally:
+            enter(before)
+
+
+def expected(dataset: Sometimes, index: int) -> tuple[int, float]:
+    """Return a sample as it is after its own seeding."""
+    seed_globals(mix(7, index))
+    return index, dataset.draw() if index in dataset.drawing else 0.0
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("keeps", [True, False])
+@settings(deadline=None, max_examples=examples(12))
+@given(drawing=st.sets(st.integers(0, 39), max_size=5), disturbing=st.booleans())
+def test_batches_are_the_same_whoever_draws_and_however_rarely(
+    name: str, keeps: bool, drawing: set[int], disturbing: bool
+) -> None:
+    dataset = Sometimes(drawing, DRAWS[name])
+    bench = Bench(dataset, keeps=keeps)
+    for number in range(20):
+        batch = bench.batch(number)
+        if disturbing and keeps:  # the training loop draws, too, from generators that are its own
+            DRAWS[name]()
+        state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        assert batch == [expected(dataset, index) for index in (2 * number, 2 * number + 1)]
+        random.setstate(state[0])
+        np.random.set_state(state[1])
+        torch.set_rng_state(state[2])
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("in_store", [0, 1])
+@pytest.mark.parametrize("rare", [{0}, {13}, set()])
+def test_the_callers_generators_are_given_back(name: str, in_store: int, rare: set[int]) -> None:
+    """Also the second of two normal numbers, which Python and NumPy keep in store."""
+
+    def own_numbers(dataset: Sometimes | None) -> list[tuple[float, ...]]:
+        seed_globals(1)
+        for _ in range(in_store):
+            random.gauss(0, 1)
+            np.random.randn()
+        bench = None if dataset is None else Bench(dataset, keeps=True)
+        drawn = []
+        for number in range(10):
+            if bench is not None:
+                bench.batch(number)
+            drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
+        return [*drawn, (random.gauss(0, 1), np.random.randn())]
+
+    assert own_numbers(Sometimes(rare, DRAWS[name])) == own_numbers(None)
+
+
+def test_the_callers_generators_are_given_back_after_a_failure() -> None:
+    class Broken(Sometimes):
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            if index == 13:
+                random.random()
+                raise ValueError("thirteen")
+            return index, 0.0
+
+    bench = Bench(Broken(set()), keeps=True)
+    for number in range(6):
+        bench.batch(number)
+    seed_globals(1)
+    undisturbed = random.random(), np.random.rand(), torch.rand(()).item()
+    seed_globals(1)
+    with pytest.raises(ValueError, match="thirteen"):
+        bench.batch(6)
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == undisturbed
+
+
+def test_seeding_ends_when_nobody_draws_and_costs_one_batch_when_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded = 0
+
+    def count(key: int) -> None:
+        nonlocal seeded
+        seeded += 1
+        seed_globals(key)
+
+    monkeypatch.setattr("feedline.workers.fetch.fetcher.seed_globals", count)
+    dataset = Sometimes({61})
+    bench = Bench(dataset)
+    for number in range(30):
+        bench.batch(number)
+    assert seeded == 2 * _LOOKS, "for the first few batches only"
+    assert dataset.asked == 60
+    bench.batch(30)
+    assert dataset.asked == 64, "the batch with sample 61 was made again"
+    seeded = 0
+    for number in range(31, 41):
+        bench.batch(number)
+    assert seeded == 20, "and from then on every sample is seeded"
+    assert dataset.asked == 84
+
+
+def test_a_batch_that_is_made_again_asks_for_its_own_generator_again() -> None:
+    class Both(Sometimes):
+        def __getitem__(self, index: int) -> tuple[int, float]:
+            mine = rng().random()
+            return index, mine + (random.random() if index in self.drawing else 0.0)
+
+    def batches(drawing: set[int]) -> list[Any]:
+        bench = Bench(Both(drawing))
+        return [bench.batch(number) for number in range(10)]
+
+    always, rare = batches(set(range(20))), batches({13})
+    assert rare[6][1] == always[6][1]
+    never = batches(set())
+    assert [batch for number, batch in enumerate(rare) if number != 6] == [
+        batch for number, batch in enumerate(never) if number != 6
+    ]
+
+
+def test_making_the_batch_may_draw_as_well() -> None:
+    def join(samples: list[Any]) -> tuple[list[Any], float]:
+        return samples, np.random.rand() if samples[0][0] >= 16 else 0.0
+
+    first, second = (Bench(Sometimes(set()), join=join, join_draws=True) for _ in range(2))
+    np.random.seed(1)
+    mine = [first.batch(number)[1] for number in range(12)]
+    np.random.seed(2)
+    assert [second.batch(number)[1] for number in range(12)] == mine
+    assert len(set(mine[8:])) == 4
+
+
+def test_an_empty_batch() -> None:
+    bench = Bench(Sometimes(set()))
+    assert [bench.batch(number, size=0) for number in range(8)] == [[]] * 8

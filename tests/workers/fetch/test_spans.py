@@ -1,0 +1,426 @@
+"""A stream that every worker of every rank reads as a whole: each sample once, and ranks end together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from feedline.abc.source import Repeatable, StreamSource
+from feedline.errors import BadOption, InternalError
+from feedline.faults import Retry
+from feedline.faults.policy import policy_of
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.scope import Scope, enter, rng
+from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit, WorkerSpec
+from feedline.workers.fetch import fetcher_for
+from feedline.workers.fetch.guard import Guard
+from feedline.workers.fetch.spans import SpanFetcher
+from tests.workers.fetch.streams import Counting, Numbers
+
+
+@dataclass(frozen=True)
+class World:
+    """Ranks, workers and how samples are shared out among them."""
+
+    batch_size: int | None = 2
+    world_size: int = 1
+    worker_count: int = 1
+    tail: str = "pad"
+    drop_last: bool = False
+
+    def fetcher(
+        self,
+        rank: int,
+        dataset: Any,
+        resume: Resume | None = None,
+        scope: Scope | None = None,
+        guard: Guard | None = None,
+    ) -> SpanFetcher:
+        batched = self.batch_size is not None
+        spec = WorkerSpec(
+            dataset,
+            DatasetKind.ITERABLE,
+            list if batched else lambda sample: sample,
+            NumpyFramework(),
+            worker_count=self.worker_count,
+            base_seed=0,
+            batched=batched,
+            split=StreamSplit(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
+        )
+        made = fetcher_for(dataset, spec, scope or Scope(), resume, guard)
+        assert isinstance(made, SpanFetcher)
+        return made
+
+
+@dataclass
+class Run:
+    """What the ranks delivered, and where they were after each step."""
+
+    batches: list[list[Any]]
+    """By rank."""
+    consumed: list[int]
+    """Samples of the stream that all ranks have consumed after the first, second, ... step."""
+    notes: list[Notes]
+    """After each step, of the worker of rank 0 that made it."""
+
+    def steps(self) -> int:
+        (count,) = {len(batches) for batches in self.batches}
+        return count
+
+    def delivered(self, first: int = 0, stop: int | None = None) -> Counter[int]:
+        return Counter(
+            sample
+            for batches in self.batches
+            for batch in batches[first:stop]
+            for sample in (batch if isinstance(batch, list) else [batch])
+        )
+
+
+def run(world: World, make: Any, *, origin: int = 0, resume: Resume | None = None) -> Run:
+    """Let every worker of every rank make its steps: worker w those numbered w, w + n, w + 2n, ..."""
+    result = Run([], [], [])
+    stride = (world.batch_size or 1) * world.world_size
+    for rank in range(world.world_size):
+        workers = [world.fetcher(rank, make(), resume) for _ in range(world.worker_count)]
+        batches: list[Any] = []
+        while True:
+            worker = workers[len(batches) % world.worker_count]
+            try:
+                batches.append(worker(Span(len(batches), origin)))
+            except StopIteration:
+                break
+            if rank == 0:
+                known = worker.consumed
+                result.consumed.append(origin + len(batches) * stride if known is None else known)
+                result.notes.append(worker.stream.notes())
+        for worker in workers:
+            with pytest.raises(StopIteration):
+                worker(Span(len(batches) + world.worker_count, origin))
+        result.batches.append(batches)
+    return result
+
+
+def run_or_skip(world: World, make: Any, **where: Any) -> Run:
+    try:
+        return run(world, make, **where)
+    except BadOption:
+        assert world.tail == "exact"
+        assume(False)
+        raise
+
+
+worlds = st.builds(
+    World,
+    batch_size=st.none() | st.integers(1, 4),
+    world_size=st.integers(1, 4),
+    worker_count=st.integers(1, 3),
+    tail=st.sampled_from(TAILS),
+)
+totals = st.integers(0, 40)
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_each_sample_is_delivered_once_and_ranks_end_together(world: World, total: int) -> None:
+    result = run_or_skip(world, lambda: Numbers(total))
+    result.steps()
+    delivered = result.delivered()
+    if world.tail == "exact":
+        assert delivered == Counter(range(total))
+    elif world.tail == "drop":
+        left_out = Counter(range(total)) - delivered
+        assert delivered <= Counter(range(total))
+        assert left_out.total() < world.world_size
+        assert set(left_out) == set(range(delivered.total(), total)), "those at the end"
+    else:
+        assert set(delivered) == set(range(total))
+        assert delivered.total() - total < world.world_size, "the fewest that go round"
+    if result.consumed:
+        assert result.consumed[-1] <= total
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_after_every_step_the_ranks_have_consumed_a_prefix(world: World, total: int) -> None:
+    result = run_or_skip(world, lambda: Numbers(total))
+    for done, consumed in enumerate(result.consumed, 1):
+        assert set(result.delivered(stop=done)) == set(range(consumed))
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_the_batches_do_not_depend_on_the_number_of_workers(world: World, total: int) -> None:
+    alone = World(world.batch_size, world.world_size, 1, world.tail)
+    assert run_or_skip(world, lambda: Numbers(total)).batches == run(alone, lambda: Numbers(total)).batches
+
+
+class Skippable(StreamSource):
+    """0, 1, ..., of which others than one's own need not be read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.iterator = SkippingIterator(count)
+
+    def __iter__(self) -> Iterator[int]:
+        self.iterator = SkippingIterator(self.count)
+        return self.iterator
+
+
+class SkippingIterator(Counting):
+    def skip(self, count: int) -> int:
+        skipped = min(count, self.count - self.place)
+        self.place += skipped
+        return skipped
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_what_can_be_skipped_makes_the_same_batches(world: World, total: int) -> None:
+    assert run_or_skip(world, lambda: Skippable(total)).batches == run(world, lambda: Numbers(total)).batches
+
+
+def test_batches_of_other_workers_are_skipped() -> None:
+    dataset = Skippable(100)
+    fetch = World(2, 1, 5).fetcher(0, dataset)
+    assert [fetch(Span(number, 0)) for number in (1, 6, 11)] == [[2, 3], [12, 13], [22, 23]]
+    assert dataset.iterator.read == 6
+    with pytest.raises(StopIteration):
+        fetch(Span(50, 0))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["pad", "drop"]), totals)
+def test_drop_last_leaves_out_batches_that_are_not_full(size: int, world_size: int, tail: str, total: int) -> None:
+    result = run(World(size, world_size, 2, tail, drop_last=True), lambda: Numbers(total))
+    assert all(len(batch) == size for batches in result.batches for batch in batches)
+    per_rank = -(-total // world_size) if tail == "pad" else total // world_size
+    assert result.steps() == per_rank // size
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_exact_wherever_the_stream_ends(world_size: int, batch_size: int) -> None:
+    world = World(batch_size, world_size, 2, "exact")
+    for total in range(world_size, 4 * batch_size * world_size):
+        result = run(world, partial(Numbers, total))
+        assert result.steps() == -(-total // (batch_size * world_size))
+        assert result.delivered() == Counter(range(total))
+        assert all(batch for batches in result.batches for batch in batches)
+
+
+def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
+    result = run(World(2, 2, 1, "pad"), lambda: Numbers(7))
+    assert result.batches == [[[0, 2], [4, 6]], [[1, 3], [5, 5]]]
+    result = run(World(2, 3, 1, "pad"), lambda: Numbers(7))
+    assert result.batches == [[[0, 3], [6]], [[1, 4], [6]], [[2, 5], [6]]], "a rank without any has the step's first"
+
+
+def test_exact_says_what_cannot_be_kept() -> None:
+    with pytest.raises(BadOption, match="tail='exact' cannot be kept"):
+        run(World(2, 3, 1, "exact"), lambda: Numbers(2))
+
+
+def test_one_rank_that_is_exact_looks_for_nothing_ahead() -> None:
+    dataset = Numbers(100)
+    World(4, 1, 1, "exact").fetcher(0, dataset)(Span(0))
+    assert dataset.read == 4
+
+
+@pytest.mark.parametrize(("tail", "ahead"), [("pad", 0), ("drop", 0), ("exact", 3)])
+def test_the_stream_is_read_no_further_than_the_step_needs(tail: str, ahead: int) -> None:
+    dataset = Numbers(100)
+    fetch = World(2, 3, 2, tail).fetcher(1, dataset)
+    assert dataset.read == 0
+    assert fetch(Span(0)) == [1, 4]
+    assert dataset.read == 6 + ahead
+    assert fetch(Span(2)) == [13, 16]
+    assert dataset.read == 18 + ahead
+
+
+def test_what_belongs_to_others_is_not_kept() -> None:
+    fetch = World(2, 3, 2, "exact").fetcher(1, Numbers(1000))
+    for number in range(0, 100, 2):
+        fetch(Span(number))
+        assert len(fetch._held) <= 2 * 3 + 2 * 3
+    fetch = World(2, 3, 2, "pad").fetcher(1, Numbers(1000))
+    fetch(Span(50))
+    assert len(fetch._held) <= 3
+
+
+def test_a_stream_that_was_read_further_cannot_go_back() -> None:
+    fetch = World().fetcher(0, Numbers(100))
+    fetch(Span(5))
+    with pytest.raises(InternalError, match="cannot go back to 0"):
+        fetch(Span(0))
+
+
+# -- resuming, with other workers and ranks ---
+
+
+@settings(deadline=None)
+@given(worlds, worlds, totals, st.data())
+def test_others_go_on_by_reading_again(world: World, other: World, total: int, data: st.DataObject) -> None:
+    check_the_rest(world, other, total, data, Numbers)
+
+
+@settings(deadline=None)
+@given(worlds, worlds, totals, st.data())
+def test_others_go_on_from_a_state_of_the_stream(world: World, other: World, total: int, data: st.DataObject) -> None:
+    check_the_rest(world, other, total, data, Counting)
+
+
+def check_the_rest(world: World, other: World, total: int, data: st.DataObject, kind: Any) -> None:
+    before = run_or_skip(world, lambda: kind(total))
+    done = data.draw(st.integers(0, before.steps()))
+    consumed = before.consumed[done - 1] if done else 0
+    # Any state that is not beyond what was consumed will do.
+    usable = [notes for notes in before.notes[:done] if notes.iterator is not None and notes.place <= consumed]
+    resume = Resume(None, usable[-1].iterator, usable[-1].place) if usable else None
+    made = []
+
+    def make() -> Any:
+        made.append(kind(total))
+        return made[-1]
+
+    after = run_or_skip(other, make, origin=consumed, resume=resume)
+    covered = after.delivered()
+    if other.tail == "drop":
+        assert covered == Counter(range(consumed, consumed + covered.total()))
+        assert total - consumed - covered.total() < other.world_size
+    else:
+        assert set(covered) == set(range(consumed, total))
+    if other.tail == "exact":
+        assert covered == Counter(range(consumed, total))
+    if usable:
+        assert all(dataset.read <= total - usable[-1].place for dataset in made), "nothing is read twice"
+
+
+@settings(deadline=None)
+@given(worlds, totals, st.data())
+def test_the_same_ranks_go_on_as_they_would_have(world: World, total: int, data: st.DataObject) -> None:
+    before = run_or_skip(world, lambda: Numbers(total))
+    done = data.draw(st.integers(0, before.steps()))
+    consumed = before.consumed[done - 1] if done else 0
+    after = run(world, lambda: Numbers(total), origin=consumed)
+    assert after.batches == [batches[done:] for batches in before.batches]
+
+
+# -- random numbers ---
+
+
+class Drawing:
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        for number in range(24):
+            yield number, rng().random()
+
+
+def drawn_by(world: World) -> dict[int, float]:
+    drawn: dict[int, float] = {}
+    for rank in range(world.world_size):
+        scope = Scope()
+        fetch = world.fetcher(rank, Drawing(), scope=scope)
+        before = enter(scope)
+        try:
+            for number in range(24 // (world.world_size * (world.batch_size or 1))):
+                scope.begin(Draw(3))
+                drawn.update(fetch(Span(number)))
+        finally:
+            enter(before)
+    return drawn
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_a_sample_draws_follows_from_its_place_in_the_stream(tail: str) -> None:
+    alone = drawn_by(World(4, 1, 1, tail))
+    assert len(set(alone.values())) == 24
+    assert drawn_by(World(2, 3, 1, tail)) == alone
+    assert drawn_by(World(3, 4, 1, tail)) == alone
+
+
+# -- streams that break off ---
+
+
+class Torn:
+    """A generator that has only so many samples, and should have had more."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.count)
+        raise OSError("torn")
+
+
+class Vanishing(Repeatable):
+    """Fails, and has nothing more to say when it is asked again."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.place = 0
+
+    def __iter__(self) -> Vanishing:
+        return Vanishing(self.count)
+
+    def __next__(self) -> int:
+        self.place += 1
+        if self.place == self.count + 1:
+            raise OSError("torn")
+        if self.place > self.count:
+            raise StopIteration
+        return self.place - 1
+
+    def try_again(self) -> bool:
+        return True
+
+
+def guarded(world: World, rank: int, dataset: Any, on_error: Any) -> SpanFetcher:
+    scope = Scope()
+    guard = Guard(policy_of(on_error), scope, dataset, worker=None, pause=lambda _: None)
+    return world.fetcher(rank, dataset, scope=scope, guard=guard)
+
+
+@settings(deadline=None)
+@given(worlds, st.integers(0, 20), st.sampled_from(["skip", "retry", None]), st.booleans())
+def test_a_stream_that_breaks_off_ends_for_nobody_in_silence(
+    world: World, count: int, on_error: Any, drop_last: bool
+) -> None:
+    """Each worker of each rank may be the only one for whom it does."""
+    world = dataclasses.replace(world, drop_last=drop_last)
+    for rank in range(world.world_size):
+        for worker in range(world.worker_count):
+            fetcher = guarded(world, rank, Torn(count), on_error)
+            number = worker
+            while True:
+                try:
+                    fetcher(Span(number, 0))
+                except OSError:
+                    break
+                number += world.worker_count
+            step = count // ((world.batch_size or 1) * world.world_size)  # the one in which it breaks off
+            assert step <= number <= step + world.worker_count
+            with pytest.raises(StopIteration):  # it is raised once, and then that is the end
+                fetcher(Span(number + world.worker_count, 0))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_stream_that_ends_while_a_sample_is_tried_again(count: int) -> None:
+    fetcher = guarded(World(), 0, Vanishing(count), "retry")
+    for number in range(count // 2):
+        assert fetcher(Span(number, 0)) == [2 * number, 2 * number + 1]
+    with pytest.raises(OSError, match="torn"):
+        fetcher(Span(count // 2, 0))
+
+
+def test_what_is_left_out_in_the_end_is_not_raised_if_the_stream_ends() -> None:
+    fetcher = guarded(World(), 0, Vanishing(3), Retry(2, then="skip"))
+    assert [fetcher(Span(number, 0)) for number in range(2)] == [[0, 1], [2]]
+    with pytest.raises(StopIteration):
+        fetcher(Span(2, 0))

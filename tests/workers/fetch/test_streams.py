@@ -1,0 +1,413 @@
+"""The samples of an iterable dataset, and how reading goes on after a resumption."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.abc.stateful import is_stateful
+from feedline.errors import WorkerError
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.scope import Scope, enter, rng
+from feedline.types import DatasetKind, Draw, Resume, WorkerSpec
+from feedline.workers.fetch import fetcher_for
+from feedline.workers.fetch.streams import Stream, StreamFetcher
+from tests.workers.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    return WorkerSpec(dataset, DatasetKind.ITERABLE, list, NumpyFramework(), worker_count=0, base_seed=0, **options)
+
+
+def fetcher(dataset: Any, resume: Resume | None = None, scope: Scope | None = None, **options: Any) -> StreamFetcher:
+    made = fetcher_for(dataset, spec_of(dataset, **options), scope or Scope(), resume)
+    assert isinstance(made, StreamFetcher)
+    return made
+
+
+def rest_of(fetch: StreamFetcher, size: int) -> list[list[int]]:
+    batches = []
+    while True:
+        try:
+            batches.append(fetch(size))
+        except StopIteration:
+            return batches
+
+
+# -- reading ---
+
+
+class Plain:
+    """A dataset whose iterator runs no code."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(9), list(range(9)), tuple(range(9)), dict.fromkeys(range(9)), bytes(range(9))]
+)
+def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr("feedline.workers.fetch.streams.seed_globals", seeds.append)
+    fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
+    assert rest_of(fetch, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert seeds == []
+    rest_of(fetcher(Plain(map(int, numbers)), scope=Scope(seeds_globals=True)), 4)
+    assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
+
+
+def test_a_collate_function_that_draws_is_seeded_whatever_the_stream_is() -> None:
+    def draw(samples: Any) -> Any:
+        return random.random()
+
+    spec = spec_of(Plain(range(8)))
+    first, second = (
+        fetcher_for(spec.dataset, replace(spec, collate=draw), Scope(seeds_globals=True), None) for _ in range(2)
+    )
+    assert [first(4), first(4)] == [second(4), second(4)]
+
+
+def test_samples_that_nobody_makes_are_passed_over_together() -> None:
+    stream = Stream(Plain(range(9)), Scope(), None)
+    stream.skip_to(5)
+    assert (stream.place, stream.read()) == (5, 5)
+    stream.skip_to(20)
+    assert stream.place == 9
+    with pytest.raises(StopIteration):
+        stream.read()
+
+
+def test_a_stream_knows_how_far_it_is() -> None:
+    stream = Stream(Numbers(3), Scope(), None)
+    seen = []
+    for place in range(3):
+        assert stream.place == place
+        seen.append(stream.read())
+    assert seen == [0, 1, 2]
+    with pytest.raises(StopIteration):
+        stream.read()
+    assert stream.place == 3
+
+
+class DrawsPerSample:
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        while True:
+            yield rng().random(), random.random()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_a_sample_draws_follows_from_its_place_in_the_stream(size: int) -> None:
+    def draw(size: int) -> list[tuple[float, float]]:
+        scope = Scope(seeds_globals=True, keeps_globals=True)
+        fetch = fetcher(DrawsPerSample(), scope=scope)
+        drawn = []
+        before = enter(scope)
+        try:
+            for _ in range(12 // size):
+                scope.begin(Draw(5))
+                drawn += fetch(size)
+        finally:
+            enter(before)
+        return drawn
+
+    mine = draw(size)
+    assert mine == draw(12)
+    assert len(set(mine)) == 12
+
+
+def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
+    def collate(samples: list[int]) -> tuple[list[int], float, float]:
+        return samples, rng().random(), random.random()
+
+    scope = Scope(seeds_globals=True, keeps_globals=True)
+    dataset = Numbers(12)
+    spec = WorkerSpec(dataset, DatasetKind.ITERABLE, collate, NumpyFramework(), worker_count=0, base_seed=0)
+    fetch = fetcher_for(dataset, spec, scope)
+    before = enter(scope)
+    try:
+        drawn = []
+        for _ in range(4):
+            scope.begin(Draw(5))
+            drawn += fetch(3)[1:]
+    finally:
+        enter(before)
+    assert len(set(drawn)) == 8
+
+
+# -- many at a time ---
+
+
+class FailsAt:
+    """An iterator that raises something in place of one sample and goes on, or a generator, which cannot."""
+
+    def __init__(self, place: int, error: BaseException, *, is_generator: bool) -> None:
+        self.place, self.error, self.is_generator = place, error, is_generator
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._made(number) for number in range(9)) if self.is_generator else map(self._made, range(9))
+
+    def _made(self, number: int) -> int:
+        if number == self.place:
+            raise self.error
+        return number
+
+
+@pytest.mark.parametrize("is_generator", [True, False])
+@pytest.mark.parametrize("place", [0, 2, 3, 7])
+def test_a_failure_among_many_samples_is_that_of_its_place(place: int, is_generator: bool) -> None:
+    scope = Scope()
+    fetch = fetcher(FailsAt(place, OSError("torn"), is_generator=is_generator), scope=scope)
+    for number in range(place // 3):
+        assert fetch(3) == [3 * number, 3 * number + 1, 3 * number + 2]
+    with pytest.raises(OSError, match="torn"):
+        fetch(3)
+    assert (scope.place, fetch.stream.place) == (place, place + 1)
+    assert fetch.stream.has_broken_off is is_generator
+    rest = [] if is_generator else list(range(place + 1, 9))
+    assert [sample for batch in rest_of(fetch, 3) for sample in batch] == rest
+
+
+def test_what_was_read_before_an_interrupt_is_in_the_batch_that_is_made_then() -> None:
+    dataset = FailsAt(5, KeyboardInterrupt(), is_generator=False)
+    fetch = fetcher(dataset)
+    assert fetch(3) == [0, 1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        fetch(3)
+    assert fetch.stream.place == 5
+    dataset.place = -1
+    assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has gone past the one that it was interrupted in"
+
+
+def test_a_generator_that_was_interrupted_says_so() -> None:
+    fetch = fetcher(FailsAt(5, KeyboardInterrupt(), is_generator=True))
+    fetch(3)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(3)
+    with pytest.raises(WorkerError, match="ended when a signal handler raised KeyboardInterrupt"):
+        fetch(3)
+
+
+def test_an_interrupt_that_left_the_generator_alone_ends_nothing() -> None:
+    """It came between two samples: the generator has not seen it."""
+
+    class Interrupting(list[Any]):
+        def extend(self, samples: Any) -> None:
+            super().extend(samples)
+            raise KeyboardInterrupt
+
+    stream, samples = Stream(Numbers(5), Scope(), None), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        stream.fill(samples, 3)
+    assert (samples, stream.place) == ([0, 1, 2], 3)
+    more: list[Any] = []
+    with pytest.raises(StopIteration):
+        stream.fill(more, 9)
+    assert (more, stream.place) == ([3, 4], 5)
+
+
+def test_an_iterator_is_asked_for_itself_once() -> None:
+    """What `iter` does to an iterator is its own affair: this one begins anew."""
+
+    class Restarting(Numbers):
+        def __iter__(self) -> Iterator[int]:
+            self.read = 0
+            return self
+
+        def __next__(self) -> int:
+            if self.read == self.count:
+                raise StopIteration
+            self.read += 1
+            return self.read - 1
+
+    assert rest_of(fetcher(Restarting(5)), 2) == [[0, 1], [2, 3], [4]]
+
+
+def test_every_sample_of_many_knows_its_place() -> None:
+    """A list that is extended grows sample by sample: `Scope.reading` counts on it."""
+    scope = Scope()
+
+    class Places:
+        def __iter__(self) -> Iterator[int]:
+            while True:
+                yield scope.place
+
+    fetch = fetcher(Places(), Resume(skip=2), scope=scope)
+    assert fetch(4) == [2, 3, 4, 5]
+    assert fetch(3) == [6, 7, 8]
+    assert scope.place == -1, "collated"
+
+
+# -- states ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "dataset_state", "iterator_state", "is_one"),
+    [
+        (Numbers, None, None, False),
+        (Counting, None, {"place": 2}, True),
+        (IteratorHasState, None, {"place": 2}, False),
+        (DatasetHasState, {"place": 2}, None, False),
+        (BothHaveState, {"name": "fresh"}, {"place": 2}, False),
+    ],
+)
+def test_the_states_of_dataset_and_iterator_are_noted(
+    kind: Any, dataset_state: Any, iterator_state: Any, is_one: bool
+) -> None:
+    stream = Stream(kind(5), Scope(), None)
+    stream.read()
+    stream.read()
+    notes = stream.notes()
+    assert (notes.dataset, notes.iterator, notes.is_one) == (dataset_state, iterator_state, is_one)
+    assert notes.place == 2
+    assert stream.is_stateful == (iterator_state is not None)
+
+
+counts, sizes, batches_done = st.integers(0, 20), st.integers(1, 6), st.integers(0, 8)
+KINDS = [Numbers, Counting, IteratorHasState, DatasetHasState, BothHaveState]
+
+
+def go(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple[StreamFetcher, int]:
+    """Return a fetcher from which some batches were taken, and how many they were."""
+    fetch = fetcher(kind(count), drop_last=drop_last)
+    for taken in range(done):
+        try:
+            fetch(size)
+        except StopIteration:
+            return fetch, taken
+    return fetch, done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
+def test_a_stream_goes_on_from_its_states(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+    notes = fetch.stream.notes()
+    if notes.dataset is None and notes.iterator is None:
+        resume = Resume(skip=taken * size)
+    else:
+        resume = Resume(notes.dataset, notes.iterator, notes.place)
+    dataset = kind(count)
+    again = fetcher(dataset, resume, drop_last=drop_last)
+    expected = rest_of(fetch, size)
+    assert rest_of(again, size) == expected
+    if is_stateful(dataset) and not isinstance(dataset, BothHaveState):
+        assert dataset.read <= sum(map(len, expected)) + size, "nothing is read again"
+
+
+@pytest.mark.parametrize("kind", [Numbers, IteratorHasState])
+@given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
+def test_a_stream_goes_on_by_being_read_again(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+    again = fetcher(kind(count), Resume(skip=taken * size), drop_last=drop_last)
+    assert rest_of(again, size) == rest_of(fetch, size)
+
+
+@given(count=st.integers(4, 20), size=sizes, noted_at=st.integers(0, 3), since=st.integers(0, 3))
+def test_a_stream_goes_on_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
+    """States that come with every n-th batch only: what was delivered since is read and left out."""
+    fetch, _ = go(Counting, count, size, noted_at, drop_last=False)
+    notes = fetch.stream.notes()
+    for _ in range(since):
+        try:
+            fetch(size)
+        except StopIteration:
+            return
+    again = fetcher(Counting(count), Resume(None, notes.iterator, notes.place, since * size))
+    assert rest_of(again, size) == rest_of(fetch, size)
+
+
+def test_a_replay_waits_until_a_batch_is_wanted() -> None:
+    dataset = Numbers(100)
+    fetch = fetcher(dataset, Resume(skip=50))
+    assert dataset.read == 0
+    assert fetch(2) == [50, 51]
+    assert fetch.stream.place == 52
+
+
+def test_a_replay_beyond_the_end_is_an_empty_rest() -> None:
+    assert rest_of(fetcher(Numbers(5), Resume(skip=50)), 2) == []
+
+
+def test_the_dataset_is_restored_before_it_is_asked_for_its_iterator() -> None:
+    dataset = DatasetHasState(10)
+    fetch = fetcher(dataset, Resume({"place": 7}, None, 7))
+    assert fetch(2) == [7, 8]
+    assert fetch.stream.place == 9
+
+
+def test_a_resumed_stream_draws_by_its_places() -> None:
+    scope = Scope()
+    fetch = fetcher(DrawsPerSample(), Resume(skip=4), scope)
+    before = enter(scope)
+    try:
+        scope.begin(Draw(5))
+        resumed = [first for first, _ in fetch(2)]
+        for place, expected in enumerate(resumed, 4):
+            scope.begin(Draw(5))
+            scope.place = place
+            assert rng().random() == expected
+    finally:
+        enter(before)
+
+
+# -- is the dataset the same in every worker? ---
+
+
+def digest_of(dataset: Any, *, watched: bool = True) -> bytes | None:
+    stream = Stream(dataset, Scope(), None)
+    stream.is_watched = watched
+    stream.read()
+    stream.read()
+    return stream.first_digest
+
+
+def test_the_first_sample_is_remembered_by_its_digest() -> None:
+    assert digest_of([1, 2]) == digest_of([1, 3])
+    assert digest_of([1, 2]) != digest_of([2, 2])
+    assert digest_of([1, 2], watched=False) is None
+
+
+def test_equal_samples_have_the_same_digest_wherever_they_lie() -> None:
+    """The pickle of a tensor tells where it lies in memory, and that of two equal strings whether they are one."""
+
+    def sample(number: float) -> Any:
+        parts = ["image", "".join(["im", "age"])]
+        return {"x": torch.full((1000,), number), "y": (np.full(3, number), parts), "z": b"raw"}
+
+    assert digest_of([sample(1), 0]) == digest_of([sample(1), 0])
+    assert digest_of([sample(1), 0]) != digest_of([sample(2), 0])
+
+
+def test_samples_of_other_kinds_have_a_digest_too() -> None:
+    assert digest_of([{1, 2}, 0]) == digest_of([{1, 2}, 0])
+    assert digest_of([{1, 2}, 0]) != digest_of([{1, 3}, 0])
+
+
+def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:
+    assert digest_of([lambda: None, 2]) is None
+
+
+def test_a_generator_that_fails_while_it_is_read_again_is_raised() -> None:
+    """It did not when its batch came: the samples after it cannot be had, and the stream has not ended."""
+
+    class Torn:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(3)
+            raise OSError("torn")
+
+    stream = Stream(Torn(), Scope(), Resume(skip=8))
+    with pytest.raises(OSError, match="torn"):
+        stream.read()
+    assert stream.has_broken_off

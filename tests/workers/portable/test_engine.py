@@ -1,0 +1,421 @@
+"""Workers that are processes, with what every system has: the contract under every start method, deaths, endings."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.abc import Engine
+from feedline.collate import default
+from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.codec import Codec, SlotWriter
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
+from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
+from feedline.workers.portable import PortableEngine, segments
+from feedline.workers.portable.segments import BatchBytes, Outbox
+
+
+def batch_of(result: Result) -> Any:
+    parcel = result.payload
+    assert isinstance(parcel, Parcel)
+    assert parcel.slot == -1
+    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
+
+
+class PortableContract(EngineContract):
+    has_processes = replaces_workers = True
+    start_method = "fork"
+
+    def make_engine(self) -> Engine:
+        return PortableEngine(2, multiprocessing.get_context(self.start_method))
+
+    def batch_of(self, result: Result) -> Any:
+        return batch_of(result)
+
+
+class TestFork(PortableContract):
+    pass
+
+
+class TestForkServer(PortableContract):
+    start_method = "forkserver"
+
+
+@pytest.mark.slow
+class TestSpawn(PortableContract):
+    start_method = "spawn"
+
+
+class Large:
+    """Sample i is an array of 200 kB of i."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        return np.full(25_000, float(index))
+
+
+class Deadly(Large):
+    """Sample 13 ends its worker."""
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        if index == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@contextmanager
+def at_work(dataset: Any, worker_count: int = 1, **options: Any) -> Iterator[PortableEngine]:
+    options = {"collate": default, **options}
+    engine = PortableEngine(worker_count, multiprocessing.get_context("fork"))
+    spec = WorkerSpec(
+        dataset, DatasetKind.MAP, framework=NumpyFramework(), worker_count=worker_count, base_seed=0, **options
+    )
+    try:
+        engine.open(spec)
+        engine.start()
+        yield engine
+    finally:
+        engine.close()
+
+
+def answer(engine: PortableEngine, task: Task, worker: int = 0) -> Result:
+    engine.submit(worker, task)
+    (result,) = engine.collect(30)
+    return result
+
+
+def segment_names() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("feedline_")}
+
+
+def mapped_segments() -> int:
+    return sum("/dev/shm/feedline_" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_batch_can_be_kept_and_changed() -> None:
+    with at_work(Large()) as engine:
+        kept = [batch_of(answer(engine, Task(number, [number, 500]))) for number in range(5)]
+        assert not segment_names(), "mapped, and the name removed"
+        kept[0] += 1
+    assert [batch[0, -1] for batch in kept] == [1, 1, 2, 3, 4]
+    assert all((batch[1] == 500 + (batch is kept[0])).all() for batch in kept)
+    assert mapped_segments() == 5
+    del kept
+    assert mapped_segments() == 0
+
+
+@pytest.mark.slow
+def test_batches_outgrow_the_room_of_the_ones_before() -> None:
+    with at_work(Large()) as engine:
+        for number, count in enumerate([1, 100, 3, 300]):
+            batch = batch_of(answer(engine, Task(number, list(range(count)))))
+            assert batch.shape == (count, 25_000)
+            assert (batch == np.arange(count)[:, None]).all()
+
+
+def test_many_kept_batches_do_not_use_up_the_descriptors() -> None:
+    with at_work(Large()) as engine:
+        answer(engine, Task(100, [0]))
+        before = len(os.listdir("/proc/self/fd"))
+        kept = [batch_of(answer(engine, Task(number, [number]))) for number in range(100)]
+        assert len(os.listdir("/proc/self/fd")) - before <= 64
+    assert [batch[0, 0] for batch in kept] == list(range(100))
+
+
+def test_without_shared_memory_batches_go_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError("no shared memory here")
+
+    monkeypatch.setattr(segments, "SharedMemory", refuse)
+    with at_work(Large()) as engine:
+        for number in range(3):
+            batch = batch_of(answer(engine, Task(number, [number, 9])))
+            assert batch[:, 7].tolist() == [number, 9]
+            batch += 1  # it is the consumer's own
+
+
+class Carrying:
+    """A collate function that keeps the batches it made and gives the oldest of them once more."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.kept = [*self.kept[-5:], default(samples)]
+        return self.kept[-1], self.kept[0].copy()
+
+
+def test_what_a_collate_function_keeps_is_not_overwritten() -> None:
+    with at_work(Large(), collate=Carrying()) as engine:
+        batches = [batch_of(answer(engine, Task(number, [number]))) for number in range(12)]
+    assert [new[0, 0] for new, _ in batches] == list(range(12))
+    assert [(old.min(), old.max()) for _, old in batches] == [(max(0, i - 5), max(0, i - 5)) for i in range(12)]
+
+
+def nothing(samples: Any) -> list[Any]:
+    return []
+
+
+def test_an_empty_batch() -> None:
+    with at_work(Numbers(), collate=nothing) as engine:
+        assert batch_of(answer(engine, Task(0, [1]))) == []
+
+
+def local_function(samples: Any) -> Any:
+    return lambda: samples
+
+
+def test_what_cannot_be_pickled_says_so_and_the_worker_goes_on() -> None:
+    with at_work(Numbers(), collate=local_function) as engine:
+        with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*sampler"):
+            engine.submit(0, Task(0, [lambda: 1]))
+        for number in range(2):
+            result = answer(engine, Task(number, [1]))
+            assert result.kind is ResultKind.FAILED
+            assert type(result.payload) is BatchNotPicklable
+
+
+def test_a_batch_that_cannot_be_taken_over_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_work(Large()) as engine:
+        answer(engine, Task(0, [0]))
+        opened = segments._open_segment
+
+        def run_out(name: str) -> Any:
+            opened(name)
+            raise TooManyOpenFiles("testing")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(segments, "_open_segment", run_out)
+            result = answer(engine, Task(1, [1]))
+        assert result.kind is ResultKind.FAILED
+        assert type(result.payload) is TooManyOpenFiles
+        assert batch_of(answer(engine, Task(2, [2])))[0, 0] == 2
+
+
+# -- deaths ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_death_is_reported_once_after_what_the_worker_said() -> None:
+    with at_work(Deadly()) as engine:
+        (pid,) = engine.pids
+        for number, index in enumerate([1, 2, 13, 3]):
+            engine.submit(0, Task(number, [index]))
+        results: list[Result] = []
+        while not results or results[-1].kind is not ResultKind.DIED:
+            results += engine.collect(30)
+        assert [(result.kind, result.task_id) for result in results[:2]] == [(ResultKind.DONE, 0), (ResultKind.DONE, 1)]
+        assert len(results) == 3
+        death = results[2].payload
+        assert type(death) is WorkerDied
+        assert f"(pid(s) {pid}) exited unexpectedly" in str(death)
+        assert "SIGKILL" in str(death)
+        assert engine.collect(0.05) == []
+        assert engine.revoke(0) == 3, "what it had waiting can still be given to another"
+
+
+def test_the_other_workers_go_on_after_a_death() -> None:
+    with at_work(Deadly(), 2) as engine:
+        assert answer(engine, Task(0, [13]), worker=1).kind is ResultKind.DIED
+        assert batch_of(answer(engine, Task(1, [5]), worker=0))[0, 0] == 5
+
+
+def test_a_worker_that_died_while_idle_is_noticed_when_it_is_needed() -> None:
+    with at_work(Large()) as engine:
+        answer(engine, Task(0, [0]))
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        wait([process.sentinel])
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DIED
+
+
+def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Outbox.post
+
+    def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> BatchBytes:
+        batch_bytes = post(outbox, writer, name)
+        assert segment_names()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return batch_bytes
+
+    monkeypatch.setattr(Outbox, "post", post_and_die)
+    with at_work(Large()) as engine:
+        result = answer(engine, Task(0, [0]))
+        assert result.kind is ResultKind.DIED
+        assert "SIGKILL" in str(result.payload), "and not by the assertion"
+        assert not segment_names()
+
+
+def leave(_: int) -> None:
+    os._exit(5)
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool) -> None:
+    with at_work(Deadly(), init=None if was_ready else leave) as engine:
+        engine.submit(0, Task(0, [13]))
+        (result,) = engine.collect(30)
+        assert result.kind is ResultKind.DIED
+        assert type(result.payload) is WorkerDied
+        assert result.payload.was_ready == was_ready
+
+
+def test_a_worker_that_cannot_get_ready_is_heard_of_before_it_is_given_anything() -> None:
+    with at_work(Numbers(), init=leave) as engine:
+        (result,) = engine.collect(30)
+        assert result.kind is ResultKind.DIED
+
+
+@pytest.mark.slow
+def test_replaced_workers_are_gone_for_good() -> None:
+    """Ten in a row, also of those that are idle: neither their descriptors nor their threads add up."""
+    with at_work(Deadly()) as engine:
+        before = 0
+        for number in range(10):
+            assert answer(engine, Task(2 * number, [1])).kind is ResultKind.DONE
+            if number % 2:
+                assert answer(engine, Task(2 * number + 1, [13])).kind is ResultKind.DIED
+            engine.replace(0)
+            assert answer(engine, Task(100 + number, [1])).kind is ResultKind.DONE
+            before = before or len(os.listdir("/proc/self/fd"))
+            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert sum(thread.name.startswith("feedline-worker") for thread in threading.enumerate()) == 1
+
+
+# -- endings -----------------------------------------------------------------------------------------------------------
+
+
+def test_closing_leaves_no_segment_of_answers_nobody_asked_for(tmp_path: Path) -> None:
+    class Held(Large):
+        gate: Gate
+
+        def __getitem__(self, index: int) -> NDArray[np.float64]:
+            if index == 3:
+                self.gate.pass_through()
+            return super().__getitem__(index)
+
+    dataset = Held()
+    with Gate(tmp_path / "gate") as dataset.gate, at_work(dataset) as engine:
+        for number in range(4):
+            engine.submit(0, Task(number, [number]))
+        dataset.gate.wait_until_reached()
+        engine.close()
+        assert not segment_names()
+        assert mapped_segments() == 0
+
+
+def test_a_fork_of_the_training_process_leaves_the_workers_alone() -> None:
+    with at_work(Numbers()) as engine:
+        pid = os.fork()
+        if pid == 0:
+            engine.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert answer(engine, Task(0, [1])).kind is ResultKind.DONE
+
+
+def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
+    with at_work(Numbers()) as first:
+        answer(first, Task(0, [0]))
+        with at_work(Numbers(), 2) as second:
+            answer(second, Task(0, [0]))
+            (sentinel,) = (child.sentinel for child in multiprocessing.active_children() if child.pid in first.pids)
+            first._lanes[0].put(None)  # the pipe is closed, nobody is killed
+            assert wait([sentinel], 30) == [sentinel]
+
+
+def test_workers_leave_when_the_training_process_is_killed() -> None:
+    program = textwrap.dedent(
+        """
+        import multiprocessing, sys
+        from feedline import Loader
+        from feedline.workers import abilities
+
+        abilities.can_share_arenas = lambda: False
+        batches = iter(Loader(range(1000), 2, workers=2, start_method="fork"))
+        next(batches)
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        sys.stdin.read()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        pids = [int(pid) for pid in trainer.stdout.readline().split()]
+        assert len(pids) == 2
+        workers = [os.pidfd_open(pid) for pid in pids]
+        try:
+            trainer.kill()
+            for handle in workers:
+                assert select.select([handle], [], [], 30)[0], "a worker outlived the training process"
+        finally:
+            for handle in workers:
+                os.close(handle)
+
+
+class Remembering(Numbers):
+    """Counts the samples it was asked for, and can save that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked += 1
+        return super().__getitem__(index)
+
+    def add(self, number: int) -> None:
+        self.asked += number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "ballast": "x" * 100_000}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.asked = state["asked"]
+
+
+def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
+    with at_work(Remembering()) as engine:
+        assert answer(engine, Task(0, [1])).notes is None
+        result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
+        assert result.notes is not None
+        assert result.notes.dataset["asked"] == 42
+        assert answer(engine, Task(2, Call("add", (100,)))).kind is ResultKind.DONE
+        engine.submit(0, Task(3, [4], snapshot=True, epoch=1))
+        (named,) = engine.collect(30, 0)
+        assert named.notes is not None
+        assert named.notes.dataset["asked"] == 143
+        failed = answer(engine, Task(4, Call("no_such_method")))
+        assert type(failed.payload) is AttributeError
+
+
+def test_a_new_worker_knows_what_the_old_one_was_told_once() -> None:
+    dataset = Remembering()
+    with at_work(dataset) as engine:
+        dataset.add(100)
+        assert answer(engine, Task(0, Call("add", (100,)))).kind is ResultKind.DONE
+        for number in (1, 2):
+            notes = answer(engine, Task(number, [1], snapshot=True)).notes
+            assert notes is not None
+            assert notes.dataset["asked"] == 101
+            engine.replace(0)

@@ -1,0 +1,83 @@
+"""The arena as a worker sees it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.memory.arena import Arena
+from feedline.memory.codec import SlotFull
+from feedline.memory.reading import SMALL_BYTES
+from feedline.workers.processes.arena_view import ArenaView
+
+
+def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks() -> None:
+    arena = Arena(3, shared=True, budget=1 << 20)
+    view = ArenaView(arena)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            kept = []
+            for number in range(1, 4):
+                room = view.writer(1)
+                memory, offset = room.allocate(5000) or (None, 0)
+                array = np.ndarray(5000, np.uint8, memory, offset)
+                array[:] = number
+                view.part_with(1, room.address, room.used)
+                room = view.writer(1)
+                room.view[:5000] = 10 * number
+                kept.append(array)
+            code = 0 if [int(array[0]) for array in kept] == [1, 2, 3] and kept[0].max() == 1 else 2
+            os.write(write, b".")
+        finally:
+            os._exit(code)
+    os.close(write)
+    assert os.read(read, 1) == b"."
+    os.close(read)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert set(arena.view(1, 5000).tolist()) == {30}
+    assert not arena.view(0, 5000).any()
+    assert not arena.view(2, 5000).any()
+
+
+def test_a_writer_without_a_slot_has_room_for_a_small_batch() -> None:
+    view = ArenaView(Arena(1, shared=True, budget=1 << 20))
+    room = view.writer(-1)
+    assert room.offset_of(room.view.ctypes.data, 0) == 0, "it knows where its memory is"
+    assert room.allocate(1) is None, "nothing is made there that the worker could keep"
+    assert room.place(SMALL_BYTES) == 0
+    with pytest.raises(SlotFull):
+        room.place(1)
+
+
+def read_slots(view: ArenaView, answers: Any) -> None:
+    room = view.writer(1)
+    answers.send(room.view[:3].tolist())
+    room.view[:3] = (7, 8, 9)
+    answers.send("written")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["spawn"])
+def test_a_view_that_travels_is_of_the_same_memory(start_method: str) -> None:
+    context: Any = multiprocessing.get_context(start_method)
+    arena = Arena(2, shared=True, budget=1 << 20)
+    arena.view(1)[:3] = (1, 2, 3)
+    here, there = context.Pipe()
+    process = context.Process(target=read_slots, args=(ArenaView(arena), there))
+    process.start()
+    try:
+        assert here.recv() == [1, 2, 3]
+        assert here.recv() == "written"
+    finally:
+        process.join()
+        process.close()
+        here.close()
+        there.close()
+    assert arena.view(1)[:3].tolist() == [7, 8, 9]

@@ -1,0 +1,584 @@
+"""Workers that are processes: the contract under every start method, and what only processes do."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import random
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.abc import Engine
+from feedline.collate import default
+from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.arena import Arena
+from feedline.memory.codec import Codec
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
+from feedline.testing.engine.workload import refuse_to_start
+from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
+from feedline.workers.failure import UNPICKLABLE
+from feedline.workers.processes import ProcessEngine
+from tests.faults.limits import descriptors_left
+
+pytestmark = pytest.mark.sample(5)
+
+SLOTS = 300
+
+
+class ProcessContract(EngineContract):
+    """The contract, with an arena for the batches."""
+
+    has_processes = replaces_workers = tells_stacks = True
+    start_method = "fork"
+    arena: Arena | None = None
+    _codec = Codec(NumpyFramework())
+
+    def make_engine(self) -> Engine:
+        self.arena = Arena(SLOTS, shared=True, budget=64 << 20)
+        return ProcessEngine(2, self.arena, multiprocessing.get_context(self.start_method))
+
+    def teardown_method(self) -> None:
+        self.arena = None  # and with it, its descriptors
+
+    def slot_for(self, worker: int) -> int:
+        assert self.arena is not None
+        return self.arena.acquire(worker)
+
+    def batch_of(self, result: Result) -> Any:
+        assert self.arena is not None
+        parcel = result.payload
+        assert isinstance(parcel, Parcel)
+        if parcel.reader is not None:
+            return self._codec.decode(parcel.header, parcel.reader)
+        if parcel.slot < 0:
+            return self._codec.decode_packed(parcel.header, parcel.used)
+        return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
+
+
+class TestFork(ProcessContract):
+    pass
+
+
+class TestForkWithoutSlots(ProcessContract):
+    """Every batch travels in memory of its own."""
+
+    def slot_for(self, worker: int) -> int:
+        return -1
+
+
+class TestForkServer(ProcessContract):
+    start_method = "forkserver"
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    options = {"collate": default, "worker_count": 1, **options}
+    return WorkerSpec(dataset, DatasetKind.MAP, framework=NumpyFramework(), base_seed=0, **options)
+
+
+@contextmanager
+def at_work(
+    dataset: Any, worker_count: int = 1, *, slots: int = 4, start_method: str = "fork", **options: Any
+) -> Iterator[ProcessEngine]:
+    arena = Arena(slots, shared=True, budget=1 << 30)
+    engine = ProcessEngine(worker_count, arena, multiprocessing.get_context(start_method))
+    try:
+        engine.open(spec_of(dataset, worker_count=worker_count, **options))
+        engine.start()
+        yield engine
+    finally:
+        engine.close()
+
+
+def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
+    engine.submit(worker, task)
+    (result,) = engine.collect(100)
+    return result
+
+
+def decode(parcel: Parcel) -> Any:
+    codec = Codec(NumpyFramework())
+    if parcel.reader is None:
+        return codec.decode_packed(parcel.header, parcel.used)
+    return codec.decode(parcel.header, parcel.reader)
+
+
+@pytest.mark.slow
+def test_spawned_workers_answer() -> None:
+    with at_work(Numbers(), 2, start_method="spawn") as engine:
+        for worker in range(2):
+            engine.submit(worker, Task(worker, [worker, 5]))
+        results: list[Result] = []
+        while len(results) < 2:
+            results += engine.collect(60)
+        assert {result.worker: decode(result.payload)[:, 0].tolist() for result in results} == {0: [0, 5], 1: [1, 5]}
+
+
+# -- what travels ---
+
+
+def local_function(samples: Any) -> Any:
+    return lambda: samples
+
+
+def test_a_batch_that_cannot_be_sent_says_so_and_the_worker_goes_on() -> None:
+    with at_work(Numbers(), collate=local_function) as engine:
+        for number in range(2):
+            result = answer(engine, Task(number, [1]))
+            assert result.kind is ResultKind.FAILED
+            assert type(result.payload) is BatchNotPicklable
+            assert "a function" in str(result.payload)
+            assert "engine='thread'" in str(result.payload)
+
+
+def test_indices_that_cannot_be_sent_say_so() -> None:
+    with at_work(Numbers()) as engine:
+        with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*lambda.*sampler"):
+            engine.submit(0, Task(0, [lambda: 1]))
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
+
+
+def many_strings(samples: Any) -> list[str]:
+    return [f"{index:0100d}" for index in range(20_000)]
+
+
+@pytest.mark.parametrize("slot", [-1, 0])
+def test_a_header_of_megabytes(slot: int) -> None:
+    with at_work(Numbers(), collate=many_strings) as engine:
+        parcel = answer(engine, Task(0, [1], slot)).payload
+        assert (parcel.reader is None) == (slot == 0)
+        assert len(parcel.header) < 1000, "what is long lies in memory"
+
+
+class Long(Exception):
+    pass
+
+
+def test_an_exception_of_megabytes() -> None:
+    with at_work(Numbers(failing={0: Long("x" * (3 << 20))})) as engine:
+        result = answer(engine, Task(0, [0]))
+        assert type(result.payload) is Long
+        assert len(str(result.payload)) == 3 << 20
+
+
+def test_a_task_too_long_for_a_packet() -> None:
+    with at_work(Numbers()) as engine:
+        result = answer(engine, Task(0, list(range(60_000))))
+        assert decode(result.payload)[:, 0].tolist() == list(range(60_000))
+
+
+class Wide:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(1 << 20, index, np.float32)
+
+
+def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
+    with at_work(Wide()) as engine:
+        for number in range(3):
+            parcel = answer(engine, Task(number, [number, 3], slot=0)).payload
+            batch = decode(parcel)
+            assert parcel.slot == 0, "so that it can be given back"
+            assert batch.shape == (2, 1 << 20)
+            assert (batch == np.array([[number], [3]])).all()
+
+
+# -- short tasks, together ---
+
+
+def test_all_that_the_awaited_worker_has_said_comes_at_once(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(3,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
+        gate.wait_until_reached()  # the worker is at the last of them
+        assert [result.task_id for result in engine.collect(30, 0)] == [0, 1, 2]
+        gate.open()
+        assert [result.task_id for result in engine.collect(30, 0)] == [3]
+
+
+def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(2,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
+        gate.wait_until_reached()
+        results = engine.collect(30)
+        results += engine.collect(0)
+        assert [result.task_id for result in results] == [0, 1], "the third is held"
+        gate.open()
+        while len(results) < 4:
+            results += engine.collect(30)
+        assert [decode(result.payload)[0, 0] for result in results] == [0, 1, 2, 3]
+
+
+def test_what_waits_behind_tasks_that_are_under_way_can_be_taken_back_and_the_rest_is_done(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(0,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(2)])
+        gate.wait_until_reached()
+        engine.submit_together(0, [Task(number, [number]) for number in range(2, 6)])
+        assert [engine.revoke(0), engine.revoke(0)] == [2, 3], "the first two have been read"
+        gate.open()
+        results: list[Result] = []
+        while len(results) < 4:
+            results += engine.collect(30)
+        assert [result.task_id for result in results] == [0, 1, 4, 5]
+        assert engine.revoke(0) is None
+
+
+def test_a_worker_that_dies_in_the_middle_has_answered_what_was_before() -> None:
+    with at_work(Dying()) as engine:
+        engine.submit_together(0, [Task(number, [10 + number]) for number in range(3)])
+        engine.submit_together(0, [Task(3, [13]), Task(4, [1]), Task(5, [14])])
+        engine.submit_together(0, [Task(6, [15]), Task(7, [16])])
+        results: list[Result] = []
+        while not results or results[-1].kind is not ResultKind.DIED:
+            results += engine.collect(30)
+        assert [result.task_id for result in results[:-1]] == [0, 1, 2, 3]
+        assert [engine.revoke(0), engine.revoke(0), engine.revoke(0)] == [6, 7, None]
+
+
+@pytest.mark.parametrize("wrong", [Task(1, [1], slot=2), Task(1, Call("clear")), Task(1, [lambda: 1])])
+def test_if_one_task_cannot_be_sent_with_others_none_is(wrong: Task) -> None:
+    with at_work(Numbers()) as engine:
+        with pytest.raises((NotImplementedError, *UNPICKLABLE)):
+            engine.submit_together(0, [Task(0, [0]), wrong])
+        assert engine.collect(0.05) == []
+        assert answer(engine, Task(2, [2])).task_id == 2
+
+
+# -- the end of a worker ---
+
+
+class Dying:
+    """Sample i ends the worker in some way."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        faulthandler.disable()  # pytest's: it would tell of the crash as well
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if index == 3:
+            os._exit(7)
+        if index == 4:
+            os._exit(0)
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGRTMIN + 3)
+        return index
+
+
+@pytest.mark.parametrize(
+    ("index", "told"),
+    [
+        (1, r"signal 9 \(SIGKILL\).*memory"),
+        (2, r"signal 11 \(SIGSEGV\).*native code"),
+        (3, r"exit code 7.*os\._exit"),
+        (4, r"exit code 0"),
+        (5, rf"signal {signal.SIGRTMIN + 3} "),
+    ],
+)
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_death_is_reported_once_with_its_cause(index: int, told: str, waiting_for: int | None) -> None:
+    with at_work(Dying(), 2) as engine:
+        (pid, _) = engine.pids
+        engine.submit(0, Task(0, [10]))
+        engine.submit(0, Task(1, [index]))
+        engine.submit(0, Task(2, [11]))
+        results: list[Result] = []
+        while not results or results[-1].kind is not ResultKind.DIED:
+            results += engine.collect(30, waiting_for)
+        assert [result.kind for result in results] == [ResultKind.DONE, ResultKind.DIED], "what it said before is kept"
+        death = results[-1]
+        assert death.worker == 0
+        assert type(death.payload) is WorkerDied
+        assert isinstance(death.payload, RuntimeError)
+        with pytest.raises(WorkerDied, match=rf"(?s)pid\(s\) {pid}\).*worker 0.*{told}"):
+            raise death.payload
+        assert engine.collect(0.05) == []
+        engine.submit(1, Task(3, [12]))
+        assert engine.collect(30)[0].kind is ResultKind.DONE, "the other worker goes on"
+        engine.submit(0, Task(4, [13]))
+        assert engine.revoke(0) in (2, 4), "what the dead worker had waiting can be taken back"
+
+
+def test_workers_leave_quietly_when_the_engine_is_closed() -> None:
+    with at_work(Numbers(), 2) as engine:
+        answer(engine, Task(0, [0]))
+        engine.close()
+    assert [process.exitcode for process in engine.worker_objects] == [0, 0]
+
+
+def test_a_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,)), init=ignore_termination) as engine:
+        engine.submit(0, Task(0, [0]))
+        gate.wait_until_reached()
+        (pid,) = engine.pids
+        engine.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_worker_that_ends_before_it_is_watched_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server waits for its children: nothing is left of one that has ended."""
+    pidfd_open = os.pidfd_open
+
+    def open_late(pid: int) -> int:
+        while Path(f"/proc/{pid}").exists():
+            os.sched_yield()
+        return pidfd_open(pid)
+
+    monkeypatch.setattr("feedline.workers.processes.engine.os.pidfd_open", open_late)
+    with at_work(Numbers(), start_method="forkserver", init=refuse_to_start) as engine:
+        (death,) = engine.collect(100)
+        assert death.kind is ResultKind.DIED
+
+
+def ignore_termination(_: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        child = os.fork()
+        if child == 0:
+            engine.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
+
+
+# -- another worker in the place of one ---
+
+
+def died(engine: ProcessEngine, worker: int = 0) -> Result:
+    """Wait for the death of a worker."""
+    (result,) = engine.collect(100)
+    assert (result.kind, result.worker) == (ResultKind.DIED, worker)
+    return result
+
+
+def leave(_: int) -> None:
+    os._exit(5)
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool, waiting_for: int | None) -> None:
+    with at_work(Dying(), init=None if was_ready else leave) as engine:
+        engine.submit(0, Task(0, [3]))
+        (result,) = engine.collect(30, waiting_for)
+        assert result.kind is ResultKind.DIED
+        assert type(result.payload) is WorkerDied
+        assert result.payload.was_ready == was_ready
+        assert f"exit code {7 if was_ready else 5}" in str(result.payload)
+
+
+def test_the_pid_and_the_stack_of_a_dead_worker_cannot_be_had_nor_can_it_be_killed() -> None:
+    with at_work(Dying()) as engine:
+        (pid,) = engine.pids
+        assert engine.pid(0) == pid
+        engine.submit(0, Task(0, [1]))
+        died(engine)
+        assert (engine.pid(0), engine.stack(0), engine.kill(0)) == (None, None, False)
+
+
+def test_a_worker_that_is_killed_while_it_does_nothing_dies() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        assert engine.kill(0)
+        assert "SIGKILL" in str(died(engine).payload)
+
+
+def test_replaced_workers_are_gone_for_good() -> None:
+    """Ten in a row, also of those that are idle: neither their descriptors nor their processes add up."""
+    with at_work(Dying()) as engine:
+        before: set[str] = set()
+        for number in range(10):
+            assert answer(engine, Task(2 * number, [10])).kind is ResultKind.DONE
+            if number % 2:
+                engine.submit(0, Task(2 * number + 1, [1]))
+                died(engine)
+            engine.replace(0)
+            files = set(os.listdir("/proc/self/fd"))
+            before = before or files
+            assert len(files) <= len(before) + 2
+        assert len(engine._leaving) <= 2
+
+
+def test_what_a_replaced_worker_is_still_saying_is_not_heard(tmp_path: Path) -> None:
+    """Whoever replaces a worker that is at something does not want to hear of it, nor of its end."""
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,))) as engine:
+        engine.submit(0, Task(0, [0]))
+        gate.wait_until_reached()
+        (old,) = engine.pids
+        handle = os.pidfd_open(old)
+        engine.replace(0)
+        gate.open()
+        assert select.select([handle], [], [], 30)[0], "it leaves when it has done what it was at"
+        os.close(handle)
+        assert answer(engine, Task(1, [1])).task_id == 1
+        assert engine.collect(0.05) == []
+
+
+def number_drawn(_: Any) -> float:
+    return random.random()
+
+
+def test_a_new_worker_does_not_draw_the_random_numbers_of_the_old_one() -> None:
+    with at_work(Numbers(), 2, collate=number_drawn) as engine:
+        drawn = [decode(answer(engine, Task(worker, [0]), worker).payload) for worker in range(2)]
+        for number in range(2):
+            engine.replace(0)
+            drawn.append(decode(answer(engine, Task(2 + number, [0])).payload))
+    assert len(set(drawn)) == 4
+
+
+def test_a_start_that_fails_closes_the_engine_and_says_why() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        with descriptors_left(0), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
+            engine.replace(0)
+        assert multiprocessing.active_children() == []
+
+
+def hang() -> None:
+    while True:
+        signal.pause()
+
+
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_worker_that_hangs_since_its_fork_is_given_up(
+    waiting_for: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.1)
+    monkeypatch.setattr("feedline.workers.worker_setup.keep_heap_warm", hang)  # as a lock would that nobody releases
+    with at_work(Numbers()) as engine:
+        (pid,) = engine.pids
+        results: list[Result] = []
+        while not results:
+            results = engine.collect(30, waiting_for)
+        (death,) = results
+        assert death.kind is ResultKind.DIED
+        assert type(death.payload) is WorkerDied
+        assert not death.payload.was_ready
+        told = str(death.payload)
+        assert f"Worker 0 (pid {pid}) hangs since it was forked" in told
+        assert "in hang" in told, "and where"
+        monkeypatch.undo()
+        engine.replace(0)
+        assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
+
+
+def test_a_worker_may_take_its_time_with_the_code_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.05)
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(), init=lambda _: gate.pass_through()) as engine:
+        gate.wait_until_reached()
+        assert engine.collect(0.2) == []
+        gate.open()
+        assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
+
+
+# -- what the dataset was told ---
+
+
+class Remembering(Numbers):
+    """Counts the samples it was asked for, and can save that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked += 1
+        return super().__getitem__(index)
+
+    def add(self, number: int) -> None:
+        self.asked += number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "ballast": "x" * 100_000}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.asked = state["asked"]
+
+
+def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
+    with at_work(Remembering()) as engine:
+        assert answer(engine, Task(0, [1])).notes is None
+        result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
+        assert result.notes is not None
+        assert result.notes.dataset["asked"] == 42
+        assert answer(engine, Task(2, Call("add", (100,)))).kind is ResultKind.DONE
+        engine.submit(0, Task(3, [4], snapshot=True, epoch=1))
+        (named,) = engine.collect(30, 0)
+        assert named.notes is not None
+        assert named.notes.dataset["asked"] == 143
+        failed = answer(engine, Task(4, Call("no_such_method")))
+        assert type(failed.payload) is AttributeError
+
+
+def tell(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
+    """Call `add` here and in every worker, as the loader does."""
+    dataset.add(100)
+    for worker in range(engine.worker_count):
+        assert answer(engine, Task(number + worker, Call("add", (100,))), worker).kind is ResultKind.DONE
+
+
+def asked(engine: ProcessEngine, number: int, worker: int = 0) -> int:
+    """Return how many samples a worker has been asked for, or told that it was."""
+    notes = answer(engine, Task(number, [1], snapshot=True), worker).notes
+    assert notes is not None
+    count: int = notes.dataset["asked"]
+    return count
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_new_worker_knows_what_the_old_one_was_told_once(start_method: str) -> None:
+    dataset = Remembering()
+    with at_work(dataset, 2, start_method=start_method) as engine:
+        tell(engine, dataset, 10)
+        assert [asked(engine, 20 + worker, worker) for worker in range(2)] == [101, 101]
+        engine.replace(0)
+        assert [asked(engine, 30 + worker, worker) for worker in range(2)] == [101, 102], "and nothing of its samples"
+        tell(engine, dataset, 40)
+        assert asked(engine, 50) == 202, "what comes later is heard as ever"
+        engine.replace(0)
+        assert asked(engine, 60) == 201
+
+
+class Sealed(Remembering):
+    """Counts in the training process how often it is serialised."""
+
+    count = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).count += 1
+        return self.__dict__.copy()
+
+
+def test_the_dataset_is_serialised_again_only_after_it_was_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sealed, "count", 0)
+    dataset = Sealed()
+    with at_work(dataset, start_method="forkserver") as engine:
+        counts = [Sealed.count]
+        for told in (False, True, False):
+            if told:
+                tell(engine, dataset, 10)
+            engine.replace(0)
+            counts.append(Sealed.count)
+        assert asked(engine, 20) == 101
+    assert counts == [1, 1, 2, 2]

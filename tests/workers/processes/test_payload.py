@@ -1,0 +1,262 @@
+"""The specification that travels to workers which inherit nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from feedline import DataLoader
+from feedline.collate import default
+from feedline.errors import TransportError
+from feedline.frameworks.torch import TorchFramework
+from feedline.types import DatasetKind, WorkerSpec
+from feedline.workers.processes.payload import Payload
+from tests.faults.limits import descriptors_left
+
+MEGABYTE = 1 << 20
+HEAP = multiprocessing.Value("i", 0)
+"""The first shared value makes multiprocessing open a file for all of them, which no test is to be blamed for."""
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    return WorkerSpec(dataset, DatasetKind.MAP, default, TorchFramework(), worker_count=1, base_seed=5, **options)
+
+
+@contextmanager
+def payload_of(dataset: Any) -> Iterator[Payload]:
+    payload = Payload(spec_of(dataset))
+    try:
+        yield payload
+    finally:
+        payload.close()
+
+
+def arrive(dataset: Any) -> Any:
+    with payload_of(dataset) as payload:
+        return payload.open(0).dataset
+
+
+# -- what travels ---
+
+
+def test_the_specification_arrives_whole() -> None:
+    payload = Payload(spec_of({"x": [1, "two"]}, drop_last=True, shared_seed=9))
+    spec = payload.open(0)
+    assert spec.dataset == {"x": [1, "two"]}
+    assert (spec.drop_last, spec.shared_seed, spec.base_seed) == (True, 9, 5)
+    assert spec.collate is default
+
+
+def test_arrays_and_tensors_arrive() -> None:
+    arrived = arrive({"array": np.arange(1000.0), "tensor": torch.arange(1000), "empty": np.empty(0), "text": "x"})
+    assert np.array_equal(arrived["array"], np.arange(1000.0))
+    assert torch.equal(arrived["tensor"], torch.arange(1000))
+    assert arrived["empty"].shape == (0,)
+
+
+def test_one_array_in_two_places_stays_one() -> None:
+    array = np.arange(1000.0)
+    first, second = arrive([array, array])
+    assert first is second
+
+
+def test_what_a_worker_writes_stays_its_own() -> None:
+    original = np.zeros(MEGABYTE)
+    with payload_of([original, torch.zeros(10)]) as payload:
+        fd = os.dup(payload._fd)
+        try:
+            mine = payload.open(0).dataset
+            payload._fd = os.dup(fd)
+            other = payload.open(1).dataset
+        finally:
+            os.close(fd)
+    mine[0][:] = 1
+    mine[1][:] = 1
+    assert not other[0].any()
+    assert not other[1].any()
+    assert not original.any()
+    assert mine[0].all()
+
+
+def test_a_lock_is_the_same_lock() -> None:
+    lock = multiprocessing.get_context("spawn").Lock()
+    arrived = arrive(lock)
+    with lock:
+        assert not arrived.acquire(block=False)
+    assert arrived.acquire(block=False)
+    arrived.release()
+
+
+def test_a_shared_value_stays_shared() -> None:
+    value = multiprocessing.get_context("spawn").Value("i", 3)
+    child = os.fork()  # multiprocessing never closes the file of a value that arrived
+    if child == 0:
+        try:
+            arrive({"value": value})["value"].value = 4
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert value.value == 4
+
+
+def test_a_shared_tensor_stays_shared_and_others_do_not() -> None:
+    shared, own = torch.zeros(10).share_memory_(), torch.zeros(10)
+    arrived = arrive((shared, own))
+    arrived[0][:] = 1
+    arrived[1][:] = 1
+    assert shared.tolist() == [1] * 10
+    assert own.tolist() == [0] * 10
+    shared[0] = 5
+    assert arrived[0][0] == 5
+
+
+def test_a_pipe_stays_connected() -> None:
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    arrived = arrive(there)
+    arrived.send("through")
+    assert here.recv() == "through"
+    for end in (here, there, arrived):
+        end.close()
+
+
+def test_the_process_that_is_being_started_is_remembered() -> None:
+    class Starting:
+        """Somebody else's process, half started."""
+
+    multiprocessing.context.set_spawning_popen(Starting())  # type: ignore[arg-type]
+    try:
+        with payload_of([1]):
+            starting: Any = multiprocessing.context.get_spawning_popen()
+            assert type(starting) is Starting
+    finally:
+        multiprocessing.context.set_spawning_popen(None)
+
+
+# -- what does not ---
+
+
+@pytest.mark.parametrize("dataset", [lambda: 1, threading.Lock(), (number for number in [1])])
+def test_what_cannot_be_pickled_leaves_nothing_open(dataset: Any) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        Payload(spec_of(dataset))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_dataset_larger_than_what_may_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.workers.processes.payload._MOST_BYTES", MEGABYTE)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(TransportError, match="larger than"):
+        Payload(spec_of(np.zeros(2 * MEGABYTE, np.uint8)))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_closing_twice() -> None:
+    payload = Payload(spec_of([1]))
+    payload.close()
+    payload.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_without_descriptors_nothing_is_left_open(left: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with descriptors_left(left), pytest.raises(OSError, match="Too many open files"):
+        Payload(spec_of(np.zeros(10)))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- real workers ---
+
+
+class Holder(Dataset[Any]):
+    """A dataset with 16 MB of arrays, and with objects that processes share."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self.array = np.arange(MEGABYTE, dtype=np.float64)
+        self.tensor = torch.arange(MEGABYTE, dtype=torch.float64)
+        self.lock = context.Lock()
+        self.calls = context.Value("i", 0, lock=False)
+        self.marks = torch.zeros(64).share_memory_()
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        with self.lock:
+            self.calls.value += 1
+        self.marks[index] = 1
+        seen = float(self.array[0]), float(self.tensor[0])
+        self.array[:4] += 1
+        self.tensor[:4] += 1
+        return {
+            "pid": os.getpid(),
+            "array": backing(self.array.__array_interface__["data"][0]),
+            "tensor": backing(self.tensor.data_ptr()),
+            "seen": str(seen),
+            "sum": float(self.array[4:].sum()),
+        }
+
+
+def backing(address: int) -> str:
+    """Say what lies behind an address of this process: file, inode, and the private pages touched so far."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, _, _, inode, *name = line.split()
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            return f"{' '.join(name)} {inode}"
+    return "nothing"
+
+
+def shared_memory_of(pids: set[int], name: str) -> tuple[int, int]:
+    """Return the memory that processes have of mappings of this name, in all and each for itself, in kB."""
+    resident = proportional = 0
+    for pid in pids:
+        inside = False
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            if "-" in line.split()[0]:
+                inside = name in line
+            elif inside and line.startswith("Rss:"):
+                resident += int(line.split()[1])
+            elif inside and line.startswith("Pss:"):
+                proportional += int(line.split()[1])
+    return resident, proportional
+
+
+@pytest.mark.slow
+def test_workers_share_the_arrays_of_the_dataset_and_keep_what_they_write_to_themselves() -> None:
+    dataset = Holder()
+    loader = DataLoader(
+        dataset, 4, num_workers=2, multiprocessing_context="forkserver", persistent_workers=True, collate_fn=list
+    )
+    samples = [sample for batch in loader for sample in batch]
+    by_worker: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        by_worker.setdefault(sample["pid"], []).append(sample)
+    assert len(by_worker) == 2
+    # One file behind the arrays of both workers.
+    (place,) = {sample["array"] for sample in samples} | {sample["tensor"] for sample in samples}
+    assert "memfd:feedline" in place
+    # Both have read all 16 MB (one page of each array is their own copy), which exist once.
+    resident, proportional = shared_memory_of(set(by_worker), place.rpartition(" ")[2])
+    assert resident > 2 * 8 * 1024
+    assert proportional < 0.6 * resident
+    # What a worker wrote was seen by itself alone.
+    for own in by_worker.values():
+        assert {sample["seen"] for sample in own} == {str((float(n), float(n))) for n in range(len(own))}
+    assert dataset.array[0] == dataset.tensor[0] == 0
+    # What is meant to be shared is.
+    assert dataset.calls.value == 64
+    assert dataset.marks.tolist() == [1] * 64
+    loader.close()

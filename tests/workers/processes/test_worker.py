@@ -1,0 +1,307 @@
+"""The worker's side: what it says first, and what it does with memory that is not its own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset, default_collate
+
+from feedline import DataLoader, Loader
+from feedline.collate import default
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.arena import Arena
+from feedline.testing import Gate
+from feedline.types import DatasetKind, Task, WorkerSpec
+from feedline.workers.failure import unpack_failure
+from feedline.workers.processes.arena_view import ArenaView
+from feedline.workers.processes.channel import Channel
+from feedline.workers.processes.messages import Kind, Message, receive, send, task_message
+from feedline.workers.processes.stacks import Stacks
+from feedline.workers.processes.worker import Link, serve
+
+pytestmark = pytest.mark.sample(4)
+
+
+class Cached(Dataset[torch.Tensor]):
+    """Collates on its own, and keeps what came out."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return 80
+
+    @staticmethod
+    def number(index: int) -> int:
+        return (index * 7 + index // 3) % 5
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        number = self.number(index)
+        if number not in self.cache:
+            self.cache[number] = default_collate([torch.full((1000,), float(number))] * 2)
+        return self.cache[number]
+
+
+def test_what_a_dataset_keeps_is_never_overwritten_by_other_batches() -> None:
+    loader = DataLoader(Cached(), 2, num_workers=2)
+    for place, batch in enumerate(loader):
+        expected = [Cached.number(2 * place), Cached.number(2 * place + 1)]
+        assert [sample.unique().tolist() for sample in batch] == [[number] for number in expected]
+
+
+class MixWithTheLast:
+    """A collate function that remembers the batch before: mixup, for one."""
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+
+    def __call__(self, samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = default_collate(samples)
+        last, self.last = self.last, batch
+        return batch, torch.zeros_like(batch) if last is None else last.clone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_budget", [None, 0])
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_a_collate_function_keeps_is_never_overwritten(memory_budget: int | None, keep: bool) -> None:
+    dataset = torch.arange(800.0).reshape(400, 2)
+
+    def batches(make: Callable[..., Any], **options: Any) -> list[Any]:
+        kept, seen = [], []
+        for batch in make(dataset, 2, num_workers=1, collate_fn=MixWithTheLast(), **options):
+            seen.append([part.clone() for part in batch])
+            if keep:
+                kept.append(batch)
+        return seen
+
+    ours = batches(DataLoader, memory_budget=memory_budget)
+    for mine, theirs in zip(ours, batches(TorchLoader), strict=True):
+        assert all(map(torch.equal, mine, theirs))
+
+
+class Scribbler:
+    """Keeps the last batch and writes into it later; the training loop must not see that in other batches."""
+
+    def __init__(self) -> None:
+        self.last: Any = None
+
+    def __call__(self, samples: list[Any]) -> torch.Tensor:
+        if self.last is not None:
+            self.last.fill_(-1)
+        self.last = default_collate(samples)
+        result: torch.Tensor = self.last
+        return result
+
+
+def test_what_a_collate_function_writes_later_reaches_no_other_batch() -> None:
+    numbers: Any = torch.arange(400.0).reshape(200, 2)
+    loader = DataLoader(numbers, 2, num_workers=2, collate_fn=Scribbler())
+    seen = [batch.clone() for batch in loader]
+    assert torch.equal(torch.cat(seen), numbers)
+
+
+class Kinds(Dataset[dict[str, Any]]):
+    """Samples of all usual kinds."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "tensor": torch.full((3, 8), float(index)),
+            "array": np.full((4,), index, np.float32),
+            "number": index,
+            "text": str(index),
+            "pair": (index, torch.tensor(index)),
+        }
+
+
+def never_moves(*_: object) -> None:
+    raise AssertionError("a usual batch was taken for one that somebody keeps")
+
+
+@pytest.mark.parametrize("collate_fn", [None, list, lambda samples: [sample["tensor"] for sample in samples]])
+def test_usual_batches_leave_nothing_behind_in_the_worker(collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArenaView, "part_with", never_moves)
+    assert len(list(DataLoader(Kinds(), 4, num_workers=2, collate_fn=collate_fn))) == 16
+
+
+def test_usual_batches_of_numpy_leave_nothing_behind_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ArenaView, "part_with", never_moves)
+    dataset = {"x": np.arange(3000).reshape(1000, 3), "y": np.arange(1000)}
+    assert len(list(Loader(dataset, 10, workers=2))) == 100
+
+
+class Failing(Cached):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample = super().__getitem__(index)
+        if index % 3 == 2:
+            raise ValueError(f"sample {index}")
+        return sample
+
+
+def test_what_a_dataset_keeps_survives_failures() -> None:
+    batches = iter(DataLoader(Failing(), 1, num_workers=1))
+    failures = 0
+    for index in range(80):
+        try:
+            assert next(batches).unique().tolist() == [Cached.number(index)]
+        except ValueError:
+            failures += 1
+    assert failures == 26
+
+
+# -- without a slot ---
+
+
+class Large(Dataset[torch.Tensor]):
+    """Also reports which files of /dev/shm the worker has mapped or open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((50_000,), float(index))
+
+
+class ReportShm:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, samples: list[Any]) -> Any:
+        before = self.mapped()
+        batch = default_collate(samples)
+        if self.mapped() - before:
+            self.path.write_text("\n".join(self.mapped() - before))
+        return batch
+
+    @staticmethod
+    def mapped() -> set[str]:
+        return {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
+
+
+@pytest.mark.parametrize("memory_budget", [None, 0])
+def test_no_batch_ever_uses_the_systems_shared_memory(
+    tmp_path: Path, memory_budget: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size is 64 MB in a container. Torch's default collate function makes a file there per tensor."""
+    if memory_budget == 0:
+        monkeypatch.setattr(Arena, "acquire", lambda *_: -1)
+    report = tmp_path / "maps"
+    loader = DataLoader(Large(tmp_path), 2, num_workers=2, collate_fn=ReportShm(report), memory_budget=memory_budget)
+    seen = [batch[:, 0].tolist() for batch in loader]
+    assert seen == [[float(2 * place), float(2 * place + 1)] for place in range(6)]
+    assert not report.exists(), report.read_text()
+    if memory_budget == 0:
+        assert loader.stats()["overflowed_batches"] == 6
+
+
+# -- getting ready ---
+
+
+class Started:
+    """A worker process that a test talks to by hand."""
+
+    def __init__(self, init: Callable[[int], None] | None = None, *, number: int = 2) -> None:
+        self.channel = Channel(number)
+        self.arena = Arena(1, shared=True, budget=1 << 20)
+        self.stacks = Stacks()
+        spec = WorkerSpec(
+            np.arange(10), DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0, init=init
+        )
+        link = Link(number, self.channel.far, ArenaView(self.arena), os.getpid(), self.stacks.far)
+        self.process = multiprocessing.get_context("fork").Process(target=serve, args=(link, spec))
+        self.process.start()
+
+    def message(self) -> Message | None:
+        """Wait for what the worker says next."""
+        assert select.select([self.channel.near], [], [], 30)[0], "the worker says nothing"
+        return receive(self.channel.near, block=False)
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # the test has done so
+            self.channel.near.shutdown(socket.SHUT_RDWR)
+        self.process.join()
+        self.process.close()
+        self.channel.close()
+        self.stacks.close()
+
+
+def test_a_worker_says_that_it_lives_and_that_it_is_ready_before_it_is_given_anything() -> None:
+    with Started() as worker:
+        assert [worker.message(), worker.message()] == [Message(Kind.ALIVE, 0, b""), Message(Kind.READY, 0, b"")]
+        send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
+        answer = worker.message()
+        assert answer is not None
+        assert (answer.kind, answer.task_id) == (Kind.DONE, 5)
+        assert answer.fd < 0 < answer.used < len(answer.body), "a small batch comes with the message"
+
+
+def test_a_worker_lives_before_the_code_of_the_user_runs_and_is_ready_after_it(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        first = worker.message()
+        assert first is not None
+        assert first.kind is Kind.ALIVE
+        gate.wait_until_reached()
+        assert not select.select([worker.channel.near], [], [], 0)[0], "it is not ready"
+        gate.open()
+        second = worker.message()
+        assert second is not None
+        assert second.kind is Kind.READY
+
+
+def refuse(number: int) -> None:
+    raise PermissionError(f"worker {number} has no licence")
+
+
+def test_a_worker_that_cannot_get_ready_says_why_and_leaves() -> None:
+    with Started(refuse) as worker:
+        send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
+        worker.message()
+        said = worker.message()
+        assert said is not None
+        assert said.kind is Kind.UNREADY
+        failure = unpack_failure(said.body)
+        assert type(failure) is PermissionError
+        assert str(failure) == "worker 2 has no licence"
+        assert "worker process 2" in str(failure.__notes__), "which one"
+        worker.process.join(100)
+        assert worker.process.exitcode == 0, "nothing was printed, and no task was begun"
+        left = receive(worker.channel.far, block=False)
+        assert left is not None
+        assert left.task_id == 5, "what it was given can be taken back"
+
+
+def test_a_worker_leaves_quietly_if_nobody_hears_that_it_is_ready(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        gate.wait_until_reached()
+        worker.channel.near.shutdown(socket.SHUT_RDWR)
+        gate.open()
+        worker.process.join(100)
+        assert worker.process.exitcode == 0
+
+
+def test_a_worker_can_be_asked_what_it_is_doing_before_it_is_ready(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        gate.wait_until_reached()
+        assert worker.process.pid is not None
+        assert "pass_through" in (worker.stacks.of(worker.process.pid) or "")
+        gate.open()

@@ -1,0 +1,34 @@
+"""Workers that are Ray actors: the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from feedline.abc import Engine
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.codec import Codec
+from feedline.testing import EngineContract
+from feedline.types import Parcel, Result
+from feedline.workers.ray.engine import RayEngine
+from feedline.workers.ray.options import RayOptions
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"),  # a busy machine starts processes slowly
+]
+
+
+class TestRay(EngineContract):
+    has_processes = replaces_workers = True
+
+    def make_engine(self) -> Engine:
+        return RayEngine(2, RayOptions(num_cpus=1))
+
+    def batch_of(self, result: Result) -> Any:
+        parcel = result.payload
+        assert isinstance(parcel, Parcel)
+        return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)

@@ -1,0 +1,388 @@
+"""Loaders whose workers are Ray actors: the batches of every other engine, whatever happens to the actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from feedline import DataLoader, Loader, RayOptions
+from feedline.datasets import RayRows
+from feedline.errors import NotPicklable, WorkerStartError, WorkerWarning
+from feedline.workers.ray import cluster as cluster_module
+from feedline.workers.ray import engine as engine_module
+from feedline.workers.ray.store import Store
+from tests.holding import Hold, Whereabouts
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"),  # a busy machine starts processes slowly
+]
+
+
+class Noise(torch.utils.data.Dataset[Any]):
+    """Sample i is its number, and 40,000 random ones."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.arange(64)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.numbers[index], torch.rand(40_000)
+
+
+def test_actor_i_makes_batch_i_mod_n(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actor 0 is held at its second batch while actor 1 is idle."""
+    hold = Hold(tmp_path, monkeypatch)
+    loader = DataLoader(Whereabouts(hold.gate, 12, held=2), batch_size=None, num_workers=2, engine="ray")
+    where = [int(one) for one in loader]
+    assert [where.index(one) for one in where] == [place % 2 for place in range(12)]
+    assert hold.moved == 0
+
+
+class Doomed(Noise):
+    """Sample 13 ends its worker, and sample 20 takes for ever, the first time that each is asked for."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index in (13, 20) and not os.path.exists(f"{self.folder}/{index}"):
+            open(f"{self.folder}/{index}", "w").close()
+            if index == 13:
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+        return super().__getitem__(index)
+
+
+class Faulty(Noise):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index % 10 == 3:
+            raise ValueError(f"sample {index} is torn")
+        return super().__getitem__(index)
+
+
+class Counting(torch.utils.data.IterableDataset[Any]):
+    """A stream that is split by `get_worker_info`."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        return iter(range(worker.id, 24, worker.num_workers))
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """A stream that the loader shares out over ranks and workers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.tensor(number), torch.rand(100)) for number in range(64))
+
+
+class Wide:
+    """Sample i is 4 MB of i."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(1 << 20, float(index), np.float32)
+
+
+class Slow(Noise):
+    """Sample i is its number, and waits for something."""
+
+    def __init__(self, length: int = 200, seconds: float = 0.1) -> None:
+        self.numbers, self.seconds = torch.arange(length), seconds
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return self.numbers[index]
+
+
+def batches_of(dataset: Any = None, *, epochs: int = 1, **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    with_seed = {"batch_size": 4, "shuffle": True, "seed": 5, **options}
+    loader: Any = DataLoader(dataset or Noise(), **with_seed)
+    return [(batch[0].clone(), batch[1].clone()) for _ in range(epochs) for batch in loader]
+
+
+def assert_same(some: list[Any], others: list[Any]) -> None:
+    assert len(some) == len(others)
+    for one, other in zip(some, others, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])
+
+
+def test_batches_are_those_of_every_other_engine_bit_by_bit() -> None:
+    expected = batches_of(epochs=2, num_workers=0)
+    assert_same(batches_of(epochs=2, num_workers=3, engine="ray", persistent_workers=True), expected)
+
+
+def test_batches_can_be_kept_and_changed_and_lie_in_the_object_store() -> None:
+    loader: Any = DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray")
+    kept = [pixels for _, pixels in loader]
+    for number, pixels in enumerate(kept):
+        pixels.fill_(number)
+    assert [int(pixels.min()) for pixels in kept] == [int(pixels.max()) for pixels in kept] == list(range(16))
+    address = kept[0].data_ptr()
+    with open("/proc/self/maps") as file:
+        spans = [line.split() for line in file if "plasma" in line]
+    assert any(int(span[0].split("-")[0], 16) <= address < int(span[0].split("-")[1], 16) for span in spans)
+
+
+def test_workers_that_die_or_hang_change_nothing(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 20, "restarts": 4, "shuffle": False}
+    with pytest.warns(WorkerWarning) as told:
+        found = batches_of(Doomed(str(tmp_path)), **options)
+    assert_same(found, batches_of(num_workers=0, shuffle=False))
+    assert any("Ray actor" in str(warning.message) for warning in told)
+    assert len(told) >= 2
+
+
+def test_samples_that_fail_are_left_out() -> None:
+    found = batches_of(Faulty(), num_workers=2, engine="ray", on_error="skip")
+    assert_same(found, batches_of(Faulty(), num_workers=0, on_error="skip"))
+    with pytest.raises(ValueError, match="sample 3 is torn") as caught:
+        batches_of(Faulty(), num_workers=1, engine="ray", shuffle=False)
+    assert "__getitem__" in str(caught.value.__cause__)
+
+
+def test_streams_and_states() -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "engine": RayOptions(num_cpus=0.5)}
+    expected = [batch.tolist() for batch in DataLoader(Counting(), **{**options, "engine": "process"})]
+    loader: Any = DataLoader(Counting(), **options)
+    batches = iter(loader)
+    begun = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    del batches
+    again: Any = DataLoader(Counting(), **options)
+    again.load_state_dict(state)
+    assert begun + [batch.tolist() for batch in again] == expected
+
+
+def test_memory_in_the_object_store_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: list[Store] = []
+
+    def kept(budget: int) -> Store:
+        stores.append(Store(budget))
+        return stores[-1]
+
+    monkeypatch.setattr(engine_module, "Store", kept)
+    loader = Loader(Wide(), batch_size=1, workers=2, prefetch=8, engine="ray", memory_budget="24MB")
+    most = 0
+    for number, batch in enumerate(loader):
+        assert batch[0, 0] == number
+        time.sleep(0.05)  # a slow training loop
+        most = max(most, stores[-1].held)
+    assert 0 < most <= 24 << 20
+
+
+def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
+    dataset = Noise()
+    dataset.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(NotPicklable, match=r"dataset\.lock"):
+        batches_of(dataset, num_workers=1, engine="ray")
+
+
+def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkerStartError, match="within 1 s"):
+        batches_of(num_workers=1, engine=RayOptions(num_cpus=99, start_timeout_s=1))
+    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
+    engine = RayOptions(num_cpus=99, start_timeout_s=2)
+    with (
+        pytest.warns(WorkerWarning, match="no node of the cluster has that"),
+        pytest.raises(WorkerStartError, match="within 2 s"),
+    ):
+        batches_of(num_workers=1, engine=engine)
+
+
+def test_loaders_share_the_actors_of_a_pool() -> None:
+    pids = go_through_two("shared", killed_at=(), persistent_workers=True)
+    assert sorted(pids[0]) == sorted(pids[1])
+
+
+def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[list[int]]:
+    """Compare the batches of two loaders in turn; returns the processes of both, at the end."""
+    options |= {"batch_size": 4, "shuffle": True, "num_workers": 2, "engine": RayOptions(pool=pool)}
+    loaders: list[Any] = [DataLoader(Noise(), seed=seed, **options) for seed in (1, 2)]
+    found: list[list[Any]] = [[], []]
+    pids: list[list[int]] = []
+    for number, batches in enumerate(zip(*loaders, strict=True)):
+        for one, (numbers, pixels) in zip(found, batches, strict=True):
+            one.append((numbers.clone(), pixels.clone()))
+        pids = [loader._resources.worker_pids for loader in loaders]
+        if number in killed_at:
+            os.kill(pids[0][0], signal.SIGKILL)
+    for seed in (1, 2):
+        assert_same(found[seed - 1], batches_of(num_workers=0, seed=seed))
+    return pids
+
+
+def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
+    with pytest.warns(WorkerWarning):
+        go_through_two("mortal", killed_at=(2, 6, 9))
+
+
+def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
+    @cluster.remote(num_cpus=1)  # type: ignore[untyped-decorator]  # Ray's
+    def train() -> int:
+        return sum(int(numbers.sum()) for numbers, _ in DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray"))
+
+    assert cluster.get(train.remote()) == sum(range(64))
+
+
+_RANK = """
+import sys
+import ray
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+from feedline import DataLoader, RayOptions
+from tests.workers.ray.test_loader import Noise, Stream
+
+rank, folder, address = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+
+
+def loader_of(dataset, engine):
+    options = {"shard": True} if isinstance(dataset, Stream) else {"sampler": DistributedSampler(dataset, seed=3)}
+    return DataLoader(dataset, batch_size=4, seed=5, num_workers=2, engine=engine, **options)
+
+
+for dataset in (Noise(), Stream()):
+    own = loader_of(dataset, "process")
+    expected = [[(numbers.clone(), pixels.clone()) for numbers, pixels in own] for epoch in range(2)]
+    ray.init(address=address, log_to_driver=False)
+    loader, seen = loader_of(dataset, RayOptions(pool="ranks")), []
+    for epoch in range(2):
+        for number, (found, made) in enumerate(zip(loader, expected[epoch], strict=True)):
+            assert all(one.equal(other) for one, other in zip(found, made, strict=True)), (epoch, number)
+            seen += found[0].tolist()
+            if number == 2:  # nobody is through before both have begun
+                pids = [None, None]
+                dist.all_gather_object(pids, sorted(loader._resources.worker_pids))
+                assert pids[0] == pids[1] != [], pids
+    both = [None, None]
+    dist.all_gather_object(both, seen)
+    assert sorted(both[0] + both[1]) == sorted(2 * list(range(64))), both
+    assert loader.stats()["restarted_workers"] == 0
+    ray.shutdown()
+print("through")
+"""
+
+
+def test_two_ranks_share_a_pool_and_get_what_engines_of_their_own_deliver(cluster: Any, tmp_path: Path) -> None:
+    address = cluster.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", _RANK]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path), address], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=200)[0].splitlines()[-1:] for rank in ranks] == [["through"]] * 2
+
+
+_SHUT_DOWN = """
+import sys
+import ray
+from feedline import DataLoader
+from feedline.errors import WorkerStartError
+from tests.workers.ray.test_loader import Noise
+
+loader = DataLoader(Noise(), batch_size=4, num_workers=1, prefetch_factor=1, engine="ray")
+batches = iter(loader)
+numbers, pixels = next(batches)
+before = pixels.clone()
+ray.shutdown()
+if sys.argv[1] == "again":
+    ray.init(address="local", num_cpus=1, include_dashboard=False)
+assert pixels.equal(before), "a batch is there as long as somebody has it"
+try:
+    rest = list(batches)
+except WorkerStartError as exc:
+    assert "ray.shutdown()" in str(exc), exc
+    print("told")
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("then", ["nothing", "again"])
+def test_ray_is_shut_down_in_the_middle(then: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SHUT_DOWN, then],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["told"], done.stderr
+
+
+def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(cluster_module, "check_room", lambda *_: None)  # as if there had been one before
+    monkeypatch.setattr(cluster_module, "free_places", lambda *_: 8)
+    engine = RayOptions(num_cpus=4, start_timeout_s=15)
+    loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine=engine)
+    assert [int(numbers) for numbers in loader] == list(range(200))
+    assert any("refused to start more" in line for line in loader._tuning.log), loader._tuning.log
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates
+def test_rows_of_ray_data(cluster: Any) -> None:
+    data = pytest.importorskip("ray.data")
+    loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
+    assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(10))
+
+
+def test_the_number_of_workers_is_found() -> None:
+    loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
+    assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
+    assert 1 <= loader.stats().settings["workers"] <= 8
+
+
+def test_the_number_of_actors_grows_with_demand_and_shrinks_again() -> None:
+    loader: Any = DataLoader(Slow(2000, 0.05), batch_size=1, num_workers="auto", engine="ray")
+    batches = iter(loader)
+
+    def has_come_to(counts: range, step_s: float) -> bool:
+        """Train until there are so many actors."""
+        for _ in batches:
+            time.sleep(step_s)
+            if len(loader._resources.worker_pids) in counts:
+                return True
+        return False
+
+    assert has_come_to(range(6, 9), 0.0), loader.tuning.log
+    assert has_come_to(range(1, 5), 0.12), loader.tuning.log
+
+
+def test_there_are_no_more_actors_than_the_cluster_has_free(cluster: Any) -> None:
+    class Other:
+        """Another program."""
+
+        def is_there(self) -> bool:
+            return True
+
+    other = cluster.remote(num_cpus=5)(Other).remote()
+    assert cluster.get(other.is_there.remote())
+    while cluster.available_resources().get("CPU") != 3:
+        time.sleep(0.05)  # Ray takes a moment to count
+    loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine="ray")
+    assert max(len(loader._resources.worker_pids) for _ in loader) == 3, loader.tuning.log
+    cluster.kill(other)

@@ -1,0 +1,65 @@
+"""The actor and the engine, without a cluster: when an actor ends by itself, and what is said of its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+
+import pytest
+
+from feedline.workers.ray import cluster
+from feedline.workers.ray import worker as module
+from feedline.workers.ray.engine import RayEngine
+from feedline.workers.ray.worker import RayWorker
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    event = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda _: event.set())
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_LEFT_S", 0.2)
+    monkeypatch.setattr(module, "_IDLE_S", 1.0)
+    return event
+
+
+def test_an_actor_of_a_pool_stays_while_a_loader_is_about_to_use_it(ended: threading.Event) -> None:
+    worker = RayWorker(is_shared=True)
+    worker.place("first")
+    worker.place("second")
+    worker.leave("first")
+    assert not ended.wait(0.5)
+    worker.leave("second")
+    assert ended.wait(100)
+
+
+@pytest.mark.slow
+def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_killed(ended: threading.Event) -> None:
+    worker = RayWorker(is_shared=True)
+    worker.place("killed later")
+    worker._asked_s = math.inf  # as while it works
+    assert not ended.wait(1.3)
+    worker._asked_s = time.monotonic()
+    assert ended.wait(100)
+
+
+def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
+    engine = RayEngine(1)
+    calls = engine._over
+    engine.close()
+    late = threading.Event()
+    calls.put((late, None))  # type: ignore[arg-type]  # what a future would put there
+    assert engine._over is not calls
+    assert engine._over.empty()
+
+
+def test_what_an_actor_could_not_import_is_told() -> None:
+    failure = RuntimeError(
+        f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
+    )
+    death = cluster.obituary(3, None, failure)
+    assert "ModuleNotFoundError: feedline. The" in str(death)
+    assert len(str(death)) < 800
+    assert death.was_killed is None, "Ray reports a kill and a crash alike"

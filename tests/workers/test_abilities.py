@@ -1,0 +1,185 @@
+"""What is asked of the system, and that feedline works where the answer is no.
+
+Other systems are stood in for by Linux without the functions they lack.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feedline.workers import abilities
+
+pytestmark = pytest.mark.sample(4)
+
+PROGRAM = """
+import asyncio, mmap, multiprocessing, os, select, selectors, socket, subprocess, sys
+import multiprocessing.connection, multiprocessing.shared_memory
+
+if len(sys.argv) > 3:
+    import torch  # which asks what system this is, and not what it has
+
+LACKING = {
+    "macos": [
+        (os, "memfd_create"), (os, "pidfd_open"), (os, "posix_fallocate"), (os, "sched_getaffinity"),
+        (select, "epoll"), (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (socket, "MSG_CMSG_CLOEXEC"),
+    ],
+    "windows": [
+        (os, "memfd_create"), (os, "pidfd_open"), (os, "posix_fallocate"), (os, "sched_getaffinity"), (os, "sysconf"),
+        (select, "epoll"), (mmap, "MADV_HUGEPAGE"), (mmap, "MAP_NORESERVE"), (mmap, "MAP_PRIVATE"),
+        (mmap, "MAP_ANONYMOUS"), (mmap, "PROT_READ"), (socket, "MSG_CMSG_CLOEXEC"), (socket, "SOCK_SEQPACKET"),
+        (socket, "SCM_RIGHTS"), (socket, "CMSG_SPACE"), (socket, "MSG_DONTWAIT"),
+    ],
+}  # fmt: skip
+for module, name in LACKING[sys.argv[1]]:  # in workers too: spawn runs this file again
+    if hasattr(module, name):
+        delattr(module, name)
+
+import numpy as np
+
+import feedline
+
+
+class Squares:
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return np.full((50, 200), float(index) ** 2), index
+
+
+class Stream:
+    def __iter__(self):
+        return iter(range(5))
+
+
+def check(loader, collect):
+    seen = collect(loader)
+    assert seen == list(range(40)), seen
+    assert collect(loader) == seen, "a second epoch"
+    for _ in loader:
+        break
+    loader.close()
+
+
+def from_numpy(loader):
+    seen = []
+    for squares, index in loader:
+        assert (squares[:, 3, 5] == index.astype(float) ** 2).all()
+        squares += 1
+        seen += index.tolist()
+    return seen
+
+
+def from_torch(loader):
+    seen = []
+    for squares, index in loader:
+        assert (squares[:, 3, 5] == index.double() ** 2).all()
+        squares += 1
+        seen += index.tolist()
+    return seen
+
+
+if __name__ == "__main__":
+    methods = sys.argv[2].split(",")
+    if len(sys.argv) == 3:
+        check(feedline.Loader(Squares(), 8), from_numpy)
+        check(feedline.Loader(Squares(), 8, workers=2, engine="thread"), from_numpy)
+        for method in methods:
+            if method == "fork":  # which costs little
+                check(feedline.Loader(Squares(), 8, workers=2, start_method=method), from_numpy)
+            check(feedline.Loader(Squares(), 8, workers=2, start_method=method, persistent=True), from_numpy)
+            streamed = feedline.Loader(Stream(), 3, workers=2, start_method=method)
+            assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [3, 4]]
+            copied = feedline.Loader(Stream(), 3, workers=2, start_method=method, shard=False)
+            assert [batch.tolist() for batch in copied] == [[0, 1, 2], [0, 1, 2], [3, 4], [3, 4]]
+    else:
+        check(feedline.DataLoader(Squares(), 8), from_torch)
+        check(feedline.DataLoader(Squares(), 8, num_workers=2, engine="thread"), from_torch)
+        for method in methods:
+            check(feedline.DataLoader(Squares(), 8, num_workers=2, multiprocessing_context=method), from_torch)
+    assert "feedline.workers.processes" not in sys.modules
+    assert not multiprocessing.active_children()
+    print("done")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget_the_answer() -> Iterator[None]:
+    abilities.can_share_arenas.cache_clear()
+    yield
+    abilities.can_share_arenas.cache_clear()
+
+
+def refusing(code: int) -> object:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+def test_this_system_has_it_all() -> None:
+    assert abilities.can_share_arenas()
+    assert abilities.can_map_sparsely()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"), (select, "poll")]
+)
+def test_arenas_are_not_shared_where_a_function_is_missing(
+    module: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(module, name)
+    assert not abilities.can_share_arenas()
+
+
+@pytest.mark.parametrize("name", ["memfd_create", "pidfd_open"])
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
+def test_arenas_are_not_shared_where_the_kernel_or_a_sandbox_refuses(
+    name: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, name, refusing(code))
+    assert not abilities.can_share_arenas()
+
+
+def test_running_out_of_descriptors_is_no_lack_of_ability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "memfd_create", refusing(errno.EMFILE))
+    assert abilities.can_share_arenas()
+
+
+def test_no_arena_without_private_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MAP_PRIVATE")
+    assert not abilities.can_map_sparsely()
+
+
+def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-W", "error", str(program), system, methods, *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+    assert done.stderr == "", "nothing was leaked, nothing complained"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "methods"),
+    [("macos", "fork"), ("windows", "spawn"), pytest.param("macos", "spawn", marks=pytest.mark.slow)],
+)
+def test_numpy_loaders_on_other_systems(system: str, methods: str, tmp_path: Path) -> None:
+    run_without(system, methods, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["macos", "windows"])
+def test_torch_loaders_on_other_systems(system: str, tmp_path: Path) -> None:
+    run_without(system, "spawn,forkserver" if system == "macos" else "spawn", tmp_path, "torch")

@@ -1,0 +1,329 @@
+"""A calm moment to fork. Whole programs that fork while others compute are in tests/faults/test_fork_safety.py."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.workers import fork_safety
+from feedline.workers.fork_safety import quiesce_threads, reset_in_child
+
+
+@pytest.fixture
+def company() -> Iterator[None]:
+    """Another thread, which does nothing."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.fixture
+def handler() -> Iterator[logging.Handler]:
+    """A handler of a log, which has a lock."""
+    handler = logging.NullHandler()
+    handler.lock = threading.RLock()  # a NullHandler does without
+    yield handler
+    handler.close()
+
+
+def elsewhere(work: Callable[[], Any]) -> Any:
+    """Return what `work` returns on a thread of its own."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@contextmanager
+def held(*locks: Any) -> Iterator[None]:
+    """Have locks held by a thread that never gives them back."""
+    there, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        there.set()
+        ended.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    there.wait()
+    yield
+    ended.set()
+    thread.join()
+
+
+def numpy_lock() -> Any:
+    return np.random.mtrand.get_bit_generator().lock
+
+
+def is_held(lock: Any) -> bool:
+    """Say whether another thread would have to wait for a lock."""
+
+    def take() -> bool:
+        got: bool = lock.acquire(blocking=False)
+        if got:
+            lock.release()
+        return not got
+
+    held: bool = elsewhere(take)
+    return held
+
+
+# -- locks ---
+
+
+@pytest.mark.usefixtures("company")
+def test_locks_that_workers_may_need_are_held_by_the_thread_that_forks(handler: logging.Handler) -> None:
+    locks = (numpy_lock(), handler.lock)
+    with quiesce_threads():
+        assert [is_held(lock) for lock in locks] == [True, True]
+    assert [is_held(lock) for lock in locks] == [False, False]
+
+
+@pytest.mark.usefixtures("company")
+def test_locks_are_given_back_when_the_fork_fails(handler: logging.Handler) -> None:
+    with pytest.raises(OSError, match="no process"), quiesce_threads():
+        raise OSError("no process")
+    assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
+
+
+def test_without_other_threads_nothing_is_held(handler: logging.Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    with quiesce_threads():
+        assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(
+    handler: logging.Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_safety, "_LOCK_S", 0.01)
+    with held(handler.lock):
+        with quiesce_threads():
+            assert is_held(numpy_lock()), "the others are"
+        assert is_held(handler.lock), "it is still the other's"
+
+
+class Guarded:
+    """A dataset with locks of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.again = threading.RLock()
+        self.free = threading.Lock()
+        self.name = "guarded"
+
+
+def test_a_child_frees_locks_of_the_dataset_whose_holders_it_does_not_have() -> None:
+    dataset = Guarded()
+    with held(dataset.lock, dataset.again):
+        assert [is_held(dataset.lock), is_held(dataset.again)] == [True, True]
+        reset_in_child(dataset)
+        assert not any(is_held(lock) for lock in (dataset.lock, dataset.again, dataset.free))
+
+
+@pytest.mark.parametrize("dataset", [[1, 2], None, object()])
+def test_a_dataset_without_attributes_has_no_locks(dataset: Any) -> None:
+    reset_in_child(dataset)
+
+
+def test_a_child_can_draw_although_another_thread_was_drawing() -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            elsewhere(numpy_lock().acquire)  # as it is after a fork while another thread of the parent held it
+            reset_in_child(None)
+            code = 0 if numpy_lock().acquire(timeout=100) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# -- imports ---
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, release = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "calm_events", types.SimpleNamespace(begun=begun, release=release))
+    monkeypatch.setattr(fork_safety, "_IMPORT_S", 60.0)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "calm_slow.py").write_text("import calm_events\ncalm_events.begun.set()\ncalm_events.release.wait()\n")
+    importer = threading.Thread(target=importlib.import_module, args=("calm_slow",))
+    importer.start()
+    assert begun.wait(100)
+    waits = 0
+
+    def sleep(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        release.set()
+        importer.join()
+
+    monkeypatch.setattr(fork_safety, "time", types.SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+    with quiesce_threads():
+        assert waits == 1
+        assert not importer.is_alive()
+    sys.modules.pop("calm_slow")
+
+
+@pytest.mark.usefixtures("company")
+def test_an_import_of_this_thread_is_none_to_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that is iterated at the top of a module."""
+
+    def sleep(_: float) -> None:
+        raise AssertionError("waits for itself")
+
+    entered: list[bool] = []
+
+    def enter() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(fork_safety, "time", types.SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
+            with quiesce_threads():
+                entered.append(True)
+
+    monkeypatch.setitem(sys.modules, "calm_events", types.SimpleNamespace(enter=enter))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "calm_forks.py").write_text("import calm_events\ncalm_events.enter()\n")
+    importlib.import_module("calm_forks")
+    assert entered == [True]
+    sys.modules.pop("calm_forks")
+
+
+# -- threads that run ---
+
+
+def test_it_is_known_which_threads_run() -> None:
+    waiting, ended = threading.Event(), threading.Event()
+    tasks: list[int] = []
+
+    def wait() -> None:
+        tasks.append(threading.get_native_id())
+        waiting.set()
+        ended.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waiting.wait()
+
+    def runs(task: int) -> bool:
+        return fork_safety._runs(f"/proc/self/task/{task}/stat".encode())
+
+    assert runs(threading.get_native_id()), "this one is asking"
+    while runs(tasks[0]):  # until it has got as far as to wait
+        continue
+    ended.set()
+    thread.join()
+    while os.path.exists(f"/proc/self/task/{tasks[0]}"):
+        continue
+    assert not runs(tasks[0]), "it has ended"
+
+
+@pytest.mark.usefixtures("company")
+def test_a_fork_waits_until_the_other_threads_are_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter([True, False, True, False, False, True])
+    asked: list[bool] = []
+
+    def runs(_: bytes) -> bool:
+        asked.append(next(states))
+        return asked[-1]
+
+    monkeypatch.setattr(fork_safety, "_runs", runs)
+    monkeypatch.setattr(os, "listdir", lambda _: ["1"])
+    with quiesce_threads():
+        fork_safety._before_fork()
+        fork_safety._after_fork()
+    assert asked == [True, False, True, False, False], "twice in a row"
+    fork_safety._before_fork()
+    assert len(asked) == 5, "a fork of somebody else is none of our business"
+
+
+@pytest.mark.usefixtures("company")
+def test_a_thread_that_never_rests_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_safety, "_RUNNING_S", 0.02)
+    monkeypatch.setattr(fork_safety, "_runs", lambda _: True)
+    with quiesce_threads():
+        fork_safety._before_fork()
+        fork_safety._after_fork()
+
+
+@pytest.mark.usefixtures("company")
+def test_threads_take_turns_as_before_after_a_fork() -> None:
+    before = sys.getswitchinterval()
+    with quiesce_threads():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if sys.getswitchinterval() == before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sys.getswitchinterval() == before
+
+
+# -- OpenCV ---
+
+
+class OpenCV:
+    """Stands in for the module."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.set: list[int] = []
+
+    def getNumThreads(self) -> int:  # noqa: N802  OpenCV's name
+        return self.count
+
+    def setNumThreads(self, count: int) -> None:  # noqa: N802  OpenCV's name
+        self.count = count
+        self.set.append(count)
+
+
+@pytest.mark.parametrize(("count", "inside"), [(4, 1), (1, 1), (0, 0)])
+def test_opencv_has_no_threads_while_a_worker_is_forked(
+    count: int, inside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opencv = OpenCV(count)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    with quiesce_threads():
+        assert opencv.count == inside
+    assert opencv.count == count
+    assert opencv.set == ([1, 4] if count == 4 else []), "who has none is not asked to change anything"
+
+
+@pytest.mark.usefixtures("company")
+def test_threads_of_opencv_that_a_fork_by_others_left_behind_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opencv = OpenCV(4)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    pid = os.fork()
+    if pid == 0:
+        with quiesce_threads():
+            os._exit(len(opencv.set))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.usefixtures("company")
+def test_threads_of_opencv_that_a_worker_makes_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv = OpenCV(4)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    with quiesce_threads():
+        pid = os.fork()
+        if pid == 0:
+            opencv.count = 4
+            with quiesce_threads():
+                os._exit(opencv.count)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

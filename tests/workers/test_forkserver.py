@@ -1,0 +1,272 @@
+"""The fork server has imported what workers need, and nothing of the program depends on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import textwrap
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
+
+import feedline
+from feedline.workers import forkserver
+
+MAIN = """
+from __future__ import annotations
+import os.path as path, xml.dom.minidom
+from json import decoder, loads
+from .sibling import thing
+try:
+    import tomllib
+except ImportError:
+    import tomli
+if __name__ == "__main__":
+    import calendar
+def later():
+    import wave
+class Holder:
+    import colorsys
+"""
+
+
+def test_the_imports_of_the_main_program_are_found(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MAIN)
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "train.py")
+    main.__spec__ = ModuleSpec("package.train", None)
+    assert list(forkserver._imports_of(main))[:12] == [
+        "__future__",
+        "__future__.annotations",
+        "os.path",
+        "xml.dom.minidom",
+        "json",
+        "json.decoder",
+        "json.loads",
+        "package.sibling",
+        "package.sibling.thing",
+        "tomllib",
+        "tomli",
+        "colorsys",
+    ]
+
+
+def test_a_session_without_a_file_names_what_it_has_imported() -> None:
+    main = ModuleType("__main__")
+    vars(main).update(json=json, Path=Path, number=1)
+    assert {"json", "pathlib"} <= set(forkserver._imports_of(main))
+
+
+def test_what_a_package_imports_when_it_is_asked_for_a_name(tmp_path: Path) -> None:
+    """`from feedline import DataLoader` imports feedline.loader.torch, which the program's source does not say."""
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "train.py")
+    Path(main.__file__).write_text("from feedline import DataLoader\n")
+    vars(main)["DataLoader"] = feedline.DataLoader
+    assert {"feedline", "feedline.loader.torch"} <= set(forkserver._imports_of(main))
+
+
+DATA = """
+import os
+import sys
+
+IMPORTED_BY = os.getpid()
+
+class Look:
+    '''What a worker finds; the modules of a transform and of a dataset inside of another one as well.'''
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        import transform, broken
+        return {
+            "parent": os.getppid(), "imported_by": [IMPORTED_BY, transform.IMPORTED_BY], "broken": broken.IMPORTED_BY,
+            "worker": os.getpid(), "path": list(sys.path), "cwd": os.getcwd(), "environ": sorted(os.environ),
+        }
+"""
+
+BROKEN = """
+import multiprocessing, os, sys
+IMPORTED_BY = os.getpid()
+is_worker = getattr(multiprocessing.current_process(), "_inheriting", False)
+if not is_worker and not hasattr(sys.modules["__main__"], "here"):
+    sys.exit("in the server")
+"""
+
+TRAIN = """
+import json, os, signal, sys
+here = True
+from multiprocessing import forkserver
+import broken
+from data import Look
+from transform import double
+from feedline import Loader
+
+def look(loader):
+    for found in loader:
+        print(json.dumps(found), flush=True)
+
+if __name__ == "__main__":
+    os.environ["ONLY_IN_THE_PROGRAM"] = "1"
+    sys.path.append("/added/by/the/program")
+    loader = Loader(Look(), None, workers=1, start_method="forkserver", restarts=0)
+    look(loader)
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    look(loader)
+    print(json.dumps({"path": sys.path, "cwd": os.getcwd(), "environ": sorted(os.environ)}))
+"""
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[dict[str, Any]]:
+    for name, text in {"train": TRAIN, "data": DATA, "broken": BROKEN}.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+    (tmp_path / "transform.py").write_text("import os\nIMPORTED_BY = os.getpid()\ndef double(x):\n    return 2 * x\n")
+    # Not from the folder of the program: the server has to be told where its modules are.
+    ran = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, (
+        "of each server"
+    )
+    assert len(ran.stderr.splitlines()) == 2
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_the_server_imports_the_modules_of_the_program_and_of_the_dataset(found: list[dict[str, Any]]) -> None:
+    *samples, program = found
+    assert len(samples) == 4
+    for sample in samples:
+        assert sample["imported_by"] == [sample["parent"]] * 2
+        assert sample["broken"] == sample["worker"], "what the server could not import is imported by the worker"
+        assert all(sample[name] == program[name] for name in ("path", "cwd"))
+        assert sample["environ"] == program["environ"]
+    servers = [sample["parent"] for sample in samples]
+    assert servers[0] == servers[1] != servers[2] == servers[3], "a server that was killed is started again"
+    assert all(is_gone(server) for server in set(servers)), "servers end with the program"
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 30)[0])
+    finally:
+        os.close(fd)
+
+
+COUNTED = """
+import os
+from pathlib import Path
+
+with open(Path(__file__).parent / "executions", "a") as file:
+    print(os.getpid(), file=file)
+
+class Numbers:
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return os.getpid(), os.getppid()
+"""
+
+INSERTING = """
+import os, sys
+sys.path[:0] = {folders}
+import counted
+from feedline import Loader
+
+if __name__ == "__main__":
+    loader = Loader(counted.Numbers(), None, workers=2, start_method="forkserver")
+    print(os.getpid(), *(pid for epoch in range(2) for pid, _ in loader))
+"""
+
+
+FOLDERS = [str(Path(module.__file__ or "").parents[1]) for module in (feedline, numpy)]
+
+
+def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(program)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, *options, str(folder / "train.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ, cwd=folder)
+
+
+@pytest.mark.slow
+def test_a_program_that_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
+    """With -S, Python itself has no site-packages: the program says where everything is, in relative folders too."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "counted.py").write_text(COUNTED)
+    ran = run(tmp_path, INSERTING.format(folders=["./src", *FOLDERS]), "-S")
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    trainer, *workers = ran.stdout.split()
+    executions = (tmp_path / "src" / "executions").read_text().split()
+    assert len(set(workers)) > 2, "each epoch has new workers"
+    assert executions[0] == trainer
+    assert len(executions) == 2, "the other one is the server's: no worker had to import the module"
+    assert executions[1] not in workers
+
+
+OTHERS_FIRST = """
+import multiprocessing, os, sys
+sys.path.insert(0, {folder!r})
+from feedline import Loader
+
+def nothing():
+    pass
+
+if __name__ == "__main__":
+    {before}
+    loader = Loader([1, 2], None, workers=1, start_method="forkserver")
+    assert list(loader) == list(loader) == [1, 2]
+    {after}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "text", "advice"),
+    [
+        (
+            "other = multiprocessing.get_context('forkserver').Process(target=nothing); other.start(); other.join()",
+            "",
+            "was started by something else than feedline",
+            "Iterate over a loader before",
+        ),
+        (
+            "",
+            "import wave; list(Loader([1], None, workers=1, start_method='forkserver', worker_init=wave.Error))",
+            "was started before the program imported wave.",
+            "Import them before",
+        ),
+    ],
+    ids=["a server of others", "a module that came later"],
+)
+def test_what_the_server_has_not_imported_is_logged_once(
+    tmp_path: Path, before: str, after: str, text: str, advice: str
+) -> None:
+    ran = run(tmp_path, OTHERS_FIRST.format(folder=FOLDERS[0], before=before, after=after))
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert text in line
+    assert advice in line
+
+
+@pytest.mark.slow
+def test_a_program_that_ignores_the_environment_and_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    ran = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stderr.splitlines()
+    assert "it did not find feedline" in line
+    assert len((tmp_path / "executions").read_text().split()) == 5, "each of two times two workers imports it"

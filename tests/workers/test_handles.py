@@ -1,0 +1,749 @@
+"""Handles in a dataset that workers must not share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import gc
+import gzip
+import io
+import mmap
+import multiprocessing
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import threading
+import warnings
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from feedline import Loader
+from feedline.errors import DataWarning
+from feedline.workers import abilities, fork_safety, handles
+from feedline.workers.handles import used_by_threads, warn_about, warn_about_threads
+
+
+class Holding(Dataset[int]):
+    """A dataset with whatever attributes it is given."""
+
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+    def __len__(self) -> int:
+        return 3
+
+
+class InSlots:
+    __slots__ = ("connection", "never_filled")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+
+@dataclass
+class Record:
+    connection: Any
+
+
+class Reader:
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def read(self) -> None: ...
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    opened = sqlite3.connect(":memory:")
+    yield opened
+    opened.close()
+
+
+def told(dataset: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_about(dataset)
+    assert all(warning.category is DataWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+# -- where it is found ---
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        (lambda handle: Holding(db=handle), "dataset.db"),
+        (lambda handle: Holding(dbs=[1, handle]), "dataset.dbs[1]"),
+        (lambda handle: Holding(dbs=(handle,)), "dataset.dbs[0]"),
+        (lambda handle: Holding(dbs=deque([handle])), "dataset.dbs[0]"),
+        (lambda handle: Holding(dbs={handle}), "list(dataset.dbs)[0]"),
+        (lambda handle: Holding(dbs={"train": handle}), "dataset.dbs['train']"),
+        (lambda handle: Holding(dbs={(1, 2): handle}), "list(dataset.dbs.values())[0]"),
+        (lambda handle: Holding(reader=InSlots(handle)), "dataset.reader.connection"),
+        (lambda handle: Holding(reader=Record(handle)), "dataset.reader.connection"),
+        (lambda handle: Holding(read=Reader(handle).read), "dataset.read.__self__.connection"),
+        (lambda handle: Holding(read=functools.partial(print, handle)), "dataset.read.args[0]"),
+        (lambda handle: Holding(read=functools.partial(print, end=handle)), "dataset.read.keywords['end']"),
+        (lambda handle: Subset(Holding(db=handle), [0]), "dataset.dataset.db"),
+        (lambda handle: ConcatDataset([Holding(), Holding(db=handle)]), "dataset.datasets[1].db"),
+        (lambda handle: [handle], "dataset[0]"),
+        (lambda handle: handle, "dataset"),
+    ],
+)
+def test_a_handle_is_found_and_named(place: Callable[[Any], Any], path: str, connection: sqlite3.Connection) -> None:
+    (message,) = told(place(connection))
+    assert message.startswith(f"{path} is an open sqlite3.Connection")
+
+
+def test_the_warning_says_what_breaks_and_what_to_do(connection: sqlite3.Connection) -> None:
+    (message,) = told(Holding(db=connection))
+    assert "must not be carried over a fork" in message
+    assert "open it in __getitem__ when it is first used" in message
+
+
+def test_the_warning_points_to_the_users_line(connection: sqlite3.Connection) -> None:
+    with pytest.warns(DataWarning) as caught:
+        warn_about(Holding(db=connection))
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_many_handles_make_one_warning(connection: sqlite3.Connection) -> None:
+    cursors = [connection.cursor() for _ in range(10)]
+    (message,) = told(Holding(cursors=cursors))
+    assert message.startswith(
+        "dataset.cursors[0] is an open sqlite3.Cursor (others: dataset.cursors[1], dataset.cursors[2], 7 more)"
+    )
+
+
+# -- which are open ---
+
+
+def test_a_closed_connection_is_harmless_and_so_is_its_cursor(connection: sqlite3.Connection) -> None:
+    cursor = connection.cursor()
+    connection.close()
+    assert told(Holding(db=connection, cursor=cursor)) == []
+
+
+def test_a_connection_of_another_thread_is_open_too() -> None:
+    opened: list[sqlite3.Connection] = []
+    done = threading.Event()
+
+    def open_and_close() -> None:
+        opened.append(sqlite3.connect(":memory:"))
+        ready.set()
+        done.wait()
+        opened[0].close()
+
+    ready = threading.Event()
+    thread = threading.Thread(target=open_and_close)
+    thread.start()
+    ready.wait()
+    try:
+        assert len(told(Holding(db=opened[0]))) == 1
+    finally:
+        done.set()
+        thread.join()
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+class HDF5Object:
+    """What h5py's classes have in common, as far as it matters here."""
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.is_open = is_open
+
+    def __bool__(self) -> bool:
+        return self.is_open
+
+
+def hdf5_class(name: str, module: str) -> Any:
+    return type(name, (HDF5Object,), {"__module__": module, "__qualname__": name})
+
+
+@pytest.fixture
+def h5py(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return stand_in(
+        monkeypatch,
+        "h5py",
+        File=hdf5_class("File", "h5py._hl.files"),
+        Group=hdf5_class("Group", "h5py._hl.group"),
+        Dataset=hdf5_class("Dataset", "h5py._hl.dataset"),
+    )
+
+
+@pytest.mark.parametrize("name", ["File", "Group", "Dataset"])
+def test_open_hdf5_objects(h5py: Any, name: str) -> None:
+    kind = getattr(h5py, name)
+    (message,) = told(Holding(source=kind()))
+    assert message.startswith(f"dataset.source is an open h5py.{name}")
+    assert "wrong data or errors" in message
+    assert "one file position" in message
+    assert "__getitem__" in message
+    assert told(Holding(source=kind(is_open=False))) == []
+
+
+def test_a_class_derived_from_a_librarys(h5py: Any) -> None:
+    derived = type("Mine", (h5py.File,), {})
+    assert len(told(Holding(source=derived()))) == 1
+
+
+class Environment:
+    """py-lmdb's environment: its class says that it comes from `builtins`."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def path(self) -> str:
+        if self.closed:
+            raise RuntimeError("Attempt to operate on closed/deleted/dropped object.")
+        return "/data/train.lmdb"
+
+
+Environment.__module__ = "builtins"
+
+
+def test_an_open_lmdb_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, "lmdb", Environment=Environment)
+    environment = Environment()
+    (message,) = told(Holding(env=environment))
+    assert message.startswith("dataset.env is an open lmdb.Environment")
+    assert "must not be used after a fork" in message
+    environment.closed = True
+    assert told(Holding(env=environment)) == []
+
+
+class OnDevice:
+    is_cuda = True
+
+
+@pytest.mark.parametrize("initialized", [True, False])
+def test_a_tensor_on_a_device(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
+    cuda = ModuleType("torch.cuda")
+    vars(cuda)["is_initialized"] = lambda: initialized
+    stand_in(monkeypatch, "torch", Tensor=OnDevice, cuda=cuda)
+    messages = told(Holding(weights={"first": OnDevice()}))
+    assert len(messages) == initialized, "without CUDA no tensor can be on a device"
+    if initialized:
+        assert messages[0].startswith("dataset.weights['first'] is a torch.Tensor on a CUDA device")
+        assert "cannot be initialised again in a forked process" in messages[0]
+        assert "on the CPU" in messages[0]
+        assert 'multiprocessing_context="spawn"' in messages[0]
+
+
+def test_tensors_on_the_cpu_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert told(Holding(data=torch.zeros(3), model=torch.nn.Linear(2, 2))) == []
+
+
+@pytest.fixture(scope="module")
+def on_device() -> torch.Tensor:
+    """A tensor that is made before the test: CUDA opens files for the life of the process."""
+    return torch.zeros(3, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_real_tensor_on_a_device(on_device: torch.Tensor) -> None:
+    (message,) = told(Holding(data=on_device, layer=torch.nn.Linear(2, 2).cuda()))
+    assert message.startswith("dataset.data is a torch.Tensor on a CUDA device (others: dataset.layer._parameters")
+    assert told(Holding(data=torch.zeros(3))) == []
+
+
+# -- once ---
+
+
+def test_each_place_of_a_dataset_is_named_once(connection: sqlite3.Connection) -> None:
+    dataset = Holding(db=connection)
+    assert len(told(dataset)) == 1
+    assert told(dataset) == []
+    dataset.cursor = connection.cursor()  # type: ignore[attr-defined]
+    (message,) = told(dataset)
+    assert message.startswith("dataset.cursor is")
+    assert len(told(Holding(db=connection))) == 1, "another dataset"
+
+
+def test_a_dataset_is_not_kept_alive_for_that(connection: sqlite3.Connection) -> None:
+    gc.collect()
+    before = len(handles._told)
+    dataset = Holding(db=connection)
+    told(dataset)
+    assert len(handles._told) == before + 1
+    del dataset
+    gc.collect()
+    assert len(handles._told) == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_was_made_an_error_comes_again(connection: sqlite3.Connection) -> None:
+    dataset = Holding(db=connection)
+    for _ in range(2):
+        with pytest.raises(DataWarning):
+            warn_about(dataset)
+
+
+# -- without the user's code, and without much of anything ---
+
+
+class Touchy:
+    """Complains about everything that is not reading its dictionary."""
+
+    def __init__(self, **held: Any) -> None:
+        object.__setattr__(self, "__dict__", held)
+
+    def _complain(self, *_: Any) -> Any:
+        raise AssertionError("the user's code was called")
+
+    __getattr__ = __getattribute__ = __setattr__ = __eq__ = __bool__ = __len__ = __iter__ = __repr__ = _complain
+    __getitem__ = __contains__ = __reduce_ex__ = __reduce__ = __getstate__ = __dir__ = _complain
+    __hash__ = _complain
+    __class__ = property(_complain)
+    vision = property(_complain)
+
+
+class TouchyList(list[Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("the user's code was called")
+
+    __len__ = __getitem__ = __iter__  # type: ignore[assignment]
+
+
+class TouchyDict(dict[Any, Any]):
+    def items(self) -> Any:
+        raise AssertionError("the user's code was called")
+
+    __iter__ = keys = values = items
+
+
+def test_the_users_code_is_not_called(connection: sqlite3.Connection) -> None:
+    dataset = Touchy(inner=Touchy(dbs=TouchyDict(train=TouchyList([connection]))))
+    (message,) = told(dataset)
+    assert message.startswith("dataset.inner.dbs['train'][0] is")
+
+
+def test_a_handle_too_deep_is_not_looked_for(connection: sqlite3.Connection) -> None:
+    at_the_edge: Any = connection
+    for _ in range(handles._DEPTH):
+        at_the_edge = [at_the_edge]
+    assert len(told(at_the_edge)) == 1
+    assert told([at_the_edge]) == []
+
+
+def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[Any] = []
+    lookup = vars(handles)["lookup"]
+
+    def counting(kind: type, kinds: Any) -> Any:
+        looked_at.append(kind)
+        return lookup(kind, kinds)
+
+    monkeypatch.setattr(handles, "lookup", counting)
+    wide = [[Record(None) for _ in range(90)] for _ in range(90)]
+    assert told(Holding(wide=wide, db=connection)) != [], "what is near is looked at first"
+    assert 1000 < len(looked_at) <= handles._OBJECTS
+
+
+def test_the_first_items_of_a_container_are_looked_into(connection: sqlite3.Connection) -> None:
+    items: list[Any] = [Record(None) for _ in range(handles._ITEMS)]
+    assert told(Holding(items=[*items[1:], Record(connection)])) != []
+    assert told(Holding(items=[*items, Record(connection)])) == []
+
+
+@pytest.mark.parametrize("container", [list, lambda items: dict(enumerate(items))], ids=["list", "dict"])
+def test_a_handle_behind_them_is_found(container: Any, connection: sqlite3.Connection) -> None:
+    (message,) = told(Holding(items=container([*range(handles._ITEMS), connection])))
+    assert message.startswith(f"dataset.items[{handles._ITEMS}] is")
+
+
+def test_an_endless_structure(connection: sqlite3.Connection) -> None:
+    dataset = Holding(db=connection)
+    dataset.itself = [dataset]  # type: ignore[attr-defined]
+    (message,) = told(dataset)
+    assert "others" not in message
+
+
+@pytest.mark.slow
+def test_no_package_is_imported_for_this() -> None:
+    source = Path(handles.__file__).parents[2]
+    code = (
+        "import sys; from feedline.workers import handles, unpicklable; handles.warn_about([1]); "
+        "print(sorted({'torch', 'h5py', 'lmdb', 'sqlite3'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# -- files ---
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "lines.txt"
+    made.write_text("first line\nother line\n")
+    return made
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the file in any way, and closes it after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *how, **more: stack.enter_context(open(path, *how, **more))
+
+
+@pytest.mark.parametrize("how", [("rb", 0), ("rb",), ("r",)], ids=["raw", "buffered", "text"])
+def test_a_file_that_is_open_for_reading_needs_no_warning(how: Any, opened: Callable[..., Any]) -> None:
+    assert told(Holding(reader=[opened(*how)])) == []
+
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="files are opened again through Linux's /proc")
+
+
+def settle() -> None:
+    """Do in this process what a forked worker does with its files."""
+    with fork_safety._known_positions():  # not all of a calm moment: the locks that it holds are freed in the child
+        fork_safety.reset_in_child(None)
+
+
+def follow_each_other(one: int, other: int) -> bool:
+    os.lseek(one, 1, os.SEEK_SET)
+    os.lseek(other, 2, os.SEEK_SET)
+    return os.lseek(one, 0, os.SEEK_CUR) == 2
+
+
+@needs_proc
+@pytest.mark.parametrize("inheritable", [False, True])
+def test_a_file_keeps_its_number_its_position_and_its_flags(
+    inheritable: bool, path: Path, opened: Callable[..., Any]
+) -> None:
+    file = opened("rb", 0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NOATIME))
+    fd = file.fileno()
+    os.set_inheritable(fd, inheritable)
+    with open(os.dup(fd), "rb") as same:
+        file.seek(6)
+        path.unlink()
+        path.write_text("another file by the same name")
+        settle()
+        assert file.read(4) == b"line"
+        assert os.get_inheritable(fd) == inheritable
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NOATIME
+        assert not follow_each_other(fd, same.fileno())
+
+
+@needs_proc
+@pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
+def test_other_files_stay_as_they_are(name: str, path: Path) -> None:
+    flags: int = getattr(os, name)
+    fd = os.open(path, flags)
+    same = os.dup(fd)
+    try:
+        settle()
+        if flags == os.O_PATH:
+            assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
+        else:
+            assert follow_each_other(fd, same)
+    finally:
+        os.close(fd)
+        os.close(same)
+
+
+@pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])
+def test_a_file_that_may_be_written_is_warned_of(how: str, opened: Callable[..., Any]) -> None:
+    (message,) = told(Holding(file=opened(how)))
+    assert message.startswith("dataset.file is an open file (io.")
+    assert "wrong samples" in message
+    assert "open it in __getitem__ when it is first used" in message
+
+
+def test_where_a_file_cannot_be_opened_again_it_is_warned_of(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(fd: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(handles, "opened_again", refused)
+    monkeypatch.setattr(fork_safety, "opened_again", refused)
+    file = opened("rb", 0)
+    assert len(told(Holding(file=file))) == 1
+    settle()
+    assert file.read(5) == b"first"
+
+
+def test_pipes_and_sockets_are_warned_of() -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe, open(write_end, "wb"), socket.socket() as sock:
+        first, second = told(Holding(pipe=pipe, client=Record(sock)))
+    assert first.startswith("dataset.pipe is an open file (io.BufferedReader), and workers that are forked inherit it")
+    assert second.startswith("dataset.client.connection is an open socket.socket")
+    assert "connect in __getitem__" in second
+
+
+def test_a_socket_inside_of_a_client_is_the_clients_business() -> None:
+    with socket.socket() as sock:
+        assert told(Holding(client=Record(Record(sock)))) == []
+
+
+def test_what_is_not_read_from_a_position_is_harmless(path: Path) -> None:
+    with (
+        open("/dev/zero", "rb") as device,
+        open(path.parent / "log", "a") as log,
+        open(0, "rb", closefd=False) as terminal,
+        mapped(path) as mapping,
+    ):
+        mapping.seek(3)
+        held = Holding(device=device, log=log, input=terminal, memory=io.BytesIO(b"x"), map=mapping)
+        assert told(held) == []
+    assert told(Holding(closed=log)) == []
+
+
+def mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+class DuckDBPyConnection:
+    def cursor(self) -> io.BytesIO:
+        return io.BytesIO()
+
+
+class PsycopgConnection:
+    closed = False
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [("duckdb", "DuckDBPyConnection", DuckDBPyConnection), ("psycopg", "Connection", PsycopgConnection)],
+)
+def test_other_databases(monkeypatch: pytest.MonkeyPatch, module: str, name: str, kind: Any) -> None:
+    stand_in(monkeypatch, module, **{name: kind})
+    (message,) = told(Holding(db=kind()))
+    assert message.startswith(f"dataset.db is an open {module}.{name}")
+
+
+def test_a_duckdb_connection_that_is_closed() -> None:
+    connection = pytest.importorskip("duckdb").connect()
+    connection.execute("SELECT range FROM range(3)")
+    assert connection.fetchone() == (0,)
+    assert len(told(Holding(db=connection))) == len(told_of_threads(Holding(db=connection))) == 1
+    assert connection.fetchone() == (1,), "the look changes nothing"
+    connection.close()
+    assert told(Holding(db=connection)) == told_of_threads(Holding(db=connection)) == []
+
+
+def test_event_loops_and_images_look_after_what_they_hold(path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    picture = path.with_suffix(".png")
+    Image.new("RGB", (4, 4)).save(picture)
+    with Image.open(picture) as image:
+        held = Holding(loop=loop, image=image, data=io.BytesIO(b"x"))
+        assert told(held) == told_of_threads(held) == []
+    loop.close()
+
+
+class Meeting:
+    """Reads lines of ten characters; two workers meet between seek and read."""
+
+    def __init__(self, file: Any, semaphore: Callable[[int], Any]) -> None:
+        self.file = file
+        self.arrived = [semaphore(0), semaphore(0)]
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> str:
+        self.file.seek(index * 11)
+        self.arrived[index].release()
+        assert self.arrived[1 - index].acquire(timeout=100)
+        return str(self.file.read(10))
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_forked_workers_read_each_at_its_own_position(
+    portable: bool, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: not portable)
+    file = opened("rb", 0)  # unbuffered: every read asks the system
+    dataset = Meeting(file, multiprocessing.get_context("fork").Semaphore)
+    file.seek(5)
+    loader = Loader(dataset, None, workers=2, start_method="fork")
+    assert list(loader) == ["b'first line'", "b'other line'"]
+    assert file.tell() == 5, "nor is that of the training process moved"
+    loader.close()
+
+
+class Hidden(Meeting):
+    """Has the file where looking through the dataset does not find it."""
+
+    def __init__(self, find: Callable[[], Any], semaphore: Callable[[int], Any]) -> None:
+        super().__init__(None, semaphore)
+        self.find = find
+
+    def __getitem__(self, index: int) -> str:
+        self.file = self.find()
+        return super().__getitem__(index)
+
+
+def local_of_a_generator(file: Any) -> Iterator[Any]:
+    held = file
+    while True:
+        yield held
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda file: lambda: file,
+        lambda file: functools.partial(next, local_of_a_generator(file)),
+        lambda file: np.array([file], object).item,
+    ],
+    ids=["closure", "generator", "array"],
+)
+def test_forked_workers_do_so_wherever_the_file_is(
+    hide: Callable[[Any], Callable[[], Any]], opened: Callable[..., Any]
+) -> None:
+    dataset = Hidden(hide(opened("rb", 0)), multiprocessing.get_context("fork").Semaphore)
+    loader = Loader(dataset, None, workers=2, start_method="fork")
+    assert list(loader) == ["b'first line'", "b'other line'"]
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "gz"])
+def test_archives_are_read_by_forked_workers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"archive.{kind}"
+    with make_archive(kind, path) as archive:
+        loader = Loader(Members(kind, archive), 4, workers=2, start_method="fork")
+        assert np.concatenate(list(loader)).tolist() == list(range(64))
+
+
+def make_archive(kind: str, path: Path) -> Any:
+    members = {str(index): bytes([index]) * 5000 for index in range(64)}
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as zipped:
+            for name, data in members.items():
+                zipped.writestr(name, data)
+        return zipfile.ZipFile(path)
+    if kind == "tar":
+        with tarfile.open(path, "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return tarfile.open(path)
+    with gzip.open(path, "wb") as packed:
+        packed.write(b"".join(members.values()))
+    return gzip.open(path)
+
+
+class Members:
+    def __init__(self, kind: str, archive: Any) -> None:
+        self.kind = kind
+        self.archive = archive
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> np.int64:
+        if self.kind == "zip":
+            data = self.archive.read(str(index))
+        elif self.kind == "tar":
+            data = self.archive.extractfile(str(index)).read()
+        else:
+            self.archive.seek(index * 5000)
+            data = self.archive.read(5000)
+        assert data == bytes([index]) * 5000
+        return np.int64(index)
+
+
+# -- threads ---
+
+
+def told_of_threads(dataset: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_about_threads(dataset)
+    return [str(warning.message) for warning in caught]
+
+
+def test_threads_that_share_a_position_are_warned_of(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+    with (
+        make_archive("tar", tmp_path / "x.tar") as tar,
+        make_archive("gz", tmp_path / "x.gz") as gz,
+        socket.socket() as sock,
+        mapped(path) as mapping,
+    ):
+        mapping.seek(1)
+        for handle in (opened("r"), mapping, tar, gz, sock):
+            (message,) = told_of_threads(Holding(reader=Record(handle)))
+            assert message.startswith("dataset.reader.connection"), handle
+            assert "worker threads share it" in message
+            assert "threading.local()" in message
+
+
+def test_what_threads_may_share_is_harmless(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+    local = threading.local()
+    local.file = opened("rb")
+    with make_archive("zip", tmp_path / "x.zip") as zipped, mapped(path) as mapping:
+        assert mapping[:5] == b"first"
+        assert told_of_threads(Holding(zip=zipped, map=mapping, local=local)) == []
+    assert told_of_threads(Holding(lock=threading.Lock(), files={"a": opened("rb")})) == [], "somebody looks after it"
+
+
+def test_a_loader_with_threads_warns(opened: Callable[..., Any]) -> None:
+    loader = Loader(Meeting(opened("rb"), Unguarded), None, workers=2, engine="thread")
+    with pytest.warns(DataWarning, match=r"dataset\.file is an open file"):
+        assert len(list(loader)) == 2
+    alone = Loader(Meeting(opened("rb"), Unguarded), None, workers=1, engine="thread")
+    assert len(list(alone)) == 2, "there is nobody to share the file with"
+
+
+class Unguarded:
+    """A semaphore that is none: nobody waits."""
+
+    def __init__(self, value: int) -> None: ...
+
+    def release(self) -> None: ...
+
+    def acquire(self, timeout: float) -> bool:
+        return True
+
+
+def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> None:
+    class Deep:
+        def __init__(self, inner: Any) -> None:
+            self.other: Any = 1  # before the other: what it holds is looked at first
+            self.inner: Any = inner
+
+    with contextlib.ExitStack() as opened:
+        zips = []
+        for _ in range(20):
+            zips.append(opened.enter_context(zipfile.ZipFile(io.BytesIO(), "w")))  # in memory: no handles themselves
+            for member in range(300):
+                zips[-1].writestr(str(member), b"")
+        path = tmp_path / "file"
+        path.touch()
+        dataset = Deep(Deep(Deep(Deep(opened.enter_context(open(path, "rb"))))))
+        dataset.other = zips
+        assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner.inner"]

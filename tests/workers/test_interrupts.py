@@ -1,0 +1,157 @@
+"""Signals are put off while something is done that must not be left half done, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from feedline.workers import interrupts
+
+
+class Late(Exception):
+    """What the handler of a time-out raises."""
+
+
+def on_alarm(number: int, frame: Any) -> None:
+    raise Late
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM, signal.SIGUSR1)}
+    signal.signal(signal.SIGALRM, on_alarm)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+RAISED: list[tuple[int, type[BaseException]]] = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Late)]
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+@pytest.mark.parametrize("starts_process", [True, False])
+def test_what_comes_inside_is_raised_at_the_end(number: int, raised: type[BaseException], starts_process: bool) -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts.put_off(starts_process=starts_process):
+            signal.raise_signal(number)
+            done.append("all")
+
+    with pytest.raises(raised):
+        work()
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGALRM) is on_alarm
+
+
+def test_of_several_each_is_handled() -> None:
+    heard = []
+    signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+
+    def work() -> None:
+        with interrupts.put_off(starts_process=False):
+            for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGALRM, signal.SIGINT):
+                signal.raise_signal(number)
+
+    with pytest.raises(Late) as caught:
+        work()
+    assert isinstance(caught.value.__context__, KeyboardInterrupt)
+    assert heard == [signal.SIGUSR1]
+
+
+def test_blocks_may_be_nested() -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts.put_off():
+            with interrupts.put_off(starts_process=False):
+                signal.raise_signal(signal.SIGALRM)
+                done.append("inner")
+            done.append("outer")
+
+    with pytest.raises(Late):
+        work()
+    assert done == ["inner", "outer"]
+
+
+def test_a_child_that_is_forked_inside_has_the_handlers_of_its_parent() -> None:
+    with interrupts.put_off():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if signal.getsignal(signal.SIGALRM) is on_alarm else 1)
+        status = os.waitpid(child, 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_other_threads_change_nothing() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    seen = []
+
+    def look() -> None:
+        with interrupts.put_off():
+            seen.append(signal.getsignal(signal.SIGALRM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+class Mortal:
+    """Something that is seen to when it dies."""
+
+
+def see_to_when_dropped(act: Callable[[], None]) -> None:
+    """Have something seen to, and go on; what comes of it is raised at any moment then."""
+    thing = Mortal()
+    weakref.finalize(thing, interrupts.see_through, act)
+    del thing
+    patience = threading.Event()
+    while not patience.wait(0.01):  # it is raised between two instructions, not in the middle of a wait
+        continue
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+def test_what_comes_in_a_finalizer_is_raised_after_it(number: int, raised: type[BaseException]) -> None:
+    """Python would print it and drop it."""
+    done = []
+
+    def act() -> None:
+        signal.raise_signal(number)
+        done.append("all")
+
+    with pytest.raises(raised):
+        see_to_when_dropped(act)
+    assert done == ["all"]
+
+
+def test_a_finalizer_that_is_interrupted_at_its_very_beginning_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    exchange = interrupts._exchange
+    attempts = []
+
+    def interrupted(came: list[int], *, starts_process: bool) -> Any:
+        attempts.append(1)
+        if len(attempts) == 1:
+            signal.raise_signal(signal.SIGALRM)
+        return exchange(came, starts_process=starts_process)
+
+    monkeypatch.setattr(interrupts, "_exchange", interrupted)
+    with pytest.raises(Late):
+        see_to_when_dropped(lambda: done.append("all"))
+    assert done == ["all"]
+    assert len(attempts) == 2
+
+
+def test_errors_of_a_finalizer_are_its_own() -> None:
+    def fail() -> None:
+        raise LookupError("of its own")
+
+    with pytest.raises(LookupError, match="of its own"):
+        interrupts.see_through(fail)

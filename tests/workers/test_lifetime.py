@@ -1,0 +1,149 @@
+"""How worker processes begin and end."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from typing import Any
+
+import pytest
+
+from feedline.collate import default
+from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerStartError
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.types import DatasetKind, WorkerSpec
+from feedline.workers import lifetime
+from feedline.workers.threads import ThreadEngine
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Noting(ThreadEngine):
+    """An engine that knows whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ended(work: Callable[[], object]) -> Any:
+    process = FORK.Process(target=work)
+    process.start()
+    wait([process.sentinel])
+    return process
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "advice"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), TooManyOpenFiles, "starting 3 workers.*ulimit -n"),
+        (OSError(errno.EAGAIN, "busy"), WorkerStartError, "3 workers could not be started.*ulimit -u"),
+        (OSError(errno.EIO, "broken"), OSError, "broken"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_failed_start_is_explained_and_closes_the_engine(
+    raised: BaseException, expected: type[BaseException], advice: str
+) -> None:
+    engine = Noting()
+    with pytest.raises(expected, match=advice), lifetime.explained_start(engine, None):
+        raise raised
+    assert engine.closed
+
+
+@pytest.mark.parametrize("raised", [TypeError("no"), AttributeError("no"), pickle.PicklingError("no")])
+def test_what_cannot_be_pickled_gets_a_warning_too(raised: Exception) -> None:
+    engine = Noting()
+    with (
+        pytest.warns(UserWarning, match="Got pickle error"),
+        pytest.raises(type(raised), match="no"),
+        lifetime.explained_start(engine, None),
+    ):
+        raise raised
+    assert engine.closed
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    engine = Noting()
+    dataset = {"rows": [1, 2], "open": lambda: None}
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0)
+    with (
+        pytest.warns(UserWarning, match="Got pickle error"),
+        pytest.raises(NotPicklable, match=r"(?s)lambda") as caught,
+        lifetime.explained_start(engine, spec),
+    ):
+        pickle.dumps(dataset)
+    assert engine.closed
+    assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "what pickle said"
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (lambda: os._exit(7), "worker 5 left with exit code 7. Look for sys.exit()"),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "killed by signal 9 (SIGKILL). The system running out of memory",
+        ),
+        (lambda: os.kill(os.getpid(), signal.SIGABRT), "killed by signal 6 (SIGABRT). A crash in native code"),
+    ],
+)
+def test_an_obituary_says_how_and_why(work: Callable[[], object], told: str) -> None:
+    process = ended(work)
+    text = str(lifetime.obituary(process, 5))
+    assert f"(pid(s) {process.pid}) exited unexpectedly" in text
+    assert told in text
+    process.close()
+
+
+def hold(ready: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.set()
+    signal.pause()
+
+
+def test_end_is_patient_then_firm() -> None:
+    ready = FORK.Event()
+    leaving, stubborn = FORK.Process(target=os.getpid), FORK.Process(target=hold, args=(ready,))
+    for process in (leaving, stubborn):
+        process.start()
+    ready.wait()
+    lifetime.end([leaving, stubborn])
+    assert (leaving.exitcode, stubborn.exitcode) == (0, -signal.SIGKILL)
+    for process in (leaving, stubborn):
+        process.close()
+
+
+def test_the_files_of_a_worker_that_has_ended_are_closed_and_it_still_answers() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    release = FORK.Event()
+    process = FORK.Process(target=release.wait)
+    process.start()
+    assert not lifetime.is_over(process)
+    pid = process.pid
+    release.set()
+    wait([process.sentinel])
+    process.join()
+    assert lifetime.is_over(process)
+    assert lifetime.is_over(process)
+    assert not process.is_alive()
+    process.join()
+    process.terminate()
+    assert (process.exitcode, process.pid) == (0, pid)
+    with pytest.raises(ValueError, match="process not started"):
+        process.sentinel  # noqa: B018
+    del release
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_start_method_of_the_program_and_of_a_context() -> None:
+    assert lifetime.start_method(None) == multiprocessing.get_start_method()
+    assert lifetime.start_method(multiprocessing.get_context("spawn")) == "spawn"

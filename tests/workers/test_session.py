@@ -1,0 +1,142 @@
+"""What an interactive session defines reaches workers that are not forked; what does not is said once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.sample(7)
+
+SESSION = """
+import dataclasses, sys
+import numpy as np
+from feedline import Loader
+from feedline.workers import abilities
+scale = 10
+class Trouble(Exception): pass
+
+@dataclasses.dataclass
+class Batch:
+    values: object
+
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return self.times(index)
+    def times(self, index): return np.full(3, index * scale + offset)
+
+class Failing(Numbers):
+    def __getitem__(self, index): raise Trouble(index)
+
+def init(number):
+    global offset  # found by the methods of another class
+    offset = 1
+
+def collate(samples): return Batch(np.stack(samples))
+
+def batches(dataset): return [type(b) is Batch and b.values.sum().item() for b in Loader(dataset, 4, workers=2, \
+start_method="METHOD", collate=collate, worker_init=init)]
+
+PREPARATION
+print("batches:", batches(Numbers()))
+
+try: batches(Failing())
+except Trouble as exc: print("raised:", exc.args)
+
+"""
+
+
+def run(text: str, *arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], input=text, cwd=cwd, capture_output=True, text=True, timeout=100
+    )
+
+
+def session(method: str, preparation: str = "") -> str:
+    return SESSION.replace("METHOD", method).replace("PREPARATION", preparation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["prompt", "pipe", "command", "portable"])
+def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    text = session(method, "abilities.can_share_arenas = lambda: False" if how == "portable" else "")
+    arguments = {"prompt": ["-i"], "command": ["-c", text]}.get(how, [])
+    ran = run("" if how == "command" else text, *arguments, cwd=tmp_path)
+    assert "batches: [192, 672]" in ran.stdout, ran.stderr
+    assert "raised: (0,)" in ran.stdout, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+WITHOUT = "sys.modules['cloudpickle'] = None"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preparation", ["", "abilities.can_share_arenas = lambda: False"])
+def test_without_cloudpickle_one_error_says_what_to_do(preparation: str, tmp_path: Path) -> None:
+    ran = run(session("forkserver", f"{WITHOUT}; {preparation}"), cwd=tmp_path)
+    assert ran.returncode == 1
+    assert ran.stderr.count("Traceback") == 1, ran.stderr
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("feedline.errors.NotPicklable: The class Numbers is defined in an interactive session")
+    for way in ("a module", 'multiprocessing_context="fork"', 'engine="thread"', "feedline[notebook]"):
+        assert way in last
+
+
+@pytest.mark.slow
+def test_what_cannot_be_sent_by_value_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    ran = run(session("forkserver", "import threading; scale = threading.Lock()"), cwd=tmp_path)
+    assert ran.stderr.splitlines()[-1].startswith("feedline.errors.NotPicklable: The class Numbers"), ran.stderr
+    assert "cannot pickle '_thread.lock' object" in ran.stderr
+
+
+PROGRAM = """
+import sys
+import numpy as np
+from feedline import Loader
+"""
+
+GUARDED_CLASS = """
+if __name__ == "__main__":
+    class Numbers:
+        def __len__(self): return 8
+        def __getitem__(self, index): return np.zeros(2)
+    print(list(Loader(Numbers(), 4, workers=2, start_method="forkserver")))
+"""
+
+
+@pytest.mark.slow
+def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{PROGRAM}{GUARDED_CLASS}")
+    ran = run("", "train.py", cwd=tmp_path)
+    assert "feedline.errors.NotPicklable: A worker did not find in the main program" in ran.stderr
+    assert "Can't get attribute 'Numbers'" in ran.stderr
+    assert "WorkerWarning" not in ran.stderr
+
+
+UNGUARDED = """
+for batch in Loader(list(np.arange(8)), 4, workers=2, start_method="forkserver"):
+    print(batch)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "preparation", ["", "from feedline.workers import abilities\nabilities.can_share_arenas = bool"]
+)
+def test_a_forgotten_guard_is_told_once(preparation: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{PROGRAM}{preparation}\n{UNGUARDED}")
+    ran = run("", "train.py", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert not ran.stdout
+    assert ran.stderr.count("Traceback") == 1, ran.stderr
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith(
+        "feedline.errors.WorkerStartError: The main program starts workers while it is being imported"
+    )
+    assert '`if __name__ == "__main__":`' in last
+    assert "WorkerWarning" not in ran.stderr

@@ -1,0 +1,243 @@
+"""Whether a dataset can keep its promises on threads."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline import DataLoader, Loader, rng
+from feedline.errors import DataWarning
+from feedline.workers.thread_safety import must_leave_threads
+
+
+class Samples:
+    """Calls a function for each sample; notes which were asked for."""
+
+    def __init__(self, draw: Callable[[], Any], count: int = 100) -> None:
+        self.draw = draw
+        self.count = count
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> float:
+        self.asked.append(index)
+        return float(self.draw())
+
+
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "random": random.random,
+    "numpy.random": np.random.rand,
+    "torch": lambda: torch.rand(()),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_dataset_that_draws_from_generators_of_the_process_is_noticed(name: str) -> None:
+    with pytest.warns(DataWarning, match=f"Samples draws random numbers from {name}, .*feedline.rng"):
+        assert must_leave_threads(Samples(GENERATORS[name]), None, is_map=True)
+
+
+def test_all_generators_are_named() -> None:
+    def draw() -> float:
+        return random.random() + np.random.rand() + torch.rand(()).item()
+
+    with pytest.warns(DataWarning, match=r"random and numpy.random and torch, which"):
+        must_leave_threads(Samples(draw), None, is_map=True)
+
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("draw", [lambda: 1.0, lambda: rng().random(), OWN.random])
+def test_others_stay_on_threads_without_a_word(draw: Callable[[], Any]) -> None:
+    assert not must_leave_threads(Samples(draw), None, is_map=True)
+
+
+def test_the_collate_function_is_looked_at_as_well() -> None:
+    def collate(samples: list[float]) -> list[float]:
+        random.shuffle(samples)
+        return samples
+
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Samples(lambda: 1.0), collate, is_map=True)
+
+
+def test_the_callers_generators_are_given_back() -> None:
+    random.seed(3)
+    expected = random.random()
+    random.seed(3)
+    with pytest.warns(DataWarning):
+        must_leave_threads(Samples(random.random), None, is_map=True)
+    assert random.random() == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
+def test_a_few_samples_are_asked_for_from_all_over(count: int) -> None:
+    dataset = Samples(lambda: 1.0, count)
+    assert not must_leave_threads(dataset, None, is_map=True)
+    assert len(dataset.asked) <= 4
+    if count:
+        assert {0, count - 1} <= set(dataset.asked) <= set(range(count))
+
+
+def test_what_is_wrong_with_a_sample_is_said_by_its_worker() -> None:
+    def fail() -> float:
+        raise OSError("no such file")
+
+    assert not must_leave_threads(Samples(fail), None, is_map=True)
+
+
+class Failing(Samples):
+    """Of which some samples fail, before or after they have drawn."""
+
+    def __init__(self, draw: Callable[[], Any], bad: Callable[[int], bool], *, drawn_before: bool = False) -> None:
+        super().__init__(draw)
+        self.bad = bad
+        self.drawn_before = drawn_before
+
+    def __getitem__(self, index: int) -> float:
+        drawn = super().__getitem__(index) if self.drawn_before else 0.0
+        if self.bad(index):
+            raise OSError(f"no such file: {index}")
+        return drawn if self.drawn_before else super().__getitem__(index)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize(
+    "bad",
+    [lambda index: index == 0, lambda index: index < 99, lambda index: index in (0, 33, 66, 99)],
+    ids=["first", "all but the last", "all that are tried first"],
+)
+def test_a_sample_that_fails_does_not_hide_what_others_draw(name: str, bad: Callable[[int], bool]) -> None:
+    with pytest.warns(DataWarning, match=name):
+        assert must_leave_threads(Failing(GENERATORS[name], bad), None, is_map=True)
+
+
+def test_what_was_drawn_before_a_sample_failed_counts() -> None:
+    class Torn(Samples):
+        def __getitem__(self, index: int) -> float:
+            raise OSError(f"no such file: {index}" if index == 0 else f"torn: {super().__getitem__(index)}")
+
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Torn(random.random), None, is_map=True)
+
+
+def test_of_a_dataset_that_always_fails_only_so_many_are_tried() -> None:
+    dataset = Failing(lambda: 1.0, lambda index: True, drawn_before=True)
+    dataset.count = 10_000
+    assert not must_leave_threads(dataset, None, is_map=True)
+    assert len(dataset.asked) == len(set(dataset.asked)) == 16
+
+
+def shuffled(samples: list[float]) -> list[float]:
+    random.shuffle(samples)
+    return samples
+
+
+def test_the_collate_function_gets_the_samples_that_worked() -> None:
+    dataset = Failing(lambda: 1.0, lambda index: index in (0, 99))
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(dataset, shuffled, is_map=True)
+
+
+def test_what_a_collate_function_drew_before_it_failed_counts() -> None:
+    def collate(samples: list[float]) -> list[float]:
+        random.random()
+        raise ValueError("shapes differ")
+
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Failing(lambda: 1.0, lambda index: index == 0), collate, is_map=True)
+
+
+def test_samples_that_are_not_batched_are_converted_one_by_one() -> None:
+    def convert(sample: float) -> float:
+        return sample + random.random()
+
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Samples(lambda: 1.0), convert, is_map=True, batched=False)
+
+
+class Together(Samples):
+    """Draws where many samples are asked for at once, and nowhere else."""
+
+    def __getitems__(self, indices: list[int]) -> list[float]:
+        return [random.random() for _ in indices]
+
+
+def test_samples_are_asked_for_as_workers_do() -> None:
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(Together(lambda: 1.0), None, is_map=True)
+    assert not must_leave_threads(Together(lambda: 1.0), None, is_map=True, batched=False)
+
+
+class Lazy(dict[str, float]):
+    def __getitem__(self, key: str) -> float:
+        return super().__getitem__(key) + random.random()
+
+
+class Endless:
+    """Does not tell how many samples there are."""
+
+    def __getitem__(self, index: int) -> float:
+        return random.random()
+
+
+@pytest.mark.parametrize("dataset", [Lazy(a=1.0, b=2.0), Endless()])
+def test_datasets_without_numbers_or_length(dataset: Any) -> None:
+    with pytest.warns(DataWarning, match="random"):
+        assert must_leave_threads(dataset, None, is_map=True)
+
+
+def test_streams_are_not_looked_at() -> None:
+    class Once:
+        def __iter__(self) -> Any:
+            raise AssertionError("it may be a queue: what is read is gone")
+
+    assert not must_leave_threads(Once(), None, is_map=False)
+
+
+# -- in the loaders ---
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_the_workers_become_processes_and_the_user_is_told_where(kind: Any) -> None:
+    count = {"workers": 2} if kind is Loader else {"num_workers": 2}
+    loader = kind(Samples(random.random, 8), 2, engine="thread", seed=3, **count)
+    with pytest.warns(DataWarning) as told:
+        batches = [batch.tolist() for batch in loader]
+    own = [warning for warning in told if warning.category is DataWarning]  # Python warns of forks, too
+    assert [warning.filename for warning in own] == [__file__]
+    assert loader.stats()["engine"] == "process"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        loader.set_epoch(0)
+        assert [batch.tolist() for batch in loader] == batches, "told once, and reproducible"
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_threads_are_kept_where_nothing_speaks_against_them(seed: int | None) -> None:
+    draw = random.random if seed is None else lambda: rng().random()
+    loader = Loader(Samples(draw, 8), 2, workers=2, engine="thread", seed=seed)
+    list(loader)
+    assert loader.stats()["engine"] == "thread"
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_two_runs_are_equal_also_if_a_sample_fails(kind: Any) -> None:
+    count = {"workers": 2} if kind is Loader else {"num_workers": 2}
+
+    def run() -> list[Any]:
+        dataset = Failing(random.random, lambda index: index == 0)
+        loader = kind(dataset, 4, engine="thread", seed=3, on_error="skip", **count)
+        with pytest.warns(DataWarning):
+            return [np.asarray(batch).tolist() for batch in loader]
+
+    assert run() == run()

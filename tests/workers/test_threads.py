@@ -1,0 +1,323 @@
+"""Workers that are threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.abc import Engine
+from feedline.abc.faults import Failure, Verdict
+from feedline.collate import default
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.memory.arena import Arena
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
+from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.workers import threads
+from feedline.workers.threads import ThreadEngine
+from tests import program_server
+
+
+class TestThreads(EngineContract):
+    replaces_workers = tells_stacks = True
+
+    def make_engine(self) -> Engine:
+        return ThreadEngine(2)
+
+
+class TestThreadsWithAnArena(EngineContract):
+    replaces_workers = tells_stacks = True
+
+    def make_engine(self) -> Engine:
+        return ThreadEngine(2, Arena(4, shared=False, budget=1 << 20))
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    return WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=1, base_seed=0, **options)
+
+
+class Large:
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        return np.full(40_000, float(index))
+
+
+def test_a_large_batch_lies_in_a_slot_that_comes_back() -> None:
+    arena = Arena(4, shared=False, budget=64 << 20)
+    engine = ThreadEngine(1, arena)
+    engine.open(spec_of(Large()))
+    engine.start()
+    kept = []
+    for number in range(6):
+        engine.submit(0, Task(number, [number]))
+        (result,) = engine.collect(10)
+        kept.append(result.payload)
+    assert arena.leased_count == 4, "four slots, then ordinary memory"
+    assert [batch[0, 0] for batch in kept] == [0, 1, 2, 3, 4, 5]
+    del kept, result
+    engine.close()  # the worker's last look at the batch is over
+    assert arena.leased_count == 0
+
+
+def test_an_idle_worker_keeps_no_batch_alive() -> None:
+    arena = Arena(4, shared=False, budget=64 << 20)
+    engine = ThreadEngine(1, arena)
+    engine.open(spec_of(Large()))
+    engine.start()
+    for number in range(2):
+        engine.submit(0, Task(number, [number]))
+    while engine.collect(0.2):
+        continue
+    # The thread drops its references after it has answered; it waits for the next task when it has.
+    engine.submit(0, Task(2, [200]))
+    assert engine.collect(10)[0].kind is ResultKind.DONE
+    assert arena.leased_count <= 1
+    engine.close()
+
+
+class Mutable:
+    """Remembers in an attribute what `worker_init` set."""
+
+    owner: int | None = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        return index, threading.current_thread().name
+
+
+def test_a_worker_holds_no_answer_that_it_has_given() -> None:
+    """Even if it does not come to run meanwhile: an exception may lead to the iterator, which dies with its user."""
+    held: list[Any] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is not threads._serve.__code__:
+            return None
+        held.extend(value for value in list(frame.f_locals.values()) if isinstance(value, Result))
+        return trace
+
+    threading.settrace(trace)
+    try:
+        engine = ThreadEngine(1)
+        engine.open(spec_of(Numbers()))
+        engine.start()
+    finally:
+        threading.settrace(None)
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    assert result.kind is ResultKind.DONE
+    engine.close()
+    assert held == []
+
+
+def test_workers_are_threads_with_a_name() -> None:
+    engine = ThreadEngine(2)
+    engine.open(spec_of(Mutable()))
+    engine.start()
+    for worker in range(2):
+        engine.submit(worker, Task(worker, [worker]))
+    answers: list[Result] = []
+    while len(answers) < 2:
+        answers += engine.collect(10)
+    engine.close()
+    assert {result.worker: result.payload[1] for result in answers} == {
+        0: ["feedline-worker-0"],
+        1: ["feedline-worker-1"],
+    }
+
+
+def test_a_failure_names_the_thread() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(failing={0: ValueError("no")})))
+    engine.start()
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    engine.close()
+    assert any("worker thread 0" in note for note in result.payload.__notes__)
+
+
+class Uncopyable(Mutable):
+    def __copy__(self) -> Any:
+        raise TypeError("there is only one")
+
+
+def test_a_dataset_that_cannot_be_copied_is_shared() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Uncopyable()))
+    engine.start()
+    engine.submit(0, Task(0, [3]))
+    assert engine.collect(10)[0].payload[0].tolist() == [3]
+    engine.close()
+
+
+def leave(_: int) -> None:
+    raise SystemExit(4)
+
+
+def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(), init=leave))
+    engine.start()
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    engine.close()
+    assert result.kind is ResultKind.DIED
+    assert type(result.payload) is SystemExit
+    assert any("worker thread 0" in note for note in result.payload.__notes__)
+
+
+# -- another thread in the place of one ---
+
+
+class Asking(NumpyFramework):
+    """Notes who the workers are."""
+
+    def __init__(self) -> None:
+        self.workers: list[WorkerIdentity] = []
+
+    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+        self.workers.append(worker)
+        return super().open_worker(worker, spec)
+
+
+def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
+    framework, dataset = Asking(), Mutable()
+    engine = ThreadEngine(2)
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, framework, worker_count=2, base_seed=10)
+    engine.open(spec)
+    for number in range(3):
+        engine.replace(number % 2)
+    engine.close()
+    assert len(framework.workers) == 5
+    assert len({worker.seed for worker in framework.workers}) == 5
+    assert len({id(worker.dataset) for worker in framework.workers} | {id(dataset)}) == 6
+
+
+def test_a_new_worker_knows_what_the_dataset_was_told() -> None:
+    class TaskNotes(Numbers):
+        scale = 1
+
+        def __getitem__(self, index: int) -> Any:
+            return index * self.scale
+
+    dataset = TaskNotes()
+    engine = ThreadEngine(1)
+    engine.open(spec_of(dataset))
+    dataset.scale = 10
+    engine.replace(0)
+    engine.submit(0, Task(0, [3]))
+    assert engine.collect(10)[0].payload.tolist() == [30]
+    engine.close()
+
+
+def test_a_thread_that_was_replaced_ends() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers()))
+    (old,) = engine._threads
+    engine.replace(0)
+    old.join(100)
+    assert not old.is_alive()
+    assert engine.stack(0) is not None
+    engine.close()
+
+
+def test_the_stack_of_a_thread_that_is_gone_cannot_be_had() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(), init=leave))
+    engine.collect(10)
+    engine._threads[0].join(100)
+    assert engine.stack(0) is None
+    engine.close()
+
+
+class Waiting:
+    """A policy that would have a sample tried again in a year."""
+
+    never_catches = False
+
+    def decide(self, failure: Failure, chance: float) -> Verdict:
+        return Verdict("retry", wait_s=365 * 86_400)
+
+
+def test_closing_does_not_wait_for_a_sample_that_is_to_be_tried_again() -> None:
+    asked = threading.Event()
+
+    class Failing(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            asked.set()
+            raise OSError("later")
+
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Failing(), on_error=Waiting()))
+    engine.submit(0, Task(0, [3]))
+    assert asked.wait(100)
+    (thread,) = engine._threads
+    engine.close()
+    thread.join(100)
+    assert not thread.is_alive()
+
+
+# -- the end ---
+
+
+def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    class Noting(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            waits.append(timeout)
+            super().join(timeout)
+
+    monkeypatch.setattr("feedline.workers.threads.threading.Thread", Noting)
+    with Gate(tmp_path / "gate") as gate:
+        engine = ThreadEngine(4)
+        engine.open(spec_of(Numbers(gate, held=(0,))))
+        engine.start()
+        for worker in range(4):
+            engine.submit(worker, Task(worker, [0]))
+        gate.wait_until_reached(4)
+        engine.close()
+        gate.open(4)
+    assert waits[0] is not None
+    assert all(wait is not None and wait <= waits[0] / 4 for wait in waits[1:]), "the first used up the patience"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_end_of_the_program_waits_for_a_thread_that_is_at_a_sample(closed: bool) -> None:
+    """A thread that is ended inside of a decoder takes the program down with it."""
+    program = f"""
+import sys, threading, time
+from feedline import Loader
+
+begun = threading.Event()
+
+class Slow:
+    def __len__(self):
+        return 2  # no sample follows the slow one, however late the program ends
+    def __getitem__(self, index):
+        if index:
+            begun.set()
+            time.sleep(0.8)  # a program that does not wait has ended before
+            sys.stdout.write("whole\\n")
+            sys.stdout.flush()
+        return index
+
+loader = Loader(Slow(), 1, workers=1, engine="thread")
+batches = iter(loader)
+next(batches)
+begun.wait()
+if {closed}:
+    loader.close()
+"""
+    done = program_server.run(program, finalizes=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

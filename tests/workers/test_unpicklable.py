@@ -1,0 +1,401 @@
+"""What cannot be pickled is found and named, wherever it is, with what to do about it; and nothing else is blamed."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import multiprocessing
+import os
+import pickle
+import queue
+import re
+import sqlite3
+import sys
+import threading
+import tracemalloc
+import weakref
+import zipfile
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.collate import pad
+from feedline.errors import NotPicklable
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
+from feedline.workers.unpicklable import explain
+from tests.workers import unpicklable_objects as objects
+from tests.workers.unpicklable_objects import (
+    ADict,
+    AList,
+    AnArray,
+    ASet,
+    ATuple,
+    FreshState,
+    Holding,
+    InSlots,
+    Node,
+    Opaque,
+    OutOfBand,
+    OwnState,
+    Pair,
+    Raising,
+    Rebuilt,
+    RebuiltByLambda,
+    Record,
+    SecondOnly,
+    StateOfAnotherForm,
+    StateOfTwo,
+    bad,
+    decorated,
+    explained,
+    local_class,
+    local_function,
+    numbers,
+    path_in,
+    spec_of,
+)
+
+pytestmark = pytest.mark.sample(5)
+
+HERE = re.escape(__file__)
+THERE = re.escape(str(objects.__file__))
+
+
+@pytest.mark.parametrize(
+    ("kept", "what", "advice"),
+    [
+        (lambda: 1, rf"a lambda, defined at {HERE}:\d+\.", "at the top level.*functools.partial"),
+        (local_function(), rf"local_function.<locals>.inside, defined at {THERE}:\d+", "top level"),
+        (vars(decorated)["__wrapped__"], "does not lead to it", "decorator"),
+        (functools.cache(local_function()), "the function .*local_function.<locals>.inside", "top level of a module"),
+        (
+            local_class(),
+            rf"the class .*<locals>.Inside, defined at {THERE}:\d+, inside a function",
+            "top level",
+        ),
+        (local_class()(), "an object of the class .*<locals>.Inside", "Define the class at the top level"),
+        (threading.Lock(), "threading.Lock", "first used.*__getstate__"),
+        (threading.RLock(), "threading.RLock", "first used.*__getstate__"),
+        (threading.Event(), "threading.Event", "first used.*__getstate__"),
+        (queue.Queue(), "queue.Queue", "first used.*__getstate__"),
+        (numbers(), "a generator, made by numbers", "__iter__"),
+        (math, "the module math", "Import it where it is used"),
+        (weakref.ref(spec_of), "a weak reference", "Keep the object itself"),
+        (weakref.WeakValueDictionary(), "a weak reference", "Keep the object itself"),
+        (torch.ones(2, requires_grad=True) * 2, "part of a computation", r"detach\(\)"),
+        (Raising(), "Raising, which pickle cannot take apart", "ValueError: not today.*__getstate__.*correct"),
+        (type("Unlisted", (), {})(), "the class .*Unlisted, and that name", "notebook.*in a module"),
+        (memoryview(b"x"), "of type memoryview, which pickle cannot take apart", "keep what it is made from"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_message_says_what_it_is_and_what_to_do(kept: Any, what: str, advice: str) -> None:
+    message = explained(spec_of(Holding(kept=kept)))
+    assert path_in(message) == "dataset.kept"
+    assert re.search(f"it is .*{what}.*spawn or forkserver .*{advice}", message), message
+    assert 'multiprocessing_context="fork"' in message
+    assert 'engine="thread"' in message
+
+
+def test_open_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"data")
+    with open(tmp_path / "x.bin", "rb") as file, zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for kept in (file, archive):
+            message = explained(spec_of(Holding(kept=kept)))
+            assert path_in(message) == "dataset.kept"
+            assert "it is an open file" in message
+            assert "Keep the path" in message
+            assert "open it in __getitem__" in message
+        assert repr(str(tmp_path / "x.bin")) in explained(spec_of(Holding(kept=file)))
+
+
+def test_a_class_that_was_defined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Record(1)
+    monkeypatch.setattr(objects, "Record", type("Record", (), {}))
+    message = explained(spec_of(dataset))
+    assert path_in(message) == "dataset"
+    assert "run again" in message
+
+
+def test_database_handles_are_opened_by_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    h5py = ModuleType("h5py")
+    vars(h5py)["File"] = Opaque
+    monkeypatch.setitem(sys.modules, "h5py", h5py)
+    connection = sqlite3.connect(":memory:")
+    try:
+        for kept, name in (
+            (connection, "sqlite3.Connection"),
+            (connection.cursor(), "sqlite3.Cursor"),
+            (Opaque(), "h5py.File"),
+        ):
+            message = explained(spec_of(Holding(kept=kept)))
+            assert path_in(message) == "dataset.kept"
+            assert f"of type {name}" in message
+            assert "open it in __getitem__" in message
+            assert "does not survive a fork" in message
+    finally:
+        connection.close()
+
+
+# -- where it is -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "path"),
+    [
+        (bad, "dataset"),
+        (Holding(_lock=threading.Lock()), "dataset._lock"),
+        (Holding(transform=Holding(fns=[abs, math.floor, lambda x: x])), "dataset.transform.fns[2]"),
+        (Holding(kept={"train": bad}), "dataset.kept['train']"),
+        (Holding(kept={1: {(2, 3): bad}}), "list(dataset.kept[1].values())[0]"),
+        (Holding(kept={"a": 1, bad: 2}), "list(dataset.kept)[1]"),
+        (Holding(kept=(1, bad)), "dataset.kept[1]"),
+        (Holding(kept={bad}), "list(dataset.kept)[0]"),
+        (Holding(kept=frozenset([bad])), "list(dataset.kept)[0]"),
+        (Holding(kept=collections.deque([1, bad])), "dataset.kept[1]"),
+        (Holding(kept=collections.OrderedDict(a=1, b=bad)), "dataset.kept['b']"),
+        (Holding(kept=collections.defaultdict(bad)), "dataset.kept.default_factory"),
+        (Holding(kept=collections.defaultdict(list, a=bad)), "dataset.kept['a']"),
+        (Holding(kept=Pair(1, bad)), "dataset.kept.right"),
+        (Holding(kept=ATuple((1, bad))), "dataset.kept[1]"),
+        (Holding(kept=ASet([bad])), "list(dataset.kept)[0]"),
+        (Holding(kept=AList([1, bad])), "dataset.kept[1]"),
+        (Holding(kept=ADict(a=bad)), "dataset.kept['a']"),
+        (Holding(kept=InSlots(bad)), "dataset.kept.kept"),
+        (Holding(kept=Record([bad])), "dataset.kept.kept[0]"),
+        (Holding(kept=OwnState(bad)), "dataset.kept.kept"),
+        (Holding(kept=OwnState([bad])), "dataset.kept.kept[0]"),
+        (Holding(kept=FreshState()), "dataset.kept.__getstate__()['made'][0]"),
+        (Holding(kept=SecondOnly(bad)), "dataset.kept.second"),
+        (Holding(kept=StateOfAnotherForm(bad)), "dataset.kept.kept"),
+        (Holding(kept=StateOfTwo(bad)), "dataset.kept.kept"),
+        (Holding(kept=Rebuilt(bad)), "dataset.kept.kept"),
+        (Holding(kept=RebuiltByLambda()), "dataset.kept.__reduce__()"),
+        (Holding(kept=Raising()), "dataset.kept"),
+        (Holding(kept=local_class()()), "dataset.kept"),
+        (Holding(kept=Holding(inner=bad).method), "dataset.kept.__self__.inner"),
+        (Holding(kept=functools.partial(print, bad)), "dataset.kept.args[0]"),
+        (Holding(kept=np.array([1, bad], object)), "dataset.kept.flat[1]"),
+        (Holding(kept=np.array([[1, bad]], object)), "dataset.kept.flat[1]"),
+        (torch.utils.data.Subset(Holding(kept=bad), [0]), "dataset.dataset.kept"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_smallest_part_is_named(dataset: Any, path: str) -> None:
+    assert path_in(explained(spec_of(dataset))) == path
+
+
+@pytest.mark.parametrize(
+    ("collate", "path"),
+    [
+        (bad, "collate_fn"),
+        (functools.partial(print, end=bad), "collate_fn.keywords['end']"),
+        (functools.partial(bad), "collate_fn.func"),
+        (Holding(kept=bad).method, "collate_fn.__self__.kept"),
+        (pad(inner=lambda samples: samples), "collate_fn.inner"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_functions_are_called_as_the_user_calls_them(collate: Any, path: str) -> None:
+    assert path_in(explained(spec_of([], collate))) == path
+    assert path_in(explained(spec_of([], init=collate))) == path.replace("collate_fn", "worker_init_fn")
+
+
+def test_one_object_in_two_attributes() -> None:
+    shared = [bad]
+    dataset = Holding(one=OwnState(1), two=shared, three=shared)
+    assert path_in(explained(spec_of(dataset))) == "dataset.two[0]"
+
+
+def test_the_first_of_several_is_named() -> None:
+    assert path_in(explained(spec_of(Holding(fine=1, first=bad, second=bad), bad, bad))) == "dataset.first"
+
+
+def test_a_part_is_not_blamed_for_what_is_wrong_with_its_owner() -> None:
+    dataset = Holding()
+    dataset.items = [Holding(parent=dataset) for _ in range(3)]
+    dataset.lock = threading.Lock()
+    assert path_in(explained(spec_of(dataset))) == "dataset.lock"
+
+
+def test_a_list_that_holds_itself() -> None:
+    endless: list[Any] = []
+    endless += [endless, bad]
+    assert path_in(explained(spec_of(endless))) == "dataset[1]"
+
+
+class Counted:
+    """Counts how often it is pickled."""
+
+    times = 0
+
+    def __reduce__(self) -> Any:
+        Counted.times += 1
+        return Counted, ()
+
+
+def test_a_long_container_is_pickled_once() -> None:
+    count = 10_000
+    spec = spec_of(Holding(items=[Counted() for _ in range(count)] + [bad]))
+    Counted.times = 0
+    assert path_in(str(explain(spec, TypeError()))) == f"dataset.items[{count}]"
+    assert Counted.times == count
+
+
+def test_many_children_that_refer_back_cost_no_more() -> None:
+    count = 3000
+    dataset = Holding()
+    dataset.items = [Holding(parent=dataset, counted=Counted()) for _ in range(count)]
+    dataset.lock = threading.Lock()
+    Counted.times = 0
+    assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
+    assert Counted.times == count
+
+
+def test_what_is_nested_too_deeply_is_named_where_it_begins() -> None:
+    chain = None
+    for _ in range(20_000):
+        chain = Node(chain)
+    dataset = Holding(fine=[[1]], graph=Holding(head=chain))
+    try:
+        message = explained(spec_of(dataset))
+        assert path_in(message) == "dataset.graph.head"
+        assert "nested too deeply" in message
+        assert "refer to each other by number" in message
+    finally:
+        while chain is not None:  # link by link: all at once would be too deep for the interpreter as well
+            chain.following, chain = None, chain.following
+
+
+# -- what is not to blame --------------------------------------------------------------------------------------------
+
+SPAWN = multiprocessing.get_context("spawn")
+HEAP = SPAWN.Value("i", 0)
+"""The first shared value makes multiprocessing open a file for all of them, which no test is to be blamed for."""
+
+MEGABYTE = 1 << 20
+
+
+def test_what_processes_can_share_is_not_blamed() -> None:
+    here, there = SPAWN.Pipe()
+    tasks = SPAWN.Queue()
+    dataset = Holding(
+        lock=SPAWN.Lock(),
+        tasks=tasks,
+        value=SPAWN.Value("i", 0),
+        pipe=there,
+        tensor=torch.zeros(3).share_memory_(),
+        last=bad,
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.last"
+    assert len(os.listdir("/proc/self/fd")) == before
+    tasks.close()
+    here.close()
+    there.close()
+
+
+def test_a_lock_of_another_start_method_is_to_blame() -> None:
+    lock = multiprocessing.get_context("fork").Lock()
+    if not hasattr(lock, "_is_fork_ctx"):
+        pytest.skip("this version of Python sends it, and the worker cannot use it")
+    message = explained(spec_of(Holding(lock=lock)))
+    assert path_in(message) == "dataset.lock"
+    assert 'get_context("spawn").Lock()' in message
+
+
+def test_the_process_that_is_being_started_is_remembered() -> None:
+    starting: Any = object()
+    multiprocessing.context.set_spawning_popen(starting)
+    try:
+        explain(spec_of(bad), TypeError())
+        assert multiprocessing.context.get_spawning_popen() is starting
+    finally:
+        multiprocessing.context.set_spawning_popen(None)
+
+
+@pytest.mark.parametrize("framework", [TorchFramework(), NumpyFramework()])
+def test_arrays_and_tensors_are_neither_blamed_nor_copied_nor_moved(framework: Any, tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "data", np.uint8, "w+", shape=(16 * MEGABYTE,))
+    tensor = torch.zeros(16 * MEGABYTE, dtype=torch.uint8)
+    dataset = Holding(
+        array=np.zeros(16 * MEGABYTE, np.uint8),
+        with_gaps=np.zeros(32 * MEGABYTE, np.uint8)[::2],
+        named=np.zeros(16 * MEGABYTE, np.uint8).view(AnArray),
+        mapped=mapped,
+        data=bytes(16 * MEGABYTE),
+        out_of_band=OutOfBand(16 * MEGABYTE),
+        tensor=tensor,
+        view=tensor[::2],
+        weights=torch.nn.Parameter(torch.zeros(3)),
+        storage=tensor.untyped_storage(),
+        dtype=torch.float32,
+        last=bad,
+    )
+    tracemalloc.start()
+    try:
+        message = str(explain(spec_of(dataset, framework=framework), TypeError()))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert path_in(message) == "dataset.last"
+    assert peak < MEGABYTE
+    assert not tensor.is_shared(), "torch's own way of sending would move it to shared memory"
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says it is on a device."""
+
+    is_cuda = True
+
+
+def refuse(value: Any) -> Any:
+    raise AssertionError("the device would keep the memory for a receiver that never comes")
+
+
+def test_a_tensor_on_a_device_is_neither_blamed_nor_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    reducers: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
+    monkeypatch.setitem(reducers, OnDevice, refuse)
+    dataset = Holding(tensor=torch.zeros(3).as_subclass(OnDevice), lock=threading.Lock())
+    assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
+
+
+@pytest.fixture(scope="module")
+def on_device() -> torch.Tensor:
+    """A tensor that is made before the test: CUDA opens files for the life of the process."""
+    return torch.zeros(3, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_real_tensors_on_a_device(on_device: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", refuse)
+    dataset = Holding(tensor=on_device, parameter=torch.nn.Parameter(on_device), lock=threading.Lock())
+    assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
+
+
+def test_if_each_part_can_be_pickled_the_error_is_passed_on() -> None:
+    error = explain(spec_of(Holding(fine=1)), ValueError("only the first time"))
+    assert "ValueError: only the first time" in str(error)
+    assert 'engine="thread"' in str(error)
+
+
+def test_fork_is_not_advised_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    message = explained(spec_of(bad))
+    assert '"fork"' not in message
+    assert 'engine="thread"' in message
+
+
+@pytest.mark.parametrize("caught", [pickle.PicklingError, TypeError, AttributeError, RuntimeError])
+def test_it_is_every_error_that_pickle_raises(caught: type[Exception]) -> None:
+    with pytest.raises(caught):
+        raise explain(spec_of(bad), TypeError())
+    assert issubclass(NotPicklable, caught)
