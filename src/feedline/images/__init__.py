@@ -1,4 +1,4 @@
-"""Images: decoding, and the transforms that training uses."""
+"""Image decoding and training transforms."""
 
 from feedline.images.compose import Compose, Decode
 from feedline.images.decoding import decode_image

@@ -1,1 +1,1 @@
-"""Bytes from where they lie: local files, http(s), object storage."""
+"""Read bytes from local files, http(s) and object storage."""
