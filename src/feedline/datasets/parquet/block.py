@@ -1,7 +1,7 @@
-"""Row groups in memory, and rows of them as columns of a batch: taken, put in order, written where it is wanted.
+"""Keep row groups in memory, and gather their rows into the columns of a batch.
 
-Columns of numbers are packed row by row. A batch in random order copies one piece of memory for each sample, and then
-one array for each column, instead of one piece for each sample and column.
+Columns of numbers are packed row by row. A batch in random order then copies one piece of memory per sample, and one
+array per column, instead of one piece per sample and column.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from feedline.datasets.source import Empty, stacked
 Indices = NDArray[np.int64]
 
 _LARGE_BYTES = 1024
-"""Columns whose rows are larger are not packed: copying them twice would cost more than it saves. Measured with 64 rows
-of 40 row groups, from 64 bytes to 12 KB."""
+"""Columns with larger rows are not packed: copying them twice would cost more than it saves. Measured with 64 rows of
+40 row groups, from 64 bytes to 12 KB."""
 
 # Any, throughout: values are of any kind.
 
@@ -38,11 +38,11 @@ class Block:
         }
         self.columns = columns
         self.kind: np.dtype[Any] | None = None
-        """What is in a packed row: a field for each packed column, named by its place among all."""
+        """The type of a packed row: a field for each packed column, named by its index among all columns."""
         self.rows: NDArray[np.uint8] | None = None
         """The packed columns, a row of bytes for each row."""
         self.bytes = memoryview(b"")
-        """The same, as one piece."""
+        """The packed columns as one flat buffer."""
         if len(numbers) > 1:
             kind = _kind(tuple((str(place), array.dtype, array.shape[1:]) for place, array in numbers.items()))
             packed = np.zeros(len(next(iter(numbers.values()))), kind)
@@ -61,7 +61,7 @@ class Block:
 
 @functools.lru_cache(256)
 def _kind(fields: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> np.dtype[Any]:
-    """Return the type of a packed row: the same object for the same fields, since comparing types takes long."""
+    """Return the type of a packed row: the same object for the same fields, because comparing types is slow."""
     return np.dtype(list(fields), align=True)
 
 
@@ -70,9 +70,9 @@ def columns_of(blocks: list[Block], owners: Indices, rows: Indices, empty: Empty
 
     Args:
         blocks: the row groups.
-        owners: for each row of the batch, the place of its row group among them.
+        owners: for each row of the batch, the index of its row group in `blocks`.
         rows: for each row of the batch, its row in the row group.
-        empty: makes the arrays of the batch.
+        empty: allocates the arrays of the batch.
     """
     columns = _unpacked(_records(blocks, owners, rows), empty)
     width = len(blocks[0].columns)
@@ -91,7 +91,7 @@ def columns_of(blocks: list[Block], owners: Indices, rows: Indices, empty: Empty
 
 
 def _by_owner(owners: Indices, rows: Indices) -> tuple[list[Indices], list[Indices]]:
-    """Return for each row group the rows that are wanted of it, and their places in the batch."""
+    """Return, for each row group, the rows to take from it and their positions in the batch."""
     order = np.argsort(owners, kind="stable")
     ends = np.cumsum(np.bincount(owners)).tolist()
     places = [order[start:stop] for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
@@ -103,7 +103,7 @@ def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[Any
     first = blocks[0]
     if first.rows is None or first.kind is None or any(block.kind is not first.kind for block in blocks):
         return None
-    if len(blocks) == 1:  # in one step; not from a column of them, which NumPy would copy as a whole first
+    if len(blocks) == 1:  # one step; taking from a structured array would make NumPy copy all of it first
         return first.rows.take(rows, 0).view(first.kind)[:, 0]
     size, pieces = first.rows.shape[1], [block.bytes for block in blocks]
     starts = (rows * size).tolist()
@@ -112,7 +112,7 @@ def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[Any
 
 
 def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
-    """Return the columns of packed rows by their places among all."""
+    """Return the columns of packed rows, keyed by their index among all columns."""
     columns: dict[int, Any] = {}
     if records is None:
         return columns
@@ -124,7 +124,7 @@ def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
 
 
 def _taken(column: Prepared, rows: Indices, empty: Empty) -> Any:
-    """Take rows of one row group, straight to where the batch is wanted if they are numbers."""
+    """Take rows of one row group; numbers are written directly into the batch's memory."""
     if isinstance(column, Numbers) and column.is_whole and column.array.flags.c_contiguous:
         out = empty((len(rows), *column.array.shape[1:]), column.array.dtype)
         return column.array.take(rows, 0, out=out, mode="clip")  # checked before; "raise" would go through a copy
@@ -133,7 +133,7 @@ def _taken(column: Prepared, rows: Indices, empty: Empty) -> Any:
 
 
 _FEW = 2
-"""Large rows, or at most so many of a row group, are quicker copied one by one: once instead of twice."""
+"""Large rows, or up to this many from a row group, are copied one by one: that copies them once instead of twice."""
 
 
 def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], empty: Empty) -> Any:

@@ -38,43 +38,43 @@ from feedline.types.sizes import byte_count
 class ParquetDataset(RowGroupSource):
     """The rows of Parquet files as a map-style dataset.
 
-    A batch reads each row group that it needs once, and only the columns that are named. Row groups that were read are
-    kept, up to `cache_bytes` in each process; a file is open only while one is read. With the default collate function
-    loaders of feedline read batches as columns.
+    A batch reads each row group that it needs once, and only the columns you name. Each process keeps up to
+    `cache_bytes` of decoded row groups, and a file is open only while a row group is being read. With the default
+    collate function, feedline loaders read batches as columns.
 
-    Nothing is read before it is needed: files are looked at when the length, a sample, the repr or a stream of what is
-    far away is first asked for.
+    Nothing is read before it is needed. Files are first opened when you ask for the length, a sample, the repr or a
+    stream of remote files.
 
     Args:
         paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
-            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same in a store:
-            `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and files of web servers: `https://...`.
-        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or
+            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`. The same works in a
+            store: `s3://bucket/train/*.parquet`, `gs://bucket/train/`; and for files on web servers: `https://...`.
+        fields: which columns to return, and in which form: a name for the value itself, a tuple of names for tuples, a
+            list of names for dicts, a dict from your own names to columns; None for dicts of all columns. In a dict or
             tuple, a list of columns is one vector: `{"x": ["f0", "f1", "f2"], "y": "label"}`.
-        filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
-            of a list of lists, one of the lists). Rows for which it does not hold, or is null, are not in the dataset.
-            Row groups that cannot have any, by their statistics, are not read.
+        filters: which rows to keep: a pyarrow expression, or conditions such as `[("year", ">=", 2020)]`, all of which
+            must hold; in a list of lists, one inner list must hold. Rows for which the filter is false or null are not
+            in the dataset. Row groups that cannot match, by their statistics, are not read.
         transform: applied to each sample.
         cache_bytes: how much decoded data each process keeps.
-        cache: a folder where decoded row groups are kept as Arrow files, which all processes map, or True for the
-            user's cache folder (`$FEEDLINE_CACHE`): each is decoded once, not once per process and whenever it is not
-            in its memory. For random order over more than fits into `cache_bytes`. It takes as much of the disk as the
-            columns take in memory.
-        retries: how often a read is tried again when a connection drops. This and the next ones are about files that
-            are far away.
-        timeout_s: how long a server may say nothing.
-        unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
-        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk in which pieces of files are kept, for all workers and ranks of the
-            machine. Only what feedline put there may be in it.
-        shard_cache_bytes: how much they may take; what was used least recently goes first.
+        cache: a folder for decoded row groups, stored as Arrow files that all processes map, or True for the user's
+            cache folder (`$FEEDLINE_CACHE`). Each row group is then decoded once, instead of once per process and again
+            after each eviction. Use it for random order over data larger than `cache_bytes`. It takes as much disk
+            space as the columns take in memory.
+        retries: how often to retry a read when a connection drops. This and the following options apply to remote
+            files.
+        timeout_s: how long to wait for a silent server.
+        unsafe_redirects: True to follow redirects from https to http, and from public addresses to private ones.
+        storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
+            must contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that folder; the least recently used pieces are removed first.
 
     Raises:
-        MissingExtra: pyarrow is not installed, or what a store needs.
-        BadOption: an option is none.
-        SourceError: at first use: a file is missing, or files do not fit together; at any time: it cannot be reached.
-        CorruptSource: a file is damaged or no Parquet file.
+        MissingExtra: pyarrow, or a package that a store needs, is not installed.
+        BadOption: an option has an invalid value.
+        SourceError: at first use: a file is missing, or files do not fit together; at any time: a file is unreachable.
+        CorruptSource: a file is damaged or not a Parquet file.
         SourceChanged: a file was written to while it was in use.
 
     Example:
@@ -159,13 +159,13 @@ class ParquetDataset(RowGroupSource):
         try:
             yield BlobFile(blob)
         finally:
-            blob.check()  # of a store that cannot be asked for one version
+            blob.check()  # needed for stores that cannot serve a specific version
             blob.close()
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
         """Return an iterable dataset of the same samples, as `RowGroupSource.stream` does.
 
-        Files that are far away are looked at now: otherwise each worker would, and might find others than its siblings.
+        Remote files are opened now: otherwise each worker would open them itself and might find different ones.
         """
         if self._is_remote:
             len(self)
@@ -189,7 +189,7 @@ class ParquetDataset(RowGroupSource):
         return schema, counts
 
     def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
-        # Only columns that it is about are read, and of row groups that have none by their statistics, nothing.
+        # Reads only the columns in the condition, and skips row groups that cannot match by their statistics.
         ds = pyarrow("pyarrow.dataset")
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
@@ -203,7 +203,7 @@ class ParquetDataset(RowGroupSource):
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         pq = pyarrow("pyarrow.parquet")
         file.check()
-        # A thread may have dropped it by now; whoever finds none reads it again.
+        # Another thread may have evicted the metadata; if so, read it again.
         metadata = self._opened.get(file)
         with self._reading(file) as opened:
             reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
@@ -213,30 +213,30 @@ class ParquetDataset(RowGroupSource):
                 opened.fetch(chunks_of(opened.blob, reader.metadata, number, names))
             table = reader.read_row_group(number, columns=names, use_threads=False)
         validate(table, file, number)
-        file.check()  # had it been written to in the meantime, what was read could be a bit of both
+        file.check()  # a write in the meantime could have mixed old and new data
         return table
 
 
 class ArrowDataset(RowGroupSource):
     """The rows of Arrow IPC or Feather files as a map-style dataset.
 
-    Files are memory-mapped: all workers share what the system has read, and samples are taken from there without being
-    decoded. Record batches take the part of row groups. Those of compressed files (Feather's default) are decoded, and
-    kept as `ParquetDataset` keeps row groups. Both of Arrow's formats are read, files and streams: the latter are what
-    Hugging Face datasets keeps in its cache.
+    Files are memory-mapped: all workers share the pages that the system has read, and samples come from there without
+    decoding. Record batches act as row groups. Those of compressed files (Feather's default) are decoded and kept, as
+    `ParquetDataset` keeps row groups. Both Arrow formats are supported, files and streams; Hugging Face datasets caches
+    streams.
 
     Args:
         paths: a file, a folder (all `.arrow`, `.feather` and `.ipc` files below it), a pattern, or a list of these.
-        fields: as of `ParquetDataset`.
-        filters: as of `ParquetDataset`; Arrow files have no statistics, so that all of them is looked at once.
+        fields: as in `ParquetDataset`.
+        filters: as in `ParquetDataset`; Arrow files have no statistics, so each file is scanned in full once.
         transform: applied to each sample.
-        cache_bytes: how much decoded data each process keeps; what is mapped does not count.
+        cache_bytes: how much decoded data each process keeps; mapped data does not count.
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        BadOption: an option is none.
+        BadOption: an option has an invalid value.
         SourceError: at first use: a file is missing, or files do not fit together.
-        CorruptSource: a file is damaged or no Arrow file.
+        CorruptSource: a file is damaged or not an Arrow file.
         SourceChanged: a file was written to while it was in use.
 
     Example:
@@ -284,5 +284,5 @@ class ArrowDataset(RowGroupSource):
         return mapped
 
     def _touch(self, files: set[int]) -> None:
-        for number in files:  # what is mapped would change under us, or vanish
+        for number in files:  # mapped data would change or vanish under us
             self._layout.files[number].check()

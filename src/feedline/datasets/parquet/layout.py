@@ -1,4 +1,4 @@
-"""Where each sample lies: in which row group of which file, at which row."""
+"""Map each sample to its file, row group and row."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from feedline.system.failures import words
 
 @dataclass(frozen=True)
 class Group:
-    """A row group, as far as samples are concerned."""
+    """A row group and the samples in it."""
 
     file: int
-    """The number of its file."""
+    """The index of its file."""
     number: int
     """Its number in the file."""
     count: int
-    """Samples in it: rows that the filter leaves."""
+    """Number of samples in it: the rows that the filter keeps."""
     rows: NDArray[np.uint32] | None = None
-    """Which rows they are; None if all are."""
+    """The rows that the filter keeps; None for all."""
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What was found out about one file."""
+    """The metadata of one file."""
 
     file: File
     # Any: pyarrow's types.
     types: dict[str, Any]
     """The type of each column, in the order of the file."""
     groups: list[Group]
-    """Those that have samples."""
+    """The row groups that contain samples."""
 
 
 class Layout:
-    """Where samples lie.
+    """The location of every sample.
 
-    A few numbers per row group; with a filter, four bytes per sample besides. It is made once and goes to workers with
-    the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
+    It holds a few numbers per row group, plus four bytes per sample if there is a filter. It is built once and sent to
+    workers with the dataset. Raises SourceError: files differ in the type of a column, or one lacks a column.
     """
 
     def __init__(self, footers: Sequence[Footer], fields: VectorFields = None) -> None:
@@ -55,7 +55,7 @@ class Layout:
         self.types = dict(first.types)
         self.form = Form.of(fields, first.types, repr(first.file.path), has_vectors=True)
         for name in self.form.names:
-            # A column in which all is missing may have been written without a type.
+            # A column that is entirely null may have been written without a type.
             known = next((footer for footer in footers if str(footer.types.get(name)) != "null"), first)
             for footer in footers:
                 _compare(name, known, footer)
@@ -68,10 +68,10 @@ class Layout:
         np.cumsum([group.count for group in groups], out=self.starts[1:])
         chosen = [group.rows for group in groups if group.rows is not None]
         self.rows = np.concatenate(chosen) if chosen else None
-        """The row of each sample in its row group, if a filter left some out."""
+        """The row of each sample in its row group; None without a filter."""
 
     def _check_vector(self, names: Sequence[str]) -> None:
-        """Raise BadOption: columns of these types make no vector."""
+        """Raise BadOption if columns of these types cannot form a vector."""
         for name in names:
             if not is_vector_number(self.types[name]):
                 raise BadOption(
@@ -90,12 +90,12 @@ class Layout:
         return int(self.starts[-1])
 
     def least_rows(self, group: int) -> int:
-        """Return how many rows a row group must have for its samples to be there."""
+        """Return how many rows a row group needs to contain all of its samples."""
         start, stop = self.starts[group], self.starts[group + 1]
         return int(stop - start if self.rows is None else self.rows[start:stop].max() + 1)
 
     def find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row groups of some samples, and their rows in them."""
+        """Return the row group of each sample, and its row there."""
         groups = np.searchsorted(self.starts, indices, side="right") - 1
         if self.rows is not None:
             return groups, self.rows[indices].astype(np.int64)
@@ -120,7 +120,7 @@ def _compare(name: str, first: Footer, other: Footer) -> None:
 
 
 def condition_of(filters: Any) -> Any:
-    """Return filters as an expression of pyarrow; None if there are none."""
+    """Return filters as a pyarrow expression; None if there are none."""
     if filters is None:
         return None
     pq = pyarrow("pyarrow.parquet")
@@ -134,7 +134,7 @@ def condition_of(filters: Any) -> Any:
 
 
 def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
-    """Do something with a filter; say so if the filter is what is wrong."""
+    """Run `act`, and raise BadOption if it fails because of the filter."""
     pa = pyarrow()
     try:
         return act()
@@ -148,13 +148,13 @@ def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: l
 
 
 def mask_of(table: Any, condition: Any) -> Any:
-    """Return for each row of a table whether a condition holds: an array of pyarrow."""
+    """Return a pyarrow array with, for each row of a table, whether the condition holds."""
     ds = pyarrow("pyarrow.dataset")
     return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")
 
 
 def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
-    """Return row groups with the rows for which a filter holds; those without any are left out."""
+    """Return row groups with the rows that match the filter; row groups without a match are dropped."""
     groups = []
     for group, mask in masks:
         kept = whole(mask).fill_null(False).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""An Arrow file in memory."""
+"""Memory-mapped Arrow files, and a folder of decoded row groups stored as such files."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from feedline.system.failures import words
 # Any, throughout: pyarrow has no types to check against.
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark at the end of a stream: without it, nobody could tell that record batches are missing."""
+"""The end marker of a stream: without it, missing record batches would go unnoticed."""
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """An Arrow file, or a stream in a file, that is mapped into memory.
+    """A memory-mapped Arrow file, or a file that holds an Arrow stream.
 
-    Arrow believes what a file says of itself: offsets may lead anywhere in memory. So nothing is read of a record batch
-    that was not validated.
+    Arrow trusts the contents of a file: damaged offsets may point anywhere in memory. So no record batch is read before
+    it was validated.
     """
 
     file: File
     schema: Any
     addresses: tuple[int, int]
-    """Where it lies."""
+    """Start and end of the map."""
     count: int
-    """How many record batches it has."""
+    """Number of record batches."""
     reader: Any
-    """Reads one, of a file."""
+    """Reads one record batch; only for files."""
     batches: list[Any] | None
-    """All of them, of a stream: it has no index."""
+    """All record batches; only for streams, which have no index."""
     validated: set[int] = field(default_factory=set)
-    """Record batches that were validated in full."""
+    """Record batches that were fully validated."""
 
     @classmethod
     def of(cls, file: File) -> Mapped:
@@ -56,7 +56,7 @@ class Mapped:
 
     @classmethod
     def within(cls, buffer: Any, file: File) -> Mapped:
-        """Take what stands in mapped memory of a file. Raises what `of` does."""
+        """Open an Arrow file in mapped memory. Raises the same errors as `of`."""
         pa = pyarrow()
         ipc = pyarrow("pyarrow.ipc")
         addresses = (buffer.address, buffer.address + buffer.size)
@@ -71,7 +71,7 @@ class Mapped:
         opened = pa.BufferReader(buffer)
         stream = ipc.open_stream(opened)
         batches = list(stream)
-        if opened.tell() != buffer.size:  # zeros in the place of a length pass for the end
+        if opened.tell() != buffer.size:  # zeros instead of a length look like the end
             raise CorruptSource(
                 f"{file.path!r} is damaged: a mark at byte {opened.tell()} says that the stream has ended, but the "
                 f"file has {buffer.size} bytes. Make it anew, or leave it out."
@@ -79,16 +79,16 @@ class Mapped:
         return cls(file, stream.schema, addresses, len(batches), None, batches)
 
     def row_count(self, number: int) -> int:
-        """Return how many rows a record batch has. Raises what `batch` does."""
+        """Return how many rows a record batch has. Raises the same errors as `batch`."""
         batch = self._batch(number)
-        batch.validate()  # whether that many rows can be there; it costs next to nothing
+        batch.validate()  # checks that this many rows can be there; costs next to nothing
         count: int = batch.num_rows
         return count
 
     def batch(self, number: int, names: Sequence[str] | None = None) -> Any:
-        """Return a record batch, with these columns only; the same ones each time.
+        """Return a record batch with these columns only; pass the same names each time.
 
-        When it is asked for first, it is validated in full. Raises CorruptSource: a text in it is not UTF-8;
+        The first call validates the batch in full. Raises CorruptSource: a string in it is not UTF-8;
         pyarrow.ArrowInvalid: it is damaged.
         """
         batch = self._batch(number)
@@ -103,16 +103,16 @@ class Mapped:
 
 
 def validate(table: Any, file: File, number: int) -> None:
-    """Look at all of a row group, a table or a record batch of pyarrow.
+    """Fully validate a row group, given as a pyarrow table or record batch.
 
-    Raises CorruptSource: a text in it is not UTF-8; pyarrow.ArrowInvalid: it is damaged.
+    Raises CorruptSource: a string in it is not UTF-8; pyarrow.ArrowInvalid: it is damaged.
     """
     try:
         table.validate(full=True)
     except ValueError as exc:  # ArrowInvalid
         if "UTF8" not in str(exc):
             raise
-        file.check()  # somebody writing to it is the better explanation
+        file.check()  # a concurrent write is the better explanation
         name = next(
             name for name, column in zip(table.column_names, table.columns, strict=True) if not _is_valid(column)
         )
@@ -132,42 +132,42 @@ def _is_valid(column: Any) -> bool:
 
 
 def buffer_of(file: File) -> Any:
-    """Map a file, and return its bytes as a buffer of Arrow's. Raises CorruptSource: there are none."""
+    """Map a file and return its bytes as an Arrow buffer. Raises CorruptSource: the file is empty."""
     pa = pyarrow()
     if file.size == 0:
         raise CorruptSource(f"{file.path!r} is empty: not even a schema is in it. Make it anew, or leave it out.")
     with pa.memory_map(file.path) as opened:
-        return opened.read_buffer()  # keeps the map, and no file is left open
+        return opened.read_buffer()  # keeps the map alive; no file stays open
 
 
 _MARK = "unpacked.feedline"
-"""A file that says whose folder it is."""
+"""A file that marks the folder as feedline's."""
 
 _FORGOTTEN_S = 3600.0
-"""A file that nobody has finished after so long was left by a process that died. A guess."""
+"""An unfinished file of this age was left by a process that died. A guess."""
 
 _TAIL = b"feedline"
-"""What stands behind the bytes of Arrow's, and before their CRC-32."""
+"""Follows Arrow's bytes and precedes their CRC-32."""
 _TAIL_BYTES = len(_TAIL) + 4
 
 _SLOTS = 1 << 16
-"""Files that are remembered as checked. A guess; should two share a slot, they are checked again in turns."""
+"""Files remembered as checked. A guess; two files that share a slot are checked again in turns."""
 
 # Any, throughout: pyarrow has no types to check against.
 
 
 class Unpacked:
-    """Row groups that were decoded once, as Arrow files in a folder that every process maps.
+    """Decoded row groups, stored as Arrow files in a folder that every process maps.
 
-    Two processes that write the same one at once write the same twice. Its place follows from path, size and time of
-    change of its Parquet file and from the columns, so that a changed file is decoded anew. What was kept of it before
-    is removed then.
+    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path, size
+    and modification time of its Parquet file and from the columns, so a changed file is decoded again. Older copies are
+    then removed.
 
-    Behind what Arrow writes stands a checksum. It is compared when a row group is first read: all at once would take
-    long. Processes that were forked from one that has the dataset do so once between them,
-    others once each. What is damaged is decoded anew.
+    A checksum follows Arrow's bytes. It is verified when a row group is first read, because verifying all at once would
+    take long. Processes forked from one that has the dataset verify it once between them, others once each. Damaged row
+    groups are decoded again.
 
-    Raises BadOption: it belongs to another user.
+    Raises BadOption: the folder belongs to another user.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -175,12 +175,12 @@ class Unpacked:
         self.folder = Path(folder)
         self._cannot_write = False
         self._checked = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)
-        """Files that were compared with their checksums, by this process or one of its forked relatives."""
+        """Files whose checksums were verified by this process or one of its forked relatives."""
 
     def columns(
         self, file: File, number: int, names: Sequence[str], decode: Callable[[], Any]
     ) -> tuple[list[Any], tuple[int, int]]:
-        """Return columns of a row group, and between which addresses they are mapped."""
+        """Return columns of a row group, and the addresses between which they are mapped."""
         place = self.folder / _name(file, names)
         path = place / f"{number}.arrow"
         mapped = self._mapped(path)
@@ -198,7 +198,7 @@ class Unpacked:
         return [table.column(name) for name in names], mapped.addresses
 
     def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
-        """Write a row group; return False if that cannot be done, which is told once."""
+        """Write a row group; if that fails, warn once and return False."""
         if self._cannot_write:
             return False
         try:
@@ -220,7 +220,7 @@ class Unpacked:
         return True
 
     def _mapped(self, path: Path) -> Mapped | None:
-        """Map a row group that is kept; None if it is not, or is damaged."""
+        """Map a cached row group; return None if it is missing or damaged."""
         pa = pyarrow()
         try:
             found = path.stat()
@@ -254,7 +254,7 @@ def _digest(*about: object) -> str:
 
 
 def _family(file: File) -> str:
-    """Return how the names of all folders for a Parquet file begin."""
+    """Return the common prefix of all folder names for a Parquet file."""
     return f"{Path(file.path).stem}-{_digest(file.identity)}-"
 
 
@@ -263,7 +263,7 @@ def _name(file: File, names: Sequence[str]) -> str:
 
 
 def _make(place: Path, file: File) -> None:
-    """Make the folder for a Parquet file; remove what was kept of it before it changed, and what was never finished."""
+    """Make the folder for a Parquet file; remove copies from before it changed, and unfinished files."""
     check_own(place.parent, _MARK)
     place.parent.mkdir(parents=True, exist_ok=True)
     (place.parent / _MARK).touch()

@@ -1,4 +1,4 @@
-"""Parquet files that are far away: which ones there are, and how pyarrow reads them."""
+"""Find Parquet files in object stores and on web servers, and read them with pyarrow."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.types.shown import identity_of, shown_url
 
 _GAP = 1 << 18
-"""Bytes between two ranges that are fetched with them, rather than by a request of their own. A guess."""
+"""Ranges at most this many bytes apart are fetched in one request. A guess."""
 _PART = 8 << 20
-"""Bytes of a request, about: large enough that its time does not count, small enough to have several under way. A
-guess."""
+"""Approximate bytes per request: large enough that its latency does not matter, small enough to have several in flight.
+A guess."""
 REQUESTS = 32
-"""Requests under way for a row group, and for the footers of many files. A guess."""
+"""Requests in flight for a row group, and for the footers of many files. A guess."""
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class RemoteFile(File):
-    """An object of a store, or a file of a web server, as it was when it was looked at."""
+    """An object in a store or a file on a web server, pinned to the version that was first seen."""
 
     address: str = field(default="", repr=False)
-    """As the user gave it: never shown."""
+    """The address as the user gave it: never shown."""
 
     @property
     def version(self) -> Version:
-        """What is to be read."""
+        """The version to read."""
         return Version(self.size, str(self.tag))
 
     @property
     def identity(self) -> str:
-        """As of `File`."""
+        """As in `File`."""
         return identity_of(self.address)
 
     def check(self) -> None:
-        """Do nothing: every read asks for this version."""
+        """Do nothing: every read requests this version."""
 
 
 def is_remote(path: object) -> bool:
-    """True for the address of something far away."""
+    """True for the address of a remote file."""
     return isinstance(path, str) and bool(protocol_of(path))
 
 
 def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[RemoteFile | str]:
-    """Return the files that an address stands for: a pattern, a folder, or a file, of which nothing is known yet.
+    """Return the files that an address stands for: those of a pattern or folder, or the address of a single file.
 
     A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order.
 
@@ -76,7 +76,7 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
 
 
 class BlobFile(io.RawIOBase):
-    """A blob as pyarrow reads files: by one thread at a time."""
+    """A blob as a file object for pyarrow, which reads it with one thread at a time."""
 
     def __init__(self, blob: Blob) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class BlobFile(io.RawIOBase):
         self._fetched: list[tuple[Range, bytes]] = []
 
     def fetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges that will be read, those near each other together, and several parts at once."""
+        """Fetch ranges that will be read; merge nearby ranges, and fetch several parts at once."""
         parts = parts_of((max(0, start), min(stop, self.blob.size)) for start, stop in ranges)
         if len(parts) > 1:
             with ThreadPoolExecutor(min(REQUESTS, len(parts)), "feedline-read") as threads:
@@ -94,7 +94,7 @@ class BlobFile(io.RawIOBase):
             contents = [self.blob.read(*part) for part in parts]
         self._fetched = list(zip(parts, contents, strict=True))
 
-    # Any: whatever has bytes.
+    # Any: any bytes-like object.
     def read(self, size: int | None = -1) -> Any:
         start, stop = self._at, self.blob.size
         if size is not None and size >= 0:
@@ -126,7 +126,7 @@ class BlobFile(io.RawIOBase):
 
 
 def parts_of(ranges: Iterable[Range]) -> list[Range]:
-    """Return what to ask for to have all of these ranges.
+    """Return the requests that cover all of these ranges.
 
     Example:
         >>> parts_of([(400_000, 500_000), (0, 100), (200, 300), (800_000, 20_000_000)])
@@ -147,11 +147,11 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
 
 
 class _Noted(Exception):
-    """A range was asked for, and taken note of."""
+    """A range was requested and recorded."""
 
 
 class _Notes(BlobFile):
-    """A file that takes note of what is to be read of it, and gives nothing."""
+    """A file that records the ranges requested from it and returns nothing."""
 
     def __init__(self, blob: Blob) -> None:
         super().__init__(blob)
@@ -164,16 +164,16 @@ class _Notes(BlobFile):
 
 # Any: pyarrow has no types.
 def chunks_of(blob: Blob, metadata: Any, number: int, names: list[str]) -> list[Range]:
-    """Return where the column chunks of a row group are, of some columns.
+    """Return the byte ranges of some columns' chunks in a row group.
 
-    It is pyarrow's reader that is asked, not what stands in the footer: of a damaged one `RowGroupMetaData.column` ends
-    the process (pyarrow 26).
+    This asks pyarrow's reader instead of the footer: on a damaged footer, `RowGroupMetaData.column` ends the process
+    (pyarrow 26).
     """
     notes = _Notes(blob)
     reader = pyarrow("pyarrow.parquet").ParquetFile(notes, metadata=metadata, pre_buffer=False)
     wanted = set(names)
     for path in [metadata.schema.column(place).path for place in range(metadata.num_columns)]:
-        # Those of nested columns begin with the name, and names may have dots as well.
+        # Paths of nested columns begin with the column's name, and names may contain dots as well.
         if not wanted.isdisjoint(itertools.accumulate(path.split("."), "{}.{}".format)):
             with contextlib.suppress(_Noted):
                 reader.read_row_group(number, columns=[path], use_threads=False)

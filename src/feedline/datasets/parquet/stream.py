@@ -1,7 +1,7 @@
-"""Row groups one after the other: an iterable dataset.
+"""An iterable dataset that reads row groups in sequence.
 
-The order of an epoch follows from seed and epoch: row groups in random order; of every window of them, the samples in
-random order. So where a place of the stream lies can be computed, and a pass can be entered anywhere.
+Seed and epoch determine the order of an epoch: row groups come in random order, and the samples of each window of row
+groups are shuffled together. So any position in the stream can be computed, and a pass can start anywhere.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import is_in_loader
 
 _RUN = 128
-"""Samples that are read at a time. A guess: few enough to be in a cache, enough to be taken together."""
+"""Samples read at a time. A guess: few enough to stay in the CPU cache, enough to be worth reading together."""
 
 
 class RowGroupStream(Stream, StreamSource, Epochs):
-    """The samples of a Parquet, Arrow or CSV dataset, row group by row group; `ParquetDataset.stream` makes it.
+    """The samples of a Parquet, Arrow or CSV dataset, row group by row group; created by `ParquetDataset.stream`.
 
-    A loader of feedline shares them out over workers and ranks: each sample comes once, in an order that does not
-    depend on them. In torch's own loader workers share the row groups out among themselves. States are exact.
+    A feedline loader assigns samples to workers and ranks: each sample comes once, and the order does not depend on
+    their number. In torch's own loader, workers divide the row groups among themselves. States are exact.
     """
 
-    # Any: a `RowGroupSource`, which makes this.
+    # Any: the `RowGroupSource` that creates this stream.
     def __init__(self, source: Any, *, shuffle: bool, seed: int, window: int) -> None:
         super().__init__()
         self.source = source
@@ -56,11 +56,11 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         return RowGroupPass(self, self._part())
 
     def _part(self) -> Part:
-        # Loaders of feedline share out samples themselves; torch's leaves it to the dataset.
+        # feedline loaders distribute samples themselves; torch's loader leaves it to the dataset.
         return (0, 1) if is_in_loader() else torch_worker()
 
     def close(self) -> None:
-        """Forget what this process has read."""
+        """Drop the row groups that this process has cached."""
         self.source.close()
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class RowGroupStream(Stream, StreamSource, Epochs):
 
 
 class RowGroupPass(ResumablePass[int]):
-    """One pass over the row groups of a part. What comes next is a place."""
+    """One pass over the row groups of a part. Its items are positions in the pass."""
 
     _name = "row groups"
 
@@ -79,9 +79,9 @@ class RowGroupPass(ResumablePass[int]):
         self._place = 0
         # Any: samples of any form.
         self._ahead: list[Any] = []
-        """Samples that were read already, before their transform."""
+        """Samples already read, before their transform."""
         self._first = 0
-        """The place of the first of them."""
+        """The position of the first one."""
         self._begin(stream.epoch)
 
     def _begin(self, epoch: int) -> None:
@@ -96,7 +96,7 @@ class RowGroupPass(ResumablePass[int]):
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
         self._ends = np.cumsum(sizes[self._groups])
-        """Where the row groups end, in places of this pass."""
+        """Where each row group ends, as a position in this pass."""
         self._count = int(self._ends[-1]) if len(self._ends) else 0
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class RowGroupPass(ResumablePass[int]):
         return self._ahead[item - self._first]
 
     def _read(self, place: int) -> list[Any]:
-        """Read the sample at a place and some after it; it alone if one of them cannot be read."""
+        """Read the sample at a position and some after it; only that sample if one of the others cannot be read."""
         source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
         try:
             found: list[Any] = source._read(self._indices(places))
@@ -123,17 +123,17 @@ class RowGroupPass(ResumablePass[int]):
         return found
 
     def try_again(self) -> bool:
-        self._ahead = []  # a transform may have changed what it was given
+        self._ahead = []  # a transform may have modified its input
         return super().try_again()
 
     def skip(self, count: int) -> int:
-        """Leave out so many samples, without reading them; return how many there were."""
+        """Skip up to `count` samples without reading them; return how many were skipped."""
         skipped = min(count, len(self) - self._place)
         self._place += skipped
         return skipped
 
     def _indices(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which samples stand at these places."""
+        """Return the index of the sample at each position."""
         ends, window = self._ends, self._stream.window
         if self._stream.shuffle:
             windows = np.searchsorted(ends, places, side="right") // window
@@ -164,4 +164,4 @@ class RowGroupPass(ResumablePass[int]):
                 f"The state is that of {state['of']} samples, but these are {len(self)}. Were files or filters changed?"
             )
         self._place = state["place"]
-        self._ahead = []  # of another epoch, perhaps
+        self._ahead = []  # may be from another epoch

@@ -1,4 +1,4 @@
-"""What Parquet and Arrow files have in common: samples are read by the row group."""
+"""The shared base of Parquet and Arrow datasets: samples are read by the row group."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from feedline.system.failures import words
 from feedline.types.sizes import byte_count
 
 LATEST_S = 5.0
-"""Seconds that decoding again takes before anything is said."""
+"""Seconds spent on repeated decoding before a warning is given."""
 
 SHARE = 1.5
-"""So many times as many rows are decoded as are used. Workers that share out small row groups in order, each another
-part of them in every epoch, decode as many as they use."""
+"""Warn if rows decoded exceed rows used by this factor. Workers that divide small row groups in order, each taking
+different ones in every epoch, decode as many rows as they use."""
 
 _PASS = 0.9
-"""Of all row groups. Who has needed so many of them begins a new pass when one comes again. A guess: shuffled batches
-of several workers need most row groups in each epoch, not all of them."""
+"""Fraction of all row groups. Once a process has needed this many, the next repeated one begins a new pass. A guess:
+shuffled batches of several workers need most row groups in each epoch, not all of them."""
 
 
 class Waste:
-    """What one process has decoded, and used of it.
+    """How many rows one process has decoded, and how many of them it used.
 
-    Whoever goes through the data in order, or window by window, needs each row group once in a pass, and that it is
-    decoded again in the next one cannot be helped. So only those count that come again in the same pass.
+    A process that reads the data in order, or window by window, needs each row group once per pass. Decoding it again
+    in the next pass is unavoidable, so only repeats within the same pass count.
     """
 
     def __init__(self) -> None:
         self.went_back = False
-        """True if the next row group is reached from the beginning of its file, again."""
+        """True if the next row group was reached by reading its file from the beginning again."""
         self._in_pass: set[int] = set()
         self._seconds = 0.0
         self._decoded = 0
@@ -66,7 +66,7 @@ class Waste:
         self._has_told = False
 
     def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
-        """Note a row group; tell, once, if most of the work is in vain."""
+        """Record a decoded row group; warn, once, if most of the work is wasted."""
         if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
             self._in_pass.clear()
         is_again = group in self._in_pass or self.went_back
@@ -90,27 +90,27 @@ T = TypeVar("T")
 # Any, throughout: pyarrow has no types to check against, and values are of any kind.
 
 CACHE_BYTES = 256 << 20
-"""What row groups may take in memory, per process, unless it is said otherwise."""
+"""Default limit for row groups in memory, per process."""
 
 _OWN_BYTES = 8192
-"""What a row group that is kept costs besides its data. A guess: it bounds the number of those that hold mapped memory,
-of which a process can have some ten thousand."""
+"""Overhead of a cached row group besides its data. A guess: it bounds the number of row groups that hold mapped memory;
+a process can have some ten thousand maps."""
 
 
 class RowGroupSource(TableSource):
     """A dataset of files that are read by the row group.
 
-    Subclasses say what is in a file, and read a row group of it.
+    Subclasses implement how to inspect a file and read one of its row groups.
     """
 
     _lazy: tuple[str, ...] = ("_known", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
     _module = "pyarrow"
-    """What has to be installed."""
+    """The module that must be installed."""
     _most_open = 64
-    """Files of which something is kept, such as a map; of Parquet, bytes of footers."""
+    """Limit on cached file state, such as maps: a number of files; for Parquet, bytes of footers."""
     _looking = 8
-    """Files that are looked at at the same time, at first use. A guess."""
+    """Files that are inspected concurrently at first use. A guess."""
 
     def __init__(
         self,
@@ -131,50 +131,50 @@ class RowGroupSource(TableSource):
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
         self._opened = BoundedCache[Any, Any](self._most_open)
-        """What is kept of files. A map that a fork inherited is as good as the parent's."""
+        """Cached state of files. A map inherited through a fork is as good as the parent's."""
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
         self._waste = Waste()
 
     def _found(self) -> Sequence[str | File]:
-        """Return the files that are meant: their paths, or what is known of them already."""
+        """Return the files of the dataset: their paths, or `File` objects if already known."""
         return found_files(self.paths, self._endings)
 
     def _at(self, path: str) -> File:
-        """Look at a file. Raises SourceError: there is none, or it cannot be looked at."""
+        """Inspect a file. Raises SourceError: it does not exist, or cannot be inspected."""
         return File.at(path)
 
     @abstractmethod
     def _look(self, file: File) -> tuple[Any, list[int]]:
-        """Return the schema of a file, and how many rows each row group has."""
+        """Return the schema of a file, and the number of rows in each row group."""
 
     @abstractmethod
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        """Read columns of a row group, as a table of pyarrow."""
+        """Read columns of a row group as a pyarrow table."""
 
     def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
-        """Return for row groups, by their numbers, which of their rows fulfil a condition, an expression of pyarrow."""
+        """Return, for row groups by number, which of their rows match a condition, a pyarrow expression."""
         names = list(footer.types)
         tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
         return [(group, mask_of(table, condition)) for group, table in tables]
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
-        """Read columns of a row group that is not kept yet."""
+        """Read columns of a row group that is not in `cache` yet."""
         return self._decoded(file, number, names)
 
     def _unpacked_to(self) -> Unpacked | None:
-        """Return the folder where decoded row groups are kept."""
+        """Return the folder for decoded row groups."""
         if self.cache is False:
             return None
         return Unpacked(cache_home() / "unpacked" if self.cache is True else self.cache)
 
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
-        """Read columns of a row group, or find those that were kept.
+        """Read columns of a row group, or take them from `cache`.
 
         Returns:
-            Them as arrays of pyarrow, and two addresses between which memory is mapped from a file, so that it costs
-            nothing to keep.
+            The columns as pyarrow arrays, and two addresses. Memory between them is mapped from a file, so keeping it
+            costs nothing.
         """
         if self._unpacked is not None:
             file.check()
@@ -184,11 +184,11 @@ class RowGroupSource(TableSource):
         return [table.column(name) for name in names], (0, 0)
 
     def _agreed(self, footers: list[Footer]) -> list[Footer]:
-        """Return what was found out about each file, given what was about all of them."""
+        """Return the footers, adjusted to what all files have in common."""
         return footers
 
     def _touch(self, files: set[int]) -> None:
-        """Make sure that files are what they were; called for every read, with the numbers of the files."""
+        """Raise if files have changed; called before every read with the indices of the files."""
 
     @property
     def _layout(self) -> Layout:
@@ -223,19 +223,20 @@ class RowGroupSource(TableSource):
 
     @property
     def column_types(self) -> dict[str, Any]:
-        """The type of each column of the samples, as pyarrow has it."""
+        """The pyarrow type of each column of the samples."""
         return {name: self._layout.types[name] for name in self._shape.names}
 
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
-        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
+        """How many samples each row group has, in order; `feedline.samplers.BlockSampler` needs this."""
         return np.diff(self._layout.starts)
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
-        """Return an iterable dataset of the same samples, which reads one row group after the other.
+        """Return an iterable dataset of the same samples, which reads row groups in sequence.
 
-        With `shuffle`, row groups come in random order, another one in every epoch, and the samples of each `window` of
-        them are shuffled together: so many row groups are held in memory. Raises BadOption: an option is none.
+        With `shuffle`, row groups come in a new random order in every epoch, and the samples of each `window` of row
+        groups are shuffled together. `window` row groups are held in memory. Raises BadOption: an option has an invalid
+        value.
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 
@@ -243,7 +244,7 @@ class RowGroupSource(TableSource):
         return found_files(self.paths, self._endings)
 
     def close(self) -> None:
-        """Forget the row groups that this process has read. They are read again when a sample is asked for."""
+        """Drop the row groups that this process has cached. They are read again when a sample needs them."""
         self._blocks.clear()
         self._opened.clear()
         self._waste = Waste()
@@ -272,7 +273,7 @@ class RowGroupSource(TableSource):
             low, high = mapped
             columns = [whole(array) for array in arrays]
             least, found = layout.least_rows(group), min(map(len, columns), default=0)
-            if columns and found < least:  # samples are taken without looking again
+            if columns and found < least:  # later reads do not check bounds
                 raise CorruptSource(
                     f"R{where[1:]} has {found} rows, but {least} are expected by what the file says of itself. It is "
                     "damaged: make it anew, or leave it out."
@@ -286,7 +287,7 @@ class RowGroupSource(TableSource):
         return block, block.held_bytes + _OWN_BYTES
 
     def _advice(self) -> str:
-        """Return what to do about row groups that do not fit into what is kept."""
+        """Return advice for row groups that do not fit into the cache."""
         unpacked = "Give cache=, a folder where they are kept decoded for all processes, or: "
         return ("" if self._unpacked is not None else unpacked) + (
             f"Raise cache_bytes={self.cache_bytes}, which each process may take, shuffle among a few row groups at a "
@@ -304,7 +305,7 @@ class RowGroupSource(TableSource):
 
 
 def _together(act: Callable[[int, T], Footer], items: Sequence[T], thread_count: int) -> list[Footer]:
-    """Do something with every file, given its number, by several threads if there are several files."""
+    """Call `act` for every file with its index, on several threads if there are several files."""
     if len(items) == 1:
         return [act(0, items[0])]
     with ThreadPoolExecutor(thread_count) as threads:
@@ -313,13 +314,13 @@ def _together(act: Callable[[int, T], Footer], items: Sequence[T], thread_count:
 
 @contextmanager
 def reading(file: File, doing: str) -> Iterator[None]:
-    """Turn errors of pyarrow into such of feedline, which say of which file."""
+    """Turn pyarrow errors into feedline errors that name the file."""
     try:
         yield
     except FeedlineError:
         raise
-    except Exception as exc:  # whatever pyarrow raises, and Python of what it is given: names that are not UTF-8, say
-        file.check()  # somebody writing to it is the better explanation
+    except Exception as exc:  # anything from pyarrow, or from Python given its output, such as names that are not UTF-8
+        file.check()  # a concurrent write is the better explanation
         raise CorruptSource(
             f"Something went wrong while {doing} ({file.size} bytes): {words(exc)}. It is cut off, damaged, or no file "
             "of this kind: make it anew, or leave it out."

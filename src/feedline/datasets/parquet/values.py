@@ -1,20 +1,20 @@
-"""What the columns of a row group become: arrays, strings, bytes, lists, dicts.
+"""Convert the columns of a row group to arrays, strings, bytes, lists and dicts.
 
-A column is prepared once, when its row group is read, and samples are taken from what was made of it:
+A column is prepared once, when its row group is read. Samples are taken from the prepared form:
 
     numbers, booleans                     a NumPy scalar of the same type
     timestamp, date, duration             numpy.datetime64 or timedelta64 of the same unit; with a time zone, in UTC
     fixed_shape_tensor, fixed_size_list   an array of that shape
     list of numbers                       an array of its length
     string, binary                        str, bytes
-    dictionary                            what its values become
+    dictionary                            the form of its values
     struct                                a dict
-    other lists                           a list of what their values become
+    other lists                           a list of converted values
     map                                   a list of pairs
-    decimal, time and the rest            what pyarrow makes of it: decimal.Decimal, datetime.time
-    null                                  None, wherever it stands; numbers with a null among them are a list
+    decimal, time and the rest            pyarrow's own conversion: decimal.Decimal, datetime.time
+    null                                  None at any level; numbers that include a null become a list
 
-Extension types that are not named here become what they are stored as.
+Other extension types are converted as their storage type.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from feedline.system.optional import require
 Rows = NDArray[np.int64]
 
 _FEW = 3
-"""Objects up to which single values are quicker than a take. Measured once."""
+"""Up to this many objects, single lookups are quicker than a take. Measured once."""
 
 # Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
 
 
 def rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
-    """Return rows of an array. `take` is quicker, but copies an array that has gaps between its numbers as a whole."""
+    """Return rows of an array. `take` is quicker, but first copies a non-contiguous array as a whole."""
     return array.take(rows, 0) if array.flags.c_contiguous else array[rows]
 
 
@@ -48,23 +48,23 @@ class Prepared(ABC):
 
     @abstractmethod
     def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
-        """Return the values of these rows: an array of its own with a row per sample, or a list."""
+        """Return the values of these rows: a new array with a row per sample, or a list."""
 
     @abstractmethod
     def parts(self) -> Iterator[tuple[int, int]]:
-        """Yield address and size of the memory it holds."""
+        """Yield address and size of each piece of memory it holds."""
 
 
 @dataclass(eq=False)
 class Numbers(Prepared):
-    """Values that stand in one array."""
+    """Values stored in one array."""
 
     array: NDArray[Any]
     """A row per value."""
     valid: NDArray[np.bool_] | None
-    """Which values are there; None if all are."""
+    """Which values are not null; None if all are."""
     present: NDArray[np.bool_] | None = None
-    """Which numbers inside of values are there, in the shape of the array; None if all are."""
+    """Which numbers inside values are not null, in the shape of the array; None if all are."""
 
     def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
         taken = rows_of(self.array, rows)
@@ -90,12 +90,12 @@ class Numbers(Prepared):
 
 @dataclass(eq=False)
 class Vectors(Numbers):
-    """Columns of numbers side by side."""
+    """Columns of numbers, stacked side by side."""
 
     missing: tuple[tuple[str, NDArray[np.bool_]], ...] = ()
-    """The columns that have nulls, and which of their values are there."""
+    """The columns that have nulls, with their validity masks."""
     place: str = ""
-    """Where they are, for an error."""
+    """Their location, for error messages."""
 
     def take(self, rows: Rows) -> NDArray[Any]:
         for name, valid in self.missing:
@@ -110,7 +110,7 @@ class Vectors(Numbers):
 
 
 def vectors(columns: Sequence[Prepared], names: Sequence[str], place: str) -> Vectors:
-    """Put columns of numbers of one type side by side."""
+    """Stack columns of numbers of one type side by side."""
     numbers = [column for column in columns if isinstance(column, Numbers)]
     missing = tuple((name, one.valid) for name, one in zip(names, numbers, strict=True) if one.valid is not None)
     valid = None
@@ -121,12 +121,12 @@ def vectors(columns: Sequence[Prepared], names: Sequence[str], place: str) -> Ve
 
 @dataclass(eq=False)
 class Nested(Prepared):
-    """Lists of one length of such lists, some of which are missing."""
+    """Nested lists of fixed length, some of which are null."""
 
     _numbers: Numbers
-    """All of them; what is missing is not present."""
+    """All numbers; null ones are marked as not present."""
     _array: Any
-    """The same, of pyarrow."""
+    """The same as a pyarrow array."""
 
     def take(self, rows: Rows) -> list[Any]:
         taken = list(self._numbers.take(rows))
@@ -138,7 +138,7 @@ class Nested(Prepared):
 
 
 def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
-    """Return an array as it is, or as a list if something is missing in it: what a value is depends on no other."""
+    """Return the array itself, or a list if it contains nulls: the form of a value depends on no other value."""
     if present.all():
         return value
     gaps = value.astype(object)
@@ -152,7 +152,7 @@ def _with_nulls(values: list[Any], valid: NDArray[np.bool_]) -> list[Any]:
 
 @dataclass(eq=False)
 class Lists(Prepared):
-    """Lists of something else."""
+    """Lists of anything but plain numbers."""
 
     _values: Prepared
     _offsets: NDArray[Any]
@@ -209,7 +209,7 @@ class Dicts(Prepared):
 
 @dataclass(eq=False)
 class Objects(Prepared):
-    """What pyarrow turns into Python objects: decimals and the like."""
+    """Values that pyarrow turns into Python objects, such as decimals."""
 
     _array: Any
 
@@ -227,7 +227,7 @@ class Objects(Prepared):
 
 @dataclass(eq=False)
 class Texts(Objects):
-    """Strings or bytes. A batch often needs one of each row group, which are cut out of Arrow's memory."""
+    """Strings or bytes. A batch often needs one value per row group; `one` slices it out of Arrow's memory."""
 
     def __post_init__(self) -> None:
         types, kind = pyarrow().types, self._array.type
@@ -235,7 +235,7 @@ class Texts(Objects):
         is_large = types.is_large_string(kind) or types.is_large_binary(kind)
         size = 8 if is_large else 4
         first, stop = self._array.offset * size, (self._array.offset + len(self._array) + 1) * size
-        # Of an empty array both may be missing.
+        # An empty array may lack both buffers.
         bounds = memoryview(bytes(size) if offsets is None or not offsets.size else offsets)
         self._bounds = bounds[first:stop].cast("q" if is_large else "i")
         self._data = memoryview(b"" if data is None else data)
@@ -243,7 +243,7 @@ class Texts(Objects):
         self._is_text = bool(types.is_string(kind) or types.is_large_string(kind))
 
     def one(self, row: int) -> str | bytes | None:
-        """Return the value of one row, in half of the time that pyarrow takes for it."""
+        """Return the value of one row, in half the time that pyarrow takes."""
         if self._valid is not None and not self._valid[row]:
             return None
         data = self._data[self._bounds[row] : self._bounds[row + 1]]
@@ -255,23 +255,23 @@ def _memory(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def pyarrow(module: str = "pyarrow") -> Any:
-    """Return pyarrow, or a module of it. Raises MissingExtra: it is not installed."""
+    """Return pyarrow or one of its modules. Raises MissingExtra: it is not installed."""
     return require(module, extra="parquet", purpose="Reading Parquet, Arrow and CSV files")
 
 
 def whole(column: Any) -> Any:
-    """Return a column as one array: pyarrow may have cut it into several."""
+    """Return a column as one array: pyarrow may have split it into chunks."""
     pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # of strings that are too long for one array
+    if isinstance(column, pa.ChunkedArray):  # strings that are too long for one array
         kinds = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
         column = column.cast(kinds.get(column.type, column.type)).combine_chunks()
     return column
 
 
 def prepared(array: Any) -> Prepared:
-    """Prepare an array of pyarrow for samples to be taken from it."""
+    """Prepare a pyarrow array for taking samples."""
     pa = pyarrow()
     kind = array.type
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -292,7 +292,7 @@ def prepared(array: Any) -> Prepared:
         if is_number(kind.value_type):
             return Arrays(Numbers(_numbers(values), _valid(values)), offsets, valid)
         return Lists(prepared(values), offsets, valid)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # from which nothing can be taken at once
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # these do not support take
         array = array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
     if array.type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         return Texts(array)
@@ -300,7 +300,7 @@ def prepared(array: Any) -> Prepared:
 
 
 def is_number(kind: Any) -> bool:
-    """True for types whose values stand in NumPy arrays."""
+    """True for types whose values fit in NumPy arrays."""
     types = pyarrow().types
     return bool(
         types.is_integer(kind)
@@ -313,13 +313,13 @@ def is_number(kind: Any) -> bool:
 
 
 def is_vector_number(kind: Any) -> bool:
-    """True for types of which several columns can be one vector."""
+    """True for types whose columns can be combined into a vector."""
     types = pyarrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def shape_of(kind: Any) -> tuple[int, ...] | None:
-    """Return the shape that a value of this type has as an array; None if it is none, or its length is not fixed."""
+    """Return the array shape of a value of this type; None if it is not an array, or its length varies."""
     pa = pyarrow()
     if isinstance(kind, pa.FixedShapeTensorType):
         return _tensor_shape(kind)
@@ -330,7 +330,7 @@ def shape_of(kind: Any) -> tuple[int, ...] | None:
 
 
 def text_of(kind: Any) -> str:
-    """Return a type in a few letters, for people."""
+    """Return a short, readable name of a type."""
     shape = shape_of(kind)
     while shape and not is_number(kind):
         kind = kind.value_type
@@ -369,7 +369,7 @@ def _valid(array: Any) -> NDArray[np.bool_] | None:
 
 
 def _fixed(array: Any, shape: tuple[int, ...], order: tuple[tuple[int, ...], list[int]] | None) -> Prepared:
-    """Prepare lists of one length: there are values for all rows, also for those that are missing."""
+    """Prepare fixed-size lists: null rows have values too."""
     count, length, valid = len(array), array.type.list_size, _valid(array)
     values = prepared(array.values.slice(array.offset * length, count * length))
     if not isinstance(values, Numbers):

@@ -1,4 +1,4 @@
-"""The contract of something that has bytes, any range of which can be read."""
+"""The contract for objects whose bytes can be read by range."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from feedline.types.shown import shown_address
 
 
 class Version(NamedTuple):
-    """Which content is meant of those that a file or object may have had."""
+    """Identifies one version of the content of a file or object."""
 
     size: int
     tag: str
-    """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
+    """Changes with the content: a modification time or an entity tag. Empty if unknown."""
 
 
 class Blob(ABC):
     """A file or object that is open for reading. Its size is fixed: if the content changes, reading fails."""
 
     name: str
-    """The path or address, without what is secret in it."""
+    """The path or address, without secrets."""
     address: str
-    """The same as the user gave it: never shown."""
+    """The path or address as the user gave it: never shown."""
     size: int
     tag: str
-    """As of `Version`."""
+    """As in `Version`."""
     is_local = False
-    """True if a read costs next to nothing beyond its bytes."""
+    """True if a read costs little more than its bytes."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:
         """Return exactly the bytes from `start` to `stop`. Blocks; may be called by several threads at once.
 
-        Raises SourceError: they cannot be had, also not after trying again; SourceChanged: the content is not what it
-        was when the blob was opened.
+        Raises SourceError: they cannot be read, even after retries; SourceChanged: the content has changed since the
+        blob was opened.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close it. May be called twice; by nobody while another thread reads. Dropping it does the same."""
+        """Close it. May be called twice, but not while another thread reads. Dropping the blob also closes it."""
 
-    def check(self) -> None:  # noqa: B027  (most can tell while they read)
-        """Raise SourceChanged if the content has changed since the blob was opened, as far as `read` did not tell."""
+    def check(self) -> None:  # noqa: B027  (most detect changes while they read)
+        """Raise SourceChanged if the content has changed since the blob was opened and `read` could not detect it."""
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.size} bytes>"
 
 
 class LocalBlob(Blob):
-    """A file. Reads leave no position behind, so that threads do not get in each other's way."""
+    """A local file. Reads do not move a file position, so threads do not interfere with each other."""
 
     is_local = True
 
@@ -104,7 +104,7 @@ class LocalBlob(Blob):
             raise SourceChanged(f"{self.name} was changed while it was read.")
 
     def hint(self, start: int, stop: int) -> None:
-        """Let the system fetch a range that will be wanted soon, without waiting for it."""
+        """Ask the system to prefetch a range, without waiting for it."""
         if hasattr(os, "posix_fadvise") and start < self.size:
             os.posix_fadvise(self._file, start, stop - start, os.POSIX_FADV_WILLNEED)
 
@@ -113,37 +113,37 @@ class LocalBlob(Blob):
         if file >= 0:
             os.close(file)
 
-    def __del__(self) -> None:  # a descriptor is a mere number, which nobody else would close
+    def __del__(self) -> None:  # a descriptor is just a number; nothing else would close it
         if self.__dict__.get("_file", -1) >= 0:
             self.close()
 
 
 _PROGRESS = 1 << 18
-"""Bytes that have to arrive for a try to count as a success, after which all retries are there again. A guess."""
+"""Bytes that must arrive for an attempt to count as progress, which resets the retry count. A guess."""
 
 
 class Transient(Exception):
-    """Something that may be better when it is tried again; its text says what."""
+    """A failure that a retry may fix; its text describes it."""
 
 
 class Throttled(Transient):
-    """The server has too many requests, and wants to be left alone for a while."""
+    """The server is overloaded and asks clients to back off."""
 
 
 _THROTTLED_LATER = 3
-"""Doublings of the pause after such an answer: those who ask too often are many, and all of them come back."""
+"""Extra doublings of the pause after such an answer: many clients are throttled at once, and all of them return."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How often and how long to try."""
+    """How often to retry, and how long to wait."""
 
     retries: int = 5
-    """Tries after the first, without progress in between."""
+    """Attempts after the first, without progress in between."""
     pause_s: float = 0.1
-    """Before the second try; twice as long before each one after it, give or take half."""
+    """Pause before the second attempt; it doubles before each later one, give or take half."""
     timeout_s: float = 60.0
-    """How long nothing may arrive."""
+    """How long to wait while nothing arrives."""
 
     def __post_init__(self) -> None:
         checked_count("retries", self.retries, 0)
@@ -152,7 +152,7 @@ class Patience:
 
     def wait(self, attempt: int) -> None:
         """Wait after the n-th failure."""
-        # Not from a seeded generator: workers that failed together should not come back together.
+        # Not from a seeded generator: workers that failed together should not retry together.
         time.sleep(min(30.0, self.pause_s * 2 ** (attempt - 1)) * (0.5 + random.SystemRandom().random()))
 
 
@@ -161,8 +161,7 @@ def read_range(
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
-    `get` yields pieces of a range as they arrive; it raises Transient when it breaks off, any other exception when it
-    is no use trying again.
+    `get` yields pieces of a range as they arrive. It raises Transient if a retry may help, any other exception if not.
     """
     pieces: list[bytes] = []
     at, attempt, mark = start, 0, start

@@ -1,15 +1,16 @@
-"""Pieces of remote blobs on a disk of this machine, which all its processes share, with a bound on their size.
+"""A size-limited disk cache for pieces of remote blobs, shared by all processes of a machine.
 
-A piece is a file of its own, written under another name and then renamed, with a checksum behind its bytes. Its name
-follows from what it is a piece of: address, size and tag. So a blob that changed has other pieces, whoever reads needs
-no lock, and a file may be deleted at any time: who has it open reads on, who comes later fetches it again.
+Each piece is a file, written under a temporary name and then renamed, with a checksum after its bytes. Its name derives
+from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file may be
+deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
 
-Workers and ranks often want the same piece at the same time. Who fetches it holds a lock on a file beside it, and the
-others wait for that: it is asked for once. The lock ends with its process; should that only be stopped, they wait on.
+Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
+others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
+stopped, the others keep waiting.
 
-The folder has one more file, which is locked while a piece is added. It holds how many bytes there are. When they are
-too many, those that were used least recently are deleted. A process that is killed leaves at most a file that counts
-for nothing, which the next one that has to delete something deletes as well.
+One more file in the folder holds the total size in bytes and is locked while a piece is added. When the total exceeds
+the limit, the least recently used pieces are deleted. A killed process leaves at most an uncounted file; the next
+process that deletes pieces deletes it too.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from feedline.types.sizes import bytes_text
 PIECE_BYTES = 1 << 22
 MARK = ".feedline-shards"
 _KEPT = 0.9
-"""Of the bound, what is left when pieces are deleted: not to go through the folder for every piece. A guess."""
+"""Fraction of the limit that remains after a cleanup, so that not every piece triggers a scan. A guess."""
 _ABANDONED_S = 3600.0
-"""How old a file is that somebody began to write, and will not end."""
+"""An unfinished file of this age was abandoned."""
 _COUNT = struct.Struct("<q")
 _NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
-"""Of pieces, and of files that somebody began to write. Others were put there by the user, and are left alone."""
+"""Names of pieces and of unfinished files. Other files are the user's, and are left alone."""
 
 
 class DiskCache:
     """A folder with pieces of blobs. Threads and processes may share it.
 
     Args:
-        folder: where it is; made if it is not there. Nothing of others may be in it.
-        max_bytes: how much it may take on the disk.
+        folder: the cache folder; created if missing. It must not contain other files.
+        max_bytes: the size limit on disk.
 
     Raises:
-        BadOption: the folder has other files, or is another user's; or the bound is less than a few pieces.
+        BadOption: the folder has other files or belongs to another user, or the limit is less than a few pieces.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
@@ -63,43 +64,43 @@ class DiskCache:
         check_own(self.folder, MARK)
 
     def path_of(self, blob: Blob, number: int) -> Path:
-        """Return where a piece of a blob is, if it is there."""
+        """Return the path of a piece, whether or not it is cached."""
         about = f"{identity_of(blob.address)}\n{blob.size}\n{blob.tag}".encode()
         return self.folder / f"{hashlib.blake2b(about, digest_size=16).hexdigest()}-{number}"
 
     def read(self, path: Path, size: int) -> bytes | None:
-        """Return the bytes of a piece; None if it is not there, or not whole."""
+        """Return the bytes of a piece; None if it is missing or incomplete."""
         try:
             content = path.read_bytes()
         except OSError:  # not there
             return None
         with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
-            os.utime(path)  # when it was used
+            os.utime(path)  # marks it as recently used
         body = content[:-4]
         if len(body) != size or content[-4:] != struct.pack("<I", zlib.crc32(body)):
             return None  # written before a power failure
         return body
 
     def fetched(self, path: Path, size: int, fetch: Callable[[], bytes]) -> bytes:
-        """Return the bytes of a piece; of those who find that it is not there, one at a time fetches and keeps it."""
+        """Return the bytes of a piece; if it is missing, one caller at a time fetches and caches it."""
         found = self.read(path, size)
         if found is not None:
             return found
         with contextlib.ExitStack() as stack:
             lock = path.with_name(f".{path.name}.lock")
-            with contextlib.suppress(OSError):  # a folder that cannot be written to, which `write` tells
+            with contextlib.suppress(OSError):  # the folder is not writable; `write` reports it
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / MARK).touch()  # before any other file
                 stack.enter_context(_locked(lock))
                 stack.callback(lock.unlink, missing_ok=True)
-            found = self.read(path, size)  # another was quicker
+            found = self.read(path, size)  # another process may have been quicker
             if found is None:
                 found = fetch()
                 self.write(path, found)
         return found
 
     def write(self, path: Path, body: bytes) -> None:
-        """Keep a piece. If that cannot be done, a warning says so, and that is all."""
+        """Cache a piece. If that fails, only warn."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
@@ -108,7 +109,8 @@ class DiskCache:
                 total = self._counted(mark) + size - before
                 if total > self.max_bytes:
                     total = size + self._delete_least_recent(path, self.max_bytes * _KEPT - size)
-                # Before the piece: who is killed in between leaves a count that is too high, and so is made anew soon.
+                # Before the piece: a process killed in between leaves too high a total, which the next cleanup
+                # corrects.
                 os.pwrite(mark, _COUNT.pack(total), 0)
                 write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
         except OSError as exc:
@@ -125,7 +127,7 @@ class DiskCache:
         return int(_COUNT.unpack(told)[0])
 
     def _pieces(self) -> list[tuple[int, int, str]]:
-        """Return when each piece was used, its size and its path; delete what nobody will end."""
+        """Return the last use, size and path of each piece; delete abandoned files."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -138,7 +140,7 @@ class DiskCache:
         return found
 
     def _delete_least_recent(self, newest: Path, most: float) -> int:
-        """Delete pieces until so many bytes are left, besides those of `newest`; returns how many."""
+        """Delete pieces until at most `most` bytes remain besides `newest`; return how many bytes remain."""
         pieces = sorted(piece for piece in self._pieces() if piece[2] != str(newest))
         total = sum(size for _, size, _ in pieces)
         for _, size, path in pieces:
@@ -154,7 +156,7 @@ class DiskCache:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    import fcntl  # there is none on Windows, where the rest of this file can be imported
+    import fcntl  # not available on Windows, where the rest of this file can be imported
 
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -162,20 +164,20 @@ def _locked(path: Path) -> Iterator[int]:
         try:
             yield file
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing does not do it: a process forked meanwhile has it open, too
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
     finally:
         os.close(file)
 
 
 class CachedBlob(Blob):
-    """A blob whose bytes are read from a disk where that has them, in pieces. Closes the blob with itself."""
+    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob."""
 
     def __init__(self, blob: Blob, cache: DiskCache) -> None:
         self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
         self._blob = blob
         self._cache = cache
         self._last: tuple[int, bytes] = (-1, b"")
-        """The piece that was read last: reads of a batch are often close together."""
+        """The piece that was read last: the reads of a batch are often close together."""
 
     def read(self, start: int, stop: int) -> bytes:
         parts = []
@@ -185,7 +187,7 @@ class CachedBlob(Blob):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _piece(self, number: int) -> bytes:
-        known, piece = self._last  # at once: other threads read, too
+        known, piece = self._last  # one atomic read: other threads read, too
         if known == number:
             return piece
         first = number * PIECE_BYTES

@@ -1,4 +1,4 @@
-"""Files of a web server, by ranges, with the standard library alone."""
+"""Read ranges of files on web servers, using only the standard library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feedline.types.shown import shown_url, without_secrets
 
 _PIECE = 1 << 18
 _HEAD = 1 << 16
-"""Bytes that are fetched to find out the size."""
+"""Bytes fetched by the first request, which also learns the size."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _THROTTLED = (429, 503)
@@ -27,17 +27,17 @@ _REFUSED = (401, 403, 404, 410)
 _MOST_REDIRECTS = 8
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
-"""What versions of OpenSSL call an answer that is none of theirs."""
+"""OpenSSL's names, by version, for an answer that is not TLS."""
 
 _SIGNS = "/%:=&?~#+!$,;'@()*[]"
-"""What stands in an address as it is."""
+"""Characters that are not escaped in an address."""
 
 Connection = http.client.HTTPConnection
 Response = http.client.HTTPResponse
 
 
 class Connections:
-    """Connections to web servers that are open and idle; each is used by one thread at a time."""
+    """Idle open connections to web servers; each is used by one thread at a time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -46,7 +46,7 @@ class Connections:
         self._is_closed = False
 
     def acquire(self, scheme: str, host: str) -> tuple[Connection, bool]:
-        """Return a connection, and whether it was used before: such a one may have been closed by the server."""
+        """Return a connection, and whether it was used before: the server may have closed a used one."""
         with self._lock:
             idle = self._idle.get((scheme, host))
             if idle:
@@ -54,7 +54,7 @@ class Connections:
         return self._connect(scheme, host), False
 
     def release(self, scheme: str, host: str, connection: Connection) -> None:
-        """Give back a connection whose last answer was read to its end."""
+        """Return a connection whose last answer was read completely."""
         with self._lock:
             if not self._is_closed:
                 self._idle.setdefault((scheme, host), []).append(connection)
@@ -76,7 +76,7 @@ class Connections:
         return connection
 
     def close(self) -> None:
-        """Close those that are idle, now, and those in use when they are given back."""
+        """Close idle connections now, and those in use when they are released."""
         with self._lock:
             idle, self._idle = self._idle, {}
             self._is_closed = True
@@ -86,24 +86,24 @@ class Connections:
 
 
 class _ThroughProxy(Connection):
-    """Asks a proxy for the files of a web server. Tunnels are for https: most proxies refuse them to other ports."""
+    """Requests files through a proxy. Tunnels are for https: most proxies refuse them to other ports."""
 
     def __init__(self, proxy: str, host: str, headers: dict[str, str], timeout_s: float) -> None:
         super().__init__(proxy, timeout=timeout_s)
         self._web_host = host
         self._headers = headers
 
-    # Any: what the standard library takes.
+    # Any: as in the standard library.
     def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
         super().request(method, f"http://{self._web_host}{url}", body, {**(headers or {}), **self._headers}, **options)
 
 
 class _Refused(SourceError):
-    """The server does not give what is asked for at this address."""
+    """The server refuses to serve this address."""
 
 
 class HttpBlob(Blob):
-    """A file of a web server that answers to ranges."""
+    """A file on a web server that supports ranges."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class HttpBlob(Blob):
         self.name = shown_url(address)
         self.address = address
         self._target = address
-        """Where redirections have led."""
+        """The address after redirects."""
         self._connections = connections
         self._patience = patience
         self._unsafe_redirects = unsafe_redirects
         self._begins_private = True
-        """True if the address that was given is a private one; known when it was first asked."""
+        """True if the given address is private; known after the first request."""
         self.size, self.tag = version or (-1, "")
         self._head = b""
         if version is None:
@@ -131,10 +131,10 @@ class HttpBlob(Blob):
             self.size = len(self._head)
 
     def _first(self, _start: int, _stop: int) -> Iterator[bytes]:
-        """Fetch the beginning, and learn size and tag from the answer."""
+        """Fetch the beginning of the file, and read size and tag from the answer."""
         data = b"".join(self._get(0, _HEAD))
         if self.size == 0:
-            data = b" "  # nothing to read, and nothing to wait for
+            data = b" "  # empty file: nothing to read or wait for
         yield data
 
     def read(self, start: int, stop: int) -> bytes:
@@ -150,7 +150,7 @@ class HttpBlob(Blob):
             except _Refused as exc:
                 if not is_old:
                     raise SourceError(str(exc)) from None
-                # A signature that a redirection gave has expired, or what it led to was moved: ask where to go anew.
+                # A signature in the redirect has expired, or its target has moved: ask the original address again.
                 address, is_old = self.address, False
                 continue
             if target is None:
@@ -159,11 +159,11 @@ class HttpBlob(Blob):
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
 
     def _followed(self, address: str, target: str) -> str:
-        """Return where a redirection leads. Raises SourceError: that is nowhere, or where a server must not lead."""
+        """Return the target of a redirect. Raises SourceError: the target is invalid or not allowed."""
         try:
             found = urllib.parse.urljoin(address, target)
             scheme = urllib.parse.urlsplit(found).scheme
-        except ValueError:  # which quotes a part of it
+        except ValueError:  # its message quotes part of the address
             raise SourceError(f"{self.name} is redirected to what is no address.") from None
         if scheme not in ("http", "https"):
             raise SourceError(f"{self.name} is redirected to {shown_url(found)!r}, which is not on the web.")
@@ -175,13 +175,13 @@ class HttpBlob(Blob):
         return found
 
     def _odd_signs(self) -> SourceError:
-        """Return the error about what Python refuses, in an exception that shows all of it."""
+        """Return an error for an address that Python rejects; Python's own message would show all of it."""
         what = self.name if self._target == self.address else f"What {self.name} is redirected to"
         return SourceError(f"{what} has signs in it that no address may have.")
 
-    # Any: what a request sends.
+    # Any: values of request headers.
     def _send(self, connection: Connection, address: str, path: str, headers: dict[str, Any]) -> Response:
-        """Ask, once it is known with whom one speaks."""
+        """Send the request after checking whether the server's address is private."""
         if connection.sock is None:
             try:
                 connection.connect()
@@ -200,7 +200,7 @@ class HttpBlob(Blob):
         return connection.getresponse()
 
     def _ask(self, address: str, start: int, stop: int) -> Generator[bytes, None, str | None]:
-        """Yield the pieces of a range; returns where to ask instead, None if they have come."""
+        """Yield the pieces of a range; return the address to ask instead, or None when the range is complete."""
         try:
             parts = urllib.parse.urlsplit(address)
             host = parts.netloc.rpartition("@")[2]
@@ -220,17 +220,17 @@ class HttpBlob(Blob):
                 except (http.client.RemoteDisconnected, ConnectionError):
                     if not is_used:
                         raise
-                    connection.close()  # the server had closed it while it was idle: no fault of anybody's
+                    connection.close()  # the server closed it while it was idle, which is normal
                     answer = self._send(connection, address, path, headers)
                 if answer.status in _REDIRECTS:
-                    answer.read(_HEAD)  # what such a body says is of no use, and it may be endless
+                    answer.read(_HEAD)  # the body is useless, and may be endless
                     whole = answer.isclosed() and not answer.will_close
                     return answer.getheader("Location") or ""
                 left = self._check(answer, start, stop)
                 while left > 0 and (piece := answer.read(min(_PIECE, left))):
                     left -= len(piece)
                     yield piece
-                if not answer.will_close:  # what comes beyond the range is left alone, with the connection
+                if not answer.will_close:  # bytes beyond the range are not read; the connection is closed instead
                     whole = not answer.length if answer.length is not None else not answer.read(1)
             except ssl.SSLCertVerificationError as exc:
                 raise SourceError(
@@ -254,12 +254,12 @@ class HttpBlob(Blob):
                 self._connections.release(parts.scheme, host, connection)
             else:
                 if answer is not None:
-                    answer.close()  # which holds on to the socket, too
+                    answer.close()  # it holds the socket, too
                 connection.close()
         return None
 
     def _check(self, answer: http.client.HTTPResponse, start: int, stop: int) -> int:
-        """Return how many bytes the answer has; raises unless it is the range asked for, of what was there before."""
+        """Return the number of bytes in the answer; raise unless it is the requested range of the same version."""
         status = answer.status
         if status in _TRY_AGAIN:
             said = f"the server answers {_said(status)}"
@@ -306,22 +306,22 @@ class HttpBlob(Blob):
 
 
 def _said(status: int) -> str:
-    """Return a status in words; not those of the server, which may say anything."""
+    """Return the standard phrase for a status; the server's own may say anything."""
     return f"{status} {http.client.responses.get(status, '')}".rstrip()
 
 
 def _is_private(connection: Connection, host: str) -> bool:
-    """True if one speaks with a machine that the Internet does not reach: this one, one of the same network.
+    """True if the peer is not reachable from the Internet: this machine, or one in the same network.
 
-    It is the address that is asked, not the name: what that stands for may change. Of a machine behind a proxy only the
-    name is known here.
+    This checks the peer's IP address, not the name, which may resolve differently later. For a machine behind a proxy,
+    only the name is known here.
     """
     is_proxy = isinstance(connection, _ThroughProxy) or getattr(connection, "_tunnel_host", None) is not None
     if is_proxy and host.rstrip(".").lower() == "localhost":
         return True
     try:
         found = ipaddress.ip_address(host if is_proxy else connection.sock.getpeername()[0].partition("%")[0])
-    except ValueError:  # the name of a machine behind a proxy
+    except ValueError:  # a host name behind a proxy
         return False
     found = getattr(found, "ipv4_mapped", None) or found
     return not found.is_global

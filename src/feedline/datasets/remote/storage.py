@@ -1,4 +1,4 @@
-"""Opens addresses of any kind."""
+"""Open addresses of any kind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, Typ
 
 
 class StoreBlob(Blob):
-    """An object of a store that fsspec knows: s3, gs and others.
+    """An object in a store that fsspec supports: s3, gs and others.
 
-    fsspec, not obstore: a process that was forked after its parent had used obstore hangs in its first request (0.12,
-    its threads stay behind), and loaders fork. fsspec begins anew in the child, provided that the file system object is
-    a new one too, which `Storage` sees to.
+    It uses fsspec, not obstore: a process forked after its parent had used obstore hangs in its first request (0.12,
+    its threads stay behind), and loaders fork. fsspec starts afresh in the child if the file system object is new too;
+    `Storage` ensures that.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class StoreBlob(Blob):
         self.address = address
         self._system = system
         self._renew = renew
-        """Returns a new file system, with credentials that are read anew."""
+        """Returns a new file system with freshly read credentials."""
         self._path = system._strip_protocol(address)
         self._patience = patience
         self._pin = _PINS.get(protocol_of(address), "")
@@ -75,7 +75,7 @@ class StoreBlob(Blob):
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
         yield self._told(lambda system: self._cat(system, start, stop))
 
-    # Bytes of another version never come: the store is told which one is meant, where it can be.
+    # Never returns bytes of another version: where the store supports it, each request names the version.
     def _cat(self, system: Any, start: int, stop: int) -> bytes:
         data: bytes
         if self._pin == "ETag" and self.tag:
@@ -98,22 +98,22 @@ class StoreBlob(Blob):
             raise SourceChanged(f"{self.name} was changed while it was read.")
 
     def close(self) -> None:
-        """Nothing: the connections belong to the file system."""
+        """Do nothing: the connections belong to the file system."""
 
 
 _PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
-"""What tells versions of an object apart, in stores that can be asked for one of them."""
+"""The field that identifies an object's version, for stores that can serve a specific one."""
 
 
 # Any: fsspec has no types.
 def _version_of(found: Mapping[str, Any], pin: str) -> Version:
-    """Return which version of an object a store tells of."""
+    """Return the version of an object from a store's response."""
     keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "LastModified", "mtime")
     return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
 
 
 class _Expired(Exception):
-    """Credentials are not valid any more; its text says what the store says."""
+    """Credentials have expired; the text is the store's message."""
 
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
@@ -130,12 +130,12 @@ _THROTTLED = (
 
 
 async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int) -> bytes:
-    """Return a range of an object of S3, if it is still the one with this tag. Any: s3fs has no types."""
+    """Return a range of an S3 object if it still has this tag. Any: s3fs has no types."""
     bucket, key, version = system.split_path(path)
     which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
     answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
-        if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that does not know If-Match
+        if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that ignores If-Match
             raise SourceChanged(f"{shown_url(f's3://{path}')} was changed while it was read.")
         data: bytes = await answer["Body"].read()
         return data
@@ -148,7 +148,7 @@ T = TypeVar("T")
 
 # Any: fsspec has no types.
 def _asked(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
-    """Ask a file system; if credentials have expired, one with new ones. Returns the answer, and which it was."""
+    """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
     try:
         with _told_as(address, system):
             return ask(system), system
@@ -166,12 +166,12 @@ def _asked(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable
 
 
 def _code_of(exc: BaseException | None) -> str:
-    """Return what a store calls an error: s3fs keeps it in what it was raised from."""
+    """Return the store's error code: s3fs keeps it in the cause of its exception."""
     while exc is not None:
         response = getattr(exc, "response", None)
         if isinstance(response, dict) and "Error" in response:
             return str(response["Error"].get("Code", ""))
-        if type(exc).__name__ == "HttpError":  # of gcsfs
+        if type(exc).__name__ == "HttpError":  # from gcsfs
             return str(getattr(exc, "code", ""))
         exc = exc.__cause__
     return ""
@@ -180,7 +180,7 @@ def _code_of(exc: BaseException | None) -> str:
 # Any: fsspec has no types.
 @contextmanager
 def _told_as(address: str, system: Any) -> Iterator[None]:
-    """Turn exceptions of fsspec and what is below it into those of feedline."""
+    """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
     except (SourceChanged, _Expired):
@@ -217,16 +217,16 @@ def local_path(address: str) -> str:
     return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
 
 
-# Any: whatever the user gave.
+# Any: the user may pass anything.
 def checked_options(options: Any) -> Mapping[str, Any]:
-    """Return `storage_options=`. Raises BadOption: it is no dict."""
+    """Return `storage_options=`. Raises BadOption: it is not a dict."""
     if options is not None and not isinstance(options, Mapping):
         raise BadOption(f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given.")
     return options or {}
 
 
 class Storage:
-    """What one process has open of its stores; threads may share it."""
+    """The store connections of one process; threads may share it."""
 
     def __init__(
         self,
@@ -247,12 +247,12 @@ class Storage:
         self._lock = threading.Lock()
 
     def open(self, address: str, version: Version | None = None) -> Blob:
-        """Open a path, or an address that begins with http://, https://, or a protocol that fsspec knows.
+        """Open a path, or an address that begins with http://, https://, or a protocol that fsspec supports.
 
-        If it is known which version is meant, web servers, s3 and gs are asked nothing: every read says so.
+        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version.
 
-        Raises SourceError: there is no such thing, or it cannot be reached; SourceChanged: it is not that version;
-        MissingExtra: a package is needed that is not installed.
+        Raises SourceError: the file does not exist or cannot be reached; SourceChanged: it is not that version;
+        MissingExtra: a required package is not installed.
         """
         protocol = protocol_of(address)
         if not protocol:
@@ -269,9 +269,9 @@ class Storage:
         return blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
 
     def listed(self, pattern: str) -> dict[str, Version]:
-        """Return the addresses of a store that fit a pattern with `*`, `?` or `[...]`, sorted, and what is there.
+        """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.
 
-        Raises SourceError: none does, or they cannot be listed.
+        Raises SourceError: nothing matches, or the store cannot be listed.
         """
         protocol, found = protocol_of(pattern), dict[str, Version]()
         pin = _PINS.get(protocol, "")
@@ -280,7 +280,7 @@ class Storage:
             for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
                 if facts["type"] == "file":
                     found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
-            system.invalidate_cache()  # it keeps all that it was told
+            system.invalidate_cache()  # fsspec keeps every listing
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
             _asked(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
@@ -292,14 +292,14 @@ class Storage:
         return dict(sorted(found.items()))
 
     def _renewed(self, protocol: str, old: Any) -> Any:
-        """Return a file system in the place of one whose credentials have expired, the same for all who ask."""
+        """Replace a file system whose credentials have expired; all callers get the same new one."""
         with self._lock:
             if self._systems.get(protocol) is old:
-                self._expired.append(self._systems.pop(protocol))  # others may be at a request: closed at the end
+                self._expired.append(self._systems.pop(protocol))  # requests may be in flight, so close it at the end
         return self._system(protocol)
 
     def _open_http(self, address: str, version: Version | None) -> Blob:
-        # Imported here, since it brings ssl and much else that nobody needs who reads local files: 30 ms.
+        # Imported here because it loads ssl and more, which takes 30 ms and is not needed for local files.
         from feedline.datasets.remote.http import Connections, HttpBlob
 
         with self._lock:
@@ -316,7 +316,7 @@ class Storage:
             return self._systems[protocol]
 
     def close(self) -> None:
-        """Close all connections. May be called twice, and used again."""
+        """Close all connections. May be called twice; the storage can be used again afterwards."""
         with self._lock:
             systems, self._systems = [*self._systems.values(), *self._expired], {}
             self._expired = []
@@ -327,6 +327,6 @@ class Storage:
             close_system(system)
 
     def __del__(self) -> None:
-        # What a forked process inherited is not its own to close: the thread behind it stayed with the parent.
+        # A forked process must not close what it inherited: the thread behind it stayed with the parent.
         if self.__dict__.get("_pid") == os.getpid():
             self.close()

@@ -1,4 +1,4 @@
-"""File systems of fsspec: made anew in every process, closed, and the values of their options not shown."""
+"""Create fsspec file systems in every process, close them, and hide the values of their options."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from feedline.system.optional import require
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 _PLAIN = ("endpoint_url", "region_name")
-"""Options that help to see what is wrong, and say nothing of who asks."""
+"""Options that help with debugging and do not identify the user."""
 
 _SHORTEST = 4
-"""Characters of a value that is hidden: shorter ones are words of other texts."""
+"""Minimum length of a value to hide: shorter ones occur as words in other text."""
 
 
 def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-    """Return a new file system of fsspec's. Any: fsspec has no types."""
-    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a range may be silent
+    """Return a new fsspec file system. Any: fsspec has no types."""
+    if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a read may stall
         given = options.get("config_kwargs") or {}
         options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
     extra = _EXTRAS.get(protocol, "s3")
@@ -28,7 +28,8 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
     fsspec = require("fsspec", extra=extra, purpose=purpose)
     try:
         if extra == "gs":
-            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
+            # Not the class that newer gcsfs versions export by this name: it asks over gRPC for the kind of bucket,
+            # which
             # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
             require("gcsfs", extra="gs", purpose=purpose)
             kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
@@ -43,20 +44,20 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
     except ValueError as exc:
         raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
     try:
-        # A new one in every process: one that was made before a fork does not work after it.
+        # A new one in every process: one created before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
-    except Exception as exc:  # of any kind: each has checks of its own
+    except Exception as exc:  # each file system has its own checks
         why = without_values(words(exc), options)
         raise BadOption(
             f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
         ) from (exc if why == words(exc) else None)
     if "retries" not in options and hasattr(system, "retries"):
-        system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
+        system.retries = 1  # s3fs only: feedline retries, and the two retry counts should not multiply
     return system
 
 
 def system_call(system: Any, function: Any, *arguments: Any) -> Any:
-    """Run a coroutine function in the thread of a file system, with that as its first argument. Any: see above."""
+    """Run a coroutine function on a file system's event loop, passing the file system first. Any: see above."""
     return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
 
 
@@ -69,7 +70,7 @@ def close_system(system: Any) -> None:
     ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
     asyncio = sys.modules["asyncio"]  # fsspec has imported it
     closing = asyncio.run_coroutine_threadsafe(_awaited(ending), loop)
-    if asyncio._get_running_loop() is not loop:  # garbage may be collected on the loop's thread, which cannot wait
+    if asyncio._get_running_loop() is not loop:  # garbage collection may run on the loop's thread, which cannot wait
         closing.result(10)
     for name in ("_s3", "_s3creator", "_session"):
         if hasattr(system, name):
@@ -80,9 +81,9 @@ async def _awaited(ending: Any) -> None:
     await ending
 
 
-# Any: options are those of fsspec's file systems, and may be secret.
+# Any: options of fsspec file systems, which may be secret.
 def without_values(text: str, options: Mapping[Any, Any]) -> str:
-    """Return a text without the values of options.
+    """Return a text with the values of options hidden.
 
     Example:
         >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
