@@ -63,9 +63,9 @@ class Text:
 class CSVDataset(RowGroupSource):
     r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
 
-    A file is read once when the length or a sample is first asked for: rows are counted, types found out and
-    all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
-    in each process. For long use in random order `feedline pack` the file, or give `cache`.
+    A file is read once when you first ask for the length or a sample, to count rows, infer types and check all cells.
+    After that, parts of it are read and parsed as samples need them, and each process keeps up to `cache_bytes` of
+    them. For long use in random order, `feedline pack` the file or set `cache`.
 
     Cells are in UTF-8, quoted with `"` where they hold delimiters, line ends or quotes, which are written twice. A
     missing number is NaN in a column of floats, and None in one of integers; a missing string is "".
@@ -90,7 +90,7 @@ class CSVDataset(RowGroupSource):
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        BadOption: an option is none.
+        BadOption: an option has an invalid value.
         SourceError: at first use: a file is missing, or files do not fit together.
         CorruptSource: a row has too many or too few cells, or a cell is not of its type; names file and row.
         SourceChanged: a file was written to while it was in use.

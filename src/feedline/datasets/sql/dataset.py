@@ -23,12 +23,12 @@ _INT64 = range(-(1 << 63), 1 << 63)
 class SQLDataset(QuerySource):
     """The rows of a query as a map-style dataset: a batch is one query.
 
-    The keys of all rows are read once, in their order, when the length or a sample is first asked for; they go to
-    workers with the dataset. Sample i is the row with the i-th key, whatever is added to the database later. Every
-    worker, and every thread, has a connection of its own, opened when it is needed, on which nothing can be written.
+    The keys of all rows are read once, in order, when you first ask for the length or a sample; workers receive them
+    with the dataset. Sample i is the row with the i-th key, even if rows are added to the database later. Every worker
+    and every thread opens its own read-only connection when it needs one.
 
-    Values are what the driver makes of them: None, int, float, str, bytes, and for other types such as dates, decimals
-    and arrays the usual Python objects.
+    Values are those of the driver: None, int, float, str, bytes, and the usual Python objects for other types such as
+    dates, decimals and arrays.
 
     Args:
         address: the connection string: `sqlite:///people.db`, `sqlite:////absolute/path.db`, `duckdb:///people.db` or
@@ -38,18 +38,18 @@ class SQLDataset(QuerySource):
             DuckDB, `%s` or `%(name)s` for PostgreSQL.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
             names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
-        key: a column of the result by which rows are found: unique, never null, and with an index if it is to be quick.
-        parameters: what stands for the placeholders: a list, or a dict for those with names. It never becomes part of
-            the query's text.
+        key: a column of the result that identifies rows: unique, never null, and indexed if reads are to be fast.
+        parameters: values for the placeholders: a list, or a dict for named ones. They never become part of the query's
+            text.
         transform: applied to each sample.
-        external: of DuckDB: True to let the query, and views in the database, read other files and addresses.
+        external: DuckDB only: True to let the query, and views in the database, read other files and addresses.
 
     Raises:
         MissingExtra: the driver is not installed.
-        BadOption: an option is none; at first use: the result has no such column, or the key is not unique.
+        BadOption: an option has an invalid value; at first use: the result lacks a column, or the key is not unique.
         SourceError: the database cannot be reached, or refuses the query.
         CorruptSource: the database is damaged.
-        SourceChanged: a row is gone since the keys were read.
+        SourceChanged: a row has disappeared since the keys were read.
 
     Example:
         >>> import sqlite3, tempfile, pathlib, contextlib

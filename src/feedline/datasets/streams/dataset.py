@@ -27,19 +27,19 @@ _MOST = 64
 
 
 class StreamDataset(PartedStream, Acknowledged):
-    r"""An iterable dataset of messages, as they come. Without `idle_s` it has no end.
+    r"""An iterable dataset of messages in the order of arrival. Without `idle_s` it is endless.
 
-    Each worker is a reader of its own: every message comes to one of them. A message is acknowledged after the training
-    loop has consumed the batch that holds it, which is when it asks for the next one. If program or worker crash before
-    that, the message comes again: nothing is lost, and a few come twice. To torch it is an `IterableDataset`, if the
-    program had imported torch by the time it was made.
+    Each worker is a separate reader: every message goes to one of them. A message is acknowledged after the training
+    loop has consumed its batch, that is, when it requests the next one. If the program or a worker crashes before that,
+    the message arrives again: nothing is lost, and a few arrive twice. For torch it is an `IterableDataset` if torch
+    was imported before the dataset was created.
 
     Args:
-        feed: where messages come from: `RedisStream`, or a `Feed` of your own.
-        transform: makes a sample of a message.
-        idle_s: end the iteration when no message came for so long; None to wait for ever.
-        acknowledge: "consumed", as above, which is for feedline's loaders; or "received", for others: a message is
-            acknowledged when it was taken from the feed, and lost in a crash.
+        feed: the source of messages: `RedisStream`, or a `Feed` of your own.
+        transform: turns a message into a sample.
+        idle_s: end the iteration when no message has arrived for this long; None to wait forever.
+        acknowledge: "consumed", as above, for feedline's loaders; or "received", for others: a message is acknowledged
+            when it is taken from the feed, and lost in a crash.
 
     Example:
         >>> import feedline
