@@ -1,37 +1,37 @@
 """Every error feedline raises on purpose.
 
     FeedlineError
-    ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
-    │   └── DatasetFailed                 the user's code failed while a dataset was made or tried
+        ├── BadOption (ValueError)            arguments that cannot work together, rejected at construction
+        │   └── DatasetFailed                 the user's code failed while a dataset was created or tried
     ├── BadState (ValueError)             a saved state that does not fit this loader
-    ├── BadRecording (ValueError)         a file that is no recording, or not a whole one
-    ├── MissingExtra (ImportError)        an optional package is needed and absent
+        ├── BadRecording (ValueError)         a file that is not a recording, or is incomplete
+        ├── MissingExtra (ImportError)        a required optional package is not installed
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
-    │   └── EmptyBatch                    nothing was left of a batch
+        │   └── EmptyBatch                    a batch has no samples left
     ├── TooManyBadSamples (RuntimeError)  more samples failed than the policy allows
     ├── SourceError (OSError)             a store cannot be read
-    │   ├── CorruptSource                 what is there is not whole, or not what it says it is
-    │   └── SourceChanged                 it is not the one any more that was looked at before
-    ├── PackError (RuntimeError)          samples cannot be written into the format that was asked for
+        │   ├── CorruptSource                 the data is incomplete or not in the format it claims
+        │   └── SourceChanged                 the store changed since it was indexed or cached
+        ├── PackError (RuntimeError)          samples cannot be written in the requested format
     ├── WorkerError (RuntimeError)        something happened to a worker
-    │   ├── WorkerDied                    it was killed, crashed or left
+        │   ├── WorkerDied                    it was killed, crashed or exited
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
     │   └── WorkerStartError              it could not be started
-    ├── ReentrantCall (RuntimeError)      next() was called from inside of next()
-    ├── TransportError (RuntimeError)     a batch could not cross to the consumer
+        ├── ReentrantCall (RuntimeError)      next() was called from inside next()
+        ├── TransportError (RuntimeError)     a batch could not be sent to the consumer
     │   ├── BatchNotPicklable             the batch holds something that cannot be sent
     │   ├── NotPicklable (PicklingError)  the dataset or a function cannot be sent to a worker process
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
-Warnings, by what a user would silence, or make an error of, together:
+Warnings, grouped by what you would silence or turn into errors together:
 
     FeedlineWarning (UserWarning)
-    ├── DataWarning                       samples may come repeatedly, not at all, wrong, or other ones each time
-    ├── StateWarning                      training may not go on where it was
-    ├── WorkerWarning                     a worker died, grows, or finds no place; another does its work
-    ├── PerformanceWarning                the same samples could be had in much less time
-    └── OptionWarning                     an argument hardly does what was meant, or a framework drops it
+        ├── DataWarning                       samples may be repeated, missing, wrong, or differ between runs
+        ├── StateWarning                      training may not resume where it stopped
+        ├── WorkerWarning                     a worker died, grows, or cannot be placed; another does its work
+        ├── PerformanceWarning                the same samples could be loaded much faster
+        └── OptionWarning                     an argument has almost no effect, or a framework drops it
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
 Each class also inherits the built-in that callers of torch's loader already catch.

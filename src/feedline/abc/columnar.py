@@ -1,4 +1,4 @@
-"""The contract of datasets that are nothing but arrays."""
+"""The contract of datasets that consist only of arrays."""
 
 from __future__ import annotations
 

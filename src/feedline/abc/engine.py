@@ -1,4 +1,4 @@
-"""The engine contract: workers and their lives."""
+"""The engine contract: workers and their lifecycle."""
 
 from __future__ import annotations
 

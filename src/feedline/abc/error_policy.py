@@ -1,4 +1,4 @@
-"""The contract of policies for samples that failed."""
+"""The contract of policies for failed samples."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is said of a sample that failed.
+"""The description of a failed sample.
 
-A `Failure` is the question to a policy, a `Verdict` its answer, and a `Fault` what is kept of both in the log. Faults
-travel from workers and are saved with a loader's state, so they hold nothing but plain values: the index of a sample is
-what `feedline.types.indices.plain_index` makes of it.
+A policy takes a `Failure` and returns a `Verdict`; the log keeps a `Fault`, which combines both. Workers send faults,
+and a loader's state includes them, so they hold only plain values: `feedline.types.indices.plain_index` converts the
+index of a sample.
 """
 
 from __future__ import annotations

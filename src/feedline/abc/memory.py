@@ -1,10 +1,10 @@
-"""Where the batch that is being made right now may be written.
+"""Where the current batch is written to or read from.
 
-A worker that is given a slot announces it here for the length of one task; collate functions ask for room in it
-and fill it directly, so that the batch never has to be copied again. Outside a task there is no current memory
-and everybody allocates as usual. The announcement belongs to one thread.
+A worker that has a slot announces it here for the duration of one task. Collate functions allocate from it and fill it
+directly, so the batch is not copied again. Outside a task there is no current memory and allocations work as usual.
+The announcement belongs to one thread.
 
-The memory that a batch is being read from is announced in the same way, for functions that a header names.
+The memory that a batch is read from is announced in the same way, for functions that a header names.
 """
 
 from __future__ import annotations

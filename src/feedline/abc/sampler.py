@@ -1,8 +1,8 @@
-"""The sampler contracts: an order is a function from places to indices.
+"""The sampler contracts: an order is a function from positions to indices.
 
-A sampler holds no position. Whoever goes through it (the loader's plan, `iter(sampler)`) knows where it is, and asks
-for the indices at the places it needs, under the key of the epoch. So an order can be entered anywhere, by any rank,
-and costs no memory.
+A sampler holds no position of its own. Its consumer (the loader's plan, `iter(sampler)`) tracks the position and asks
+for the indices at the positions it needs, under the key of the epoch. So any rank can enter an order anywhere, and the
+order uses no memory.
 """
 
 from __future__ import annotations

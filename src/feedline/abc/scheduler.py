@@ -1,4 +1,4 @@
-"""The scheduler contract: who works on what, and which finished batch comes next."""
+"""The scheduler contract: which worker gets which task, and which finished batch comes next."""
 
 from __future__ import annotations
 

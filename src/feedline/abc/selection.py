@@ -1,4 +1,4 @@
-"""The contracts of datasets whose samples are those of others."""
+"""The contracts of datasets whose samples come from other datasets."""
 
 from __future__ import annotations
 

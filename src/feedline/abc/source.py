@@ -1,4 +1,4 @@
-"""Contracts of feedline's own datasets that loaders treat differently from any other."""
+"""Contracts of feedline's own datasets that loaders handle specially."""
 
 from __future__ import annotations
 

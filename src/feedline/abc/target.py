@@ -1,4 +1,4 @@
-"""Where batches go: the contract of what gets them ready for a device."""
+"""The contract of targets, which prepare batches for a device."""
 
 from __future__ import annotations
 

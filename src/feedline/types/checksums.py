@@ -1,9 +1,10 @@
-"""Checksums in what `feedline pack` writes: how they are made, and how readers compare them.
+"""Checksums in the files that `feedline pack` writes: how they are computed, and how readers verify them.
 
-All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
-a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
-first reads from there, not every time. Forked processes share the flags of what was compared.
-Facts that are stored as JSON have one among them, under `SEAL`.
+All are CRC-32, which zlib computes at one to two gigabytes per second and which detects every error burst of up to 32
+bits. Memory-mapped stores have one checksum per sample or block of rows. A process verifies it on the first read of
+that sample or block, not on every read. Forked processes share the flags that mark what was verified.
+
+Metadata stored as JSON holds its own checksum under `SEAL`.
 """
 
 from __future__ import annotations

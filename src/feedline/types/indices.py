@@ -1,8 +1,8 @@
-"""The index of a sample as a plain value: the same in every process, and after every way of saving it.
+"""The index of a sample as a plain value: the same in every process, however it was saved.
 
-A sampler may yield anything: numbers of NumPy, tuples, objects. Whoever keeps an index, or looks for it later, needs it
-in a form that does not depend on where it has been. And a sampler may use what it yielded again for the next one, while
-the loader still has work to do with the first: so indices are taken by value (`taken`).
+A sampler may yield anything: NumPy numbers, tuples, objects. Code that keeps an index or looks it up later needs it in
+a form that does not depend on its history. A sampler may also reuse the object it yielded while the loader still needs
+it, so the loader takes indices by value (`taken`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Labels: which class each sample belongs to.
 
-Users keep labels in lists, arrays and tensors, of integers or strings. Whoever needs the classes of samples gets them
-from here as small integers.
+Users keep labels in lists, arrays and tensors, of integers or strings. This module converts them to small integers.
 """
 
 from __future__ import annotations

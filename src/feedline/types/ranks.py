@@ -1,6 +1,6 @@
-"""Which rank this process is, among how many, and how many of them share its machine.
+"""The rank of this process, the number of ranks, and how many of them share its machine.
 
-Who is believed, the first that knows:
+The first source in this list that knows the rank wins:
 
 1. the arguments `rank` and `world_size`;
 2. `torch.distributed`, if a group is initialised;
@@ -8,8 +8,8 @@ Who is believed, the first that knows:
 4. the environment: `RANK` and `WORLD_SIZE` (torchrun and most launchers), then Open MPI, then PMI (MPICH, Intel MPI,
    Cray), then a step of SLURM.
 
-A launcher may start others: srun starts one torchrun per node, which starts the ranks. So those further down in this
-list may say something else, and are not compared with those above.
+A launcher may start others: srun starts one torchrun per node, which starts the ranks. So sources further down the
+list may disagree, and they are not compared with those above.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Samples as bytes, without pickle: what feedline writes into databases, caches and shared memory.
 
-A record is a header in JSON that describes the sample, and the buffers of its arrays and bytes one after the other.
-Reading one runs no code and copies nothing: arrays are views of the memory that the record lies in.
+A record is a JSON header that describes the sample, followed by the buffers of its arrays and bytes. Reading a record
+runs no code and copies nothing: arrays are views of the record's memory.
 
     b"FDL1" | length of the header, 4 bytes, little-endian | header | padding to 8 | buffers, each padded to 8
 
-In the header a value that JSON knows stands for itself; anything else is a list of a letter and its parts. Numbers and
-strings that are fields of a sample are buffers, too: so the headers of a dataset are alike, and need not be read each
-time anew.
+In the header, a value that JSON supports stands for itself; anything else is a list of a letter and its parts. Numbers
+and strings that are fields of a sample are stored as buffers too. This makes the headers of a dataset alike, so a
+parsed header can be reused.
 """
 
 from __future__ import annotations

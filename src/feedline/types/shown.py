@@ -1,7 +1,7 @@
-"""Addresses, names and numbers as they may be shown: without secrets, and without what a terminal obeys.
+"""Addresses, names and numbers made safe to display: no secrets, and nothing that a terminal interprets.
 
-Everything that ends up in a message, a repr, a state or a file goes through here. What is hidden of an address is who
-asks (user and password) and with which options or signature: all behind a question mark.
+Everything that ends up in a message, a repr, a state or a file goes through here. In an address, this hides the user
+and password and everything after the question mark (options, signatures).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes that people write (4_000_000_000, "4GB", "512 MiB"), and sizes that files declare, which are checked first."""
+"""Sizes as people write them (4_000_000_000, "4GB", "512 MiB"), and checks of sizes that files declare."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The consoles and progress bars of every command, made in one place.
+"""Create the consoles and progress bars of every command in one place.
 
-rich reads `[red]` as markup and `:train:` as an emoji in every string that it prints, in table cells and progress bars
-too. Paths, names of datasets and texts out of files are not ours, so here both are off. Style text of our own with
+rich reads `[red]` as markup and `:train:` as an emoji in every string that it prints, including table cells and
+progress bars. Paths, dataset names and text from files are not ours, so both are off here. Style our own text with
 `rich.text.Text`. `tests/types/test_terminal.py` checks that no other file creates a console or a text column.
 """
 
