@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Any: options of rich's Console.
 def plain_console(**options: Any) -> Console:
-    r"""Create a console that prints strings as they are.
+    r"""Create a console that prints strings verbatim.
 
     Example:
         >>> import io
@@ -32,7 +32,7 @@ def plain_console(**options: Any) -> Console:
 
 # Any: options of rich's Progress.
 def plain_progress(*columns: str | ProgressColumn, console: Console, **options: Any) -> Progress:
-    """Create a progress bar. Columns are rich's, or formats such as `"{task.description}"`, which it prints as is."""
+    """Create a progress bar. Columns are rich's, or formats such as `"{task.description}"`, printed verbatim."""
     from rich.progress import Progress, TextColumn
 
     shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)
