@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from feedline.abc.faults import Failure, Verdict
 
 DEFAULT_MAX_SHARE = 0.5
-"""If more than half of a dataset fails, the cause is a wrong path or a lost mount, not bad samples."""
+"""No one wants to train on a dataset if more than half of it fails: a wrong path, a lost mount."""
 
 
 class ErrorPolicy(ABC):

@@ -49,7 +49,7 @@ class Failure:
     """
 
     index: Any  # anything the sampler yields
-    """Index of the sample, or its position in the stream of an iterable dataset; a list of indices if a batch failed."""
+    """Index of the sample, or its position in the stream of an iterable dataset; list of indices if a batch failed."""
     error: BaseException
     stage: str
     """"fetch", "transform", "collate", or "worker" if the sample killed or blocked its worker."""

@@ -56,7 +56,7 @@ class SplitSource(ABC):
 
     @abstractmethod
     def set_worker(self, number: int, count: int) -> None:
-        """Set the worker number of this copy and the worker count; called once before `__iter__`, if there are workers."""
+        """Set the worker number of this copy and the worker count; called once, before `__iter__`, if there are any."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:

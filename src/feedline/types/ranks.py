@@ -67,7 +67,7 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
 
 
 def share_if_known() -> Share:
-    """Return the share of this process, or the whole if the environment is inconsistent: ranks are optional here."""
+    """Return the share of this process, or the whole if the environment is inconsistent: no ranks were requested."""
     try:
         return own_share(None, None, "pad")
     except BadOption:
