@@ -1,37 +1,37 @@
 """Every error feedline raises on purpose.
 
     FeedlineError
-    ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
-    │   └── DatasetFailed                 the user's code failed while a dataset was made or tried
+    ├── BadOption (ValueError)            arguments that cannot work together, rejected at construction
+    │   └── DatasetFailed                 the user's code failed while a dataset was created or tried
     ├── BadState (ValueError)             a saved state that does not fit this loader
-    ├── BadRecording (ValueError)         a file that is no recording, or not a whole one
-    ├── MissingExtra (ImportError)        an optional package is needed and absent
+    ├── BadRecording (ValueError)         a file that is not a recording, or is incomplete
+    ├── MissingExtra (ImportError)        a required optional package is not installed
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
-    │   └── EmptyBatch                    nothing was left of a batch
+    │   └── EmptyBatch                    a batch has no samples left
     ├── TooManyBadSamples (RuntimeError)  more samples failed than the policy allows
     ├── SourceError (OSError)             a store cannot be read
-    │   ├── CorruptSource                 what is there is not whole, or not what it says it is
-    │   └── SourceChanged                 it is not the one any more that was looked at before
-    ├── PackError (RuntimeError)          samples cannot be written into the format that was asked for
+    │   ├── CorruptSource                 the data is incomplete or not in the format it claims
+    │   └── SourceChanged                 the store changed since it was indexed or cached
+    ├── PackError (RuntimeError)          samples cannot be written in the requested format
     ├── WorkerError (RuntimeError)        something happened to a worker
-    │   ├── WorkerDied                    it was killed, crashed or left
+    │   ├── WorkerDied                    it was killed, crashed or exited
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
     │   └── WorkerStartError              it could not be started
-    ├── ReentrantCall (RuntimeError)      next() was called from inside of next()
-    ├── TransportError (RuntimeError)     a batch could not cross to the consumer
+    ├── ReentrantCall (RuntimeError)      next() was called from inside next()
+    ├── TransportError (RuntimeError)     a batch could not be sent to the consumer
     │   ├── BatchNotPicklable             the batch holds something that cannot be sent
     │   ├── NotPicklable (PicklingError)  the dataset or a function cannot be sent to a worker process
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
-Warnings, by what a user would silence, or make an error of, together:
+Warnings, grouped by what you would silence or turn into errors together:
 
     FeedlineWarning (UserWarning)
-    ├── DataWarning                       samples may come repeatedly, not at all, wrong, or other ones each time
-    ├── StateWarning                      training may not go on where it was
-    ├── WorkerWarning                     a worker died, grows, or finds no place; another does its work
-    ├── PerformanceWarning                the same samples could be had in much less time
-    └── OptionWarning                     an argument hardly does what was meant, or a framework drops it
+    ├── DataWarning                       samples may be repeated, missing, wrong, or differ between runs
+    ├── StateWarning                      training may not resume where it stopped
+    ├── WorkerWarning                     a worker died, grows, or cannot be placed; another does its work
+    ├── PerformanceWarning                the same samples could be loaded much faster
+    └── OptionWarning                     an argument has almost no effect, or a framework drops it
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
 Each class also inherits the built-in that callers of torch's loader already catch.
@@ -98,11 +98,11 @@ class BadOption(FeedlineError, ValueError):
 
 
 class DatasetFailed(BadOption):
-    """A dataset that a user named, and whose code failed.
+    """A dataset named by the user whose code failed.
 
     Args:
         text: what happened, and what to do.
-        reason: "import" (it could not be imported or made), "raises" (every sample raised), "hangs", "crashes" (its
+        reason: "import" (it could not be imported or created), "raises" (every sample raised), "hangs", "crashes" (its
             process died, or took too much memory) or "empty".
         traceback: the user's frames, as Python prints them; "" if there are none.
     """
@@ -118,11 +118,11 @@ class BadState(FeedlineError, ValueError):
 
 
 class BadRecording(FeedlineError, ValueError):
-    """A file that is cut off, of another version, or no recording at all."""
+    """A file that is truncated, of another version, or not a recording."""
 
 
 class MissingExtra(FeedlineError, ImportError):
-    """An optional package is needed for what was asked."""
+    """An optional package is required but not installed."""
 
     def __init__(self, *, module: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -134,15 +134,15 @@ class MissingExtra(FeedlineError, ImportError):
 
 
 class CollateError(FeedlineError, RuntimeError):
-    """The samples of a batch cannot be put together: their shapes, fields or types differ."""
+    """The samples of a batch cannot be combined: their shapes, fields or types differ."""
 
 
 class EmptyBatch(CollateError):
-    """No sample of a batch was left to make it from. A training loop may catch this and go on with the next batch."""
+    """No samples are left in a batch. A training loop may catch this and continue with the next batch."""
 
 
 class TooManyBadSamples(FeedlineError, RuntimeError):
-    """More samples failed than the policy for failures allows.
+    """More samples failed than the error policy allows.
 
     Args:
         message: what happened.
@@ -159,17 +159,17 @@ class SourceError(FeedlineError, OSError):
 
 
 class CorruptSource(SourceError):
-    """What was found in a store is not whole, or not what it says it is."""
+    """The data in a store is incomplete, or not in the format it claims."""
 
 
 class SourceChanged(SourceError):
-    """A store is not the one any more of which an index or a cache was made."""
+    """A store has changed since an index or a cache was built from it."""
 
 
 class PackError(FeedlineError, RuntimeError):
-    """Samples could not be packed: one failed or does not fit, the disk is full, or what is read back differs.
+    """Samples could not be packed: one failed or does not fit, the disk is full, or the data read back differs.
 
-    What was written until then is kept beside the output, and the next run goes on from there.
+    The output written so far is kept beside the target, and the next run continues from there.
     """
 
 
@@ -178,12 +178,12 @@ class WorkerError(FeedlineError, RuntimeError):
 
 
 class WorkerDied(WorkerError):
-    """A worker was killed, crashed or left before its work was done."""
+    """A worker was killed, crashed or exited before its work was done."""
 
     was_ready = True
-    """False if it had not even got ready to work."""
+    """False if the worker died before it was ready to work."""
     was_killed: bool | None = False
-    """True if a signal ended it that another process sends, such as SIGKILL; not one of a crash. None if unknown."""
+    """True if a signal from another process, such as SIGKILL, ended it, rather than a crash. None if unknown."""
 
 
 class WorkerTimeout(WorkerError):
@@ -195,11 +195,11 @@ class WorkerStartError(WorkerError):
 
 
 class ReentrantCall(FeedlineError, RuntimeError):
-    """An iterator was used from inside of its own `next()`, by the same thread."""
+    """An iterator was used inside its own `next()`, by the same thread."""
 
 
 class TransportError(FeedlineError, RuntimeError):
-    """A batch could not cross from a worker to the consumer."""
+    """A batch could not be sent from a worker to the consumer."""
 
 
 class BatchNotPicklable(TransportError):
@@ -209,7 +209,7 @@ class BatchNotPicklable(TransportError):
 class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
     """The dataset, or a function given to the loader, cannot be sent to a worker process.
 
-    Pickle raises one of three built-in errors, depending on the object and the version of Python: this is all of them.
+    Pickle raises one of three built-in errors, depending on the object and the Python version; this class inherits all.
     """
 
 
@@ -232,34 +232,34 @@ class InternalError(FeedlineError, RuntimeError):
 
 
 class FeedlineWarning(UserWarning):
-    """Base of everything feedline warns of on its own."""
+    """Base of all of feedline's own warnings."""
 
 
 class DataWarning(FeedlineWarning):
-    """Samples may come repeatedly, not at all, wrong, or other ones in each run."""
+    """Samples may be repeated, missing, wrong, or differ between runs."""
 
 
 class StateWarning(FeedlineWarning):
-    """Training may not go on where it was: a state is empty, incomplete, or contradicted by `set_epoch`."""
+    """Training may not resume where it stopped: a state is empty, incomplete, or contradicted by `set_epoch`."""
 
 
 class WorkerWarning(FeedlineWarning):
-    """A worker died, was stuck, takes more and more memory, or finds no place. Nothing is lost so far."""
+    """A worker died, was stuck, keeps growing in memory, or cannot be placed. Nothing is lost so far."""
 
 
 class PerformanceWarning(FeedlineWarning):
-    """The same samples could be had in much less time."""
+    """The same samples could be loaded much faster."""
 
 
 class OptionWarning(FeedlineWarning):
-    """An argument that is accepted and hardly does what was meant by it, or that a framework does not keep."""
+    """An argument is accepted but has almost no effect, or a framework drops it."""
 
 
 PACKAGE = str(Path(__file__).parent)
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn, and point to the line of the user's program that led here, however deep inside feedline that is."""
+    """Warn, and point to the line of the user's program that led here, at any depth inside feedline."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back

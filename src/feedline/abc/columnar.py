@@ -1,4 +1,4 @@
-"""The contract of datasets that are nothing but arrays."""
+"""The contract of datasets that consist only of arrays."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ Take = TypeVar("Take", bound=Callable[[NDArray[np.int64]], Any])
 class Columnar(ABC):
     """A map-style dataset whose samples are rows of arrays.
 
-    A loader with the default collate function makes a batch of it in one vectorised step per array, without asking
-    for single samples. Only subclasses are treated so: a method of the same name on another dataset means nothing.
+    A loader with the default collate function makes a batch in one vectorised step per array, without reading single
+    samples. This applies only to subclasses: a method of the same name on another dataset has no effect.
     """
 
     @abstractmethod
     def columns(self) -> Any:
-        """Return the arrays: one, a tuple or a dict of them, all of the length of the dataset.
+        """Return the arrays: one, a tuple or a dict of them, each as long as the dataset.
 
-        Sample i is row i of each, in the same form. None if that does not hold, because samples are transformed.
+        Sample i is row i of each, in the same form. Return None if that does not hold because samples are transformed.
         Called once per worker.
         """
 
     def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
-        """Return a function that the loader calls with the numbers of the rows that it is about to read.
+        """Return a function that the loader calls with the row numbers it is about to read.
 
-        It raises an exception if one of them is damaged. None if there is nothing to check. Called once per worker,
+        It raises an exception if one of them is damaged. Return None if there is nothing to check. Called once per
+        worker,
         after `columns`.
         """
         return None
 
 
 def checking(dataset: Columnar, take: Take | None) -> Take | None:
-    """Return what takes rows of a dataset after the dataset has checked them, if it wants to."""
+    """Return `take`, preceded by the dataset's row check if it has one."""
     check = None if take is None else dataset.row_check()
     if take is None or check is None:
         return take
 
-    # Any: another function that takes rows, and batches of any form.
+    # Any: another row-reading function, and batches of any form.
     quick: Any = getattr(take, "quick", None)
 
     def take_checked(indices: NDArray[np.int64]) -> Any:
@@ -55,7 +56,7 @@ def checking(dataset: Columnar, take: Take | None) -> Take | None:
         try:
             check(indices)
         except FeedlineError:
-            return None  # the other one raises it, where it is known which task it belongs to
+            return None  # `take_checked` raises it, where its task is known
         return quick(indices)
 
     found: Any = take_checked

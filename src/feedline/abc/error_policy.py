@@ -1,4 +1,4 @@
-"""The contract of policies for samples that failed."""
+"""The contract of policies for failed samples."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from abc import ABC, abstractmethod
 from feedline.abc.faults import Failure, Verdict
 
 DEFAULT_MAX_SHARE = 0.5
-"""A dataset of which more than half fails is not one that anybody wants to train on: a wrong path, a lost mount."""
+"""No one wants to train on a dataset if more than half of it fails: a wrong path, a lost mount."""
 
 
 class ErrorPolicy(ABC):
-    """Decides what becomes of a sample that failed; never waits, never touches a sample.
+    """Decides what happens to a failed sample; never waits, never touches a sample.
 
-    Asked where the sample failed, which may be a worker process, so it has to be picklable; and in the training
-    process about samples that killed or blocked their worker. One answer per failed attempt. Subclass it with
-    `decide`; the properties have defaults that suit every policy.
+    Called where the sample failed, which may be a worker process, so it has to be picklable. For samples that killed or
+    blocked their worker, it is called in the training process. One call per failed attempt. Subclass it with `decide`;
+    the properties have defaults that suit every policy.
 
     Example:
         >>> class SkipWhatIsCold(ErrorPolicy):
@@ -27,26 +27,26 @@ class ErrorPolicy(ABC):
 
     @abstractmethod
     def decide(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample.
+        """Return what to do with the sample.
 
         Pure: the same arguments give the same verdict, in every process.
 
         Args:
             failure: the sample, what it raised, and how often it was tried.
-            chance: a number from 0 to less than 1, for the jitter of a wait.
+            chance: a number from 0 to less than 1, for the jitter of a retry delay.
         """
 
     @property
     def never_catches(self) -> bool:
-        """True if every answer is "raise": the loader then guards nothing and never asks."""
+        """True if every answer is "raise": the loader then catches nothing and never calls `decide`."""
         return False
 
     @property
     def max_failures(self) -> int | None:
-        """How many samples may be lost; None for any number."""
+        """How many samples may be lost; None for no limit."""
         return None
 
     @property
     def max_share(self) -> float | None:
-        """Which share of the samples may be lost, from 0 to 1; None, or 1, for any."""
+        """The share of samples that may be lost, from 0 to 1; None or 1 for no limit."""
         return DEFAULT_MAX_SHARE

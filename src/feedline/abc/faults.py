@@ -1,8 +1,8 @@
-"""What is said of a sample that failed.
+"""The description of a failed sample.
 
-A `Failure` is the question to a policy, a `Verdict` its answer, and a `Fault` what is kept of both in the log. Faults
-travel from workers and are saved with a loader's state, so they hold nothing but plain values: the index of a sample is
-what `feedline.types.indices.plain_index` makes of it.
+A policy takes a `Failure` and returns a `Verdict`; the log keeps a `Fault`, which combines both. Workers send faults,
+and a loader's state includes them, so they hold only plain values: `feedline.types.indices.plain_index` converts the
+index of a sample.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from feedline.errors import BadOption, BadState
 from feedline.types.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
-"""What can become of a sample that failed."""
+"""What can happen to a failed sample."""
 
 MESSAGE_LENGTH = 500
-"""Characters of an exception's text that are kept. A guess: the cause stands in the first lines, and a log of
-thousands has to be saved with every state."""
+"""Characters of an exception's text to keep. A guess: the cause is in the first lines, and a log of thousands has to be
+saved with every state."""
 
 
 class _Neighbour:
     """The type of `NEIGHBOUR`."""
 
-    def __reduce__(self) -> str:  # a name: copies and pickles are the object itself
+    def __reduce__(self) -> str:  # pickled by name, so copies and unpickled objects are the same object
         return "NEIGHBOUR"
 
     def __repr__(self) -> str:
@@ -35,12 +35,12 @@ class _Neighbour:
 
 
 NEIGHBOUR = _Neighbour()
-"""Stands for the next sample that works, where a verdict names the sample that replaces another."""
+"""In a verdict that replaces a sample, stands for the next sample that works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A sample that failed, as a policy or a user's function is asked about it.
+    """A failed sample, as passed to a policy or a user's function.
 
     Example:
         >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)
@@ -48,25 +48,25 @@ class Failure:
         ('fetch', OSError('disk'))
     """
 
-    index: Any  # whatever the sampler yields
-    """Of the sample; its place in the stream for an iterable dataset; the list of indices if a whole batch failed."""
+    index: Any  # anything the sampler yields
+    """Index of the sample, or its position in the stream of an iterable dataset; list of indices if a batch failed."""
     error: BaseException
     stage: str
     """"fetch", "transform", "collate", or "worker" if the sample killed or blocked its worker."""
     attempt: int
-    """1 for the first."""
+    """1 for the first attempt."""
     worker: int | None
     """None in the training process itself."""
     key: int = 0
-    """Of the sample: the jitter of a retry may follow from it."""
+    """Key of the sample, from which the jitter of a retry may be derived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to become of a sample that failed.
+    """What to do with a failed sample.
 
     Raises:
-        BadOption: the action is unknown, the wait is no time, or the sample that replaces the other is not named.
+        BadOption: the action is unknown, the wait is not a valid time, or the replacement is not named.
 
     Example:
         >>> Verdict("retry", wait_s=0.5).wait_s
@@ -79,8 +79,8 @@ class Verdict:
     """"raise", "skip", "retry" or "replace"."""
     wait_s: float = 0.0
     """retry: how long to wait first."""
-    index: Any = None  # whatever the sampler yields
-    """replace: the other sample; `NEIGHBOUR` for the next one that works."""
+    index: Any = None  # anything the sampler yields
+    """replace: the replacement; `NEIGHBOUR` for the next sample that works."""
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
@@ -97,9 +97,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line of the log: a sample that failed, and what became of it.
+    """One entry of the log: a failed sample, and what was done with it.
 
-    Nothing but plain values, whatever it was made with: see `plain_index`.
+    Holds only plain values, whatever it is created with: see `plain_index`.
 
     Example:
         >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)
@@ -110,29 +110,29 @@ class Fault:
         True
     """
 
-    index: Any  # a plain value, as `plain_index` makes it
+    index: Any  # a plain value from `plain_index`
     error: str
     """Class of the exception, with its module unless that is `builtins`: "OSError", "PIL.UnidentifiedImageError"."""
     message: str
-    """Text of the exception, at most 500 characters of it."""
+    """Text of the exception, at most 500 characters."""
     stage: str
     worker: int | None
     attempt: int
     """How often the sample had been tried when this was decided."""
     action: str
-    """"raise", "skip", "replace", or "retry": it worked in the end."""
+    """The action taken: "raise", "skip", "replace", or "retry" if a retry succeeded."""
     time: float
     """Seconds since 1970."""
     epoch: int = 0
-    replacement: Any = None  # a plain value, as `plain_index` makes it
-    """The sample that came instead, if one did and it is known."""
+    replacement: Any = None  # a plain value from `plain_index`
+    """The replacement, if there was one and it is known."""
 
     def __post_init__(self) -> None:
         for name in ("index", "replacement"):
             object.__setattr__(self, name, plain_index(getattr(self, name)))
         object.__setattr__(self, "message", self.message[:MESSAGE_LENGTH])
 
-    # Any: the index of the sample that came instead.
+    # Any: the index of the replacement.
     @classmethod
     def of(
         cls,
@@ -143,7 +143,7 @@ class Fault:
         epoch: int = 0,
         replacement: Any = None,
     ) -> Fault:
-        """Make the line of the log about a failure; `time` is in seconds since 1970."""
+        """Create the log entry of a failure; `time` is in seconds since 1970."""
         return cls(
             index=failure.index,
             error=error_name(type(failure.error)),
@@ -159,12 +159,12 @@ class Fault:
 
     @property
     def lost(self) -> bool:
-        """True if the sample is not in its batch. These count against the budget of a policy."""
+        """True if the sample is not in its batch. Lost samples count against the budget of a policy."""
         return self.action in ("skip", "replace")
 
     # Any: numbers, strings, lists and dicts of these.
     def as_dict(self) -> dict[str, Any]:
-        """Return the fault in values that JSON keeps; what has its default is left out."""
+        """Return the fault in values that JSON supports; fields with default values are omitted."""
         state = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -174,10 +174,10 @@ class Fault:
 
     @classmethod
     def from_dict(cls, state: Any) -> Fault:
-        """Read what `as_dict` made; what is not known is passed over.
+        """Read the result of `as_dict`; unknown fields are ignored.
 
         Raises:
-            BadState: it is something else, or damaged.
+            BadState: the state is not a fault, or is damaged.
         """
         if not isinstance(state, Mapping):
             raise BadState(f"The state is damaged: a fault is a dict, not {type(state).__name__}.")
@@ -198,7 +198,7 @@ class Fault:
 
 
 def error_name(kind: type[BaseException]) -> str:
-    """Name a class of exceptions, with its module unless that is `builtins`.
+    """Name an exception class, with its module unless that is `builtins`.
 
     Example:
         >>> import json
@@ -211,13 +211,13 @@ def error_name(kind: type[BaseException]) -> str:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as exc:  # a user's exception that cannot be shown is still a fault to report
+    except Exception as exc:  # a user's exception without a printable text is still a fault to report
         return f"(its text cannot be shown: {error_name(type(exc))})"
 
 
 # Any: a field of a fault, or damage.
 def _read(name: str, value: Any) -> Any:
-    """Check one field of a fault that was saved, and return it as it was."""
+    """Check one saved field of a fault and restore its value."""
     if name in ("index", "replacement"):
         return unpack_index(value)
     if name in ("error", "message", "stage"):
@@ -243,5 +243,5 @@ def _is_number(value: Any) -> bool:
 def _is_time(value: Any) -> bool:
     try:
         return _is_number(value) and datetime.fromtimestamp(value, timezone.utc).year >= 1970
-    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+    except (OverflowError, ValueError, OSError):  # a year outside the calendar
         return False

@@ -1,10 +1,10 @@
-"""Where the batch that is being made right now may be written.
+"""Where the current batch is written to or read from.
 
-A worker that is given a slot announces it here for the length of one task; collate functions ask for room in it
-and fill it directly, so that the batch never has to be copied again. Outside a task there is no current memory
-and everybody allocates as usual. The announcement belongs to one thread.
+A worker that has a slot announces it here for the duration of one task. Collate functions allocate from it and fill it
+directly, so the batch is not copied again. Outside a task there is no current memory and allocations work as usual.
+The announcement belongs to one thread.
 
-The memory that a batch is being read from is announced in the same way, for functions that a header names.
+The memory that a batch is read from is announced in the same way, for functions that a header names.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from numpy.typing import NDArray
 
 
 class Memory(Protocol):
-    """Room for one batch."""
+    """Memory for one batch."""
 
     crosses: bool
-    """True if the batch is on its way to another process."""
+    """True if the batch will be sent to another process."""
     has_room: bool
-    """False if there is never any room here."""
+    """False if there is never any space here."""
 
     def allocate(self, size: int) -> tuple[Any, int] | None:
         """Reserve `size` bytes.
 
         Returns:
-            An object with the buffer protocol and the byte offset inside it, or None when there is no room left.
+            An object with the buffer protocol and the byte offset inside it, or None when there is no space left.
             Whatever is built on the buffer must keep the object alive.
         """
 
 
 class Writer(Memory, Protocol):
-    """Memory that a batch is written into when it leaves a worker."""
+    """Memory that a worker writes a finished batch into."""
 
     view: Any
     """The memory itself: an array of bytes."""
     address: int
-    """Where it begins."""
+    """Its start address."""
 
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
-        """Copy memory here, unless it lies here already; returns its offset, raises if there is no room.
+        """Copy memory here, unless it is here already; returns its offset, raises if there is no space.
 
-        If it is lasting, it stays what it is until the batch is written, and views of it become views of the copy.
+        If it is lasting, it does not change until the batch is written, and views of it become views of the copy.
         """
 
     def offset_of(self, address: int, size: int) -> int | None:
-        """Return the offset of memory that was allocated or copied here, None for any other."""
+        """Return the offset of memory that was allocated or copied here, None for other memory."""
 
 
 class Reader(Protocol):
     """Memory that a batch is read from."""
 
     def take(self, start: int, size: int) -> tuple[Any, int]:
-        """Return an object with the buffer protocol that holds a part of the batch, and where in it the part begins.
+        """Return an object with the buffer protocol that holds a part of the batch, and the offset of the part in it.
 
-        Whatever is built on the buffer must keep the object alive, and keeps nothing else of the batch.
+        Whatever is built on the buffer must keep the object alive; that keeps nothing else of the batch alive.
         """
 
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return such a part as an array."""
+        """Return a part of the batch as an array."""
 
 
 class _Current(threading.local):
@@ -74,17 +74,17 @@ _current = _Current()
 
 
 def current() -> Memory | None:
-    """Return the memory of the task that runs on this thread, if there is one."""
+    """Return the memory of the task running on this thread, if there is one."""
     return _current.memory
 
 
 def set_current(memory: Memory | None) -> None:
-    """Announce `memory` for the task that starts now on this thread; None when it ends."""
+    """Announce `memory` for the task that starts now on this thread; pass None when it ends."""
     _current.memory = memory
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Make an array to be filled: in the memory of the current task if there is room, else as usual."""
+    """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
     memory = _current.memory
     if memory is not None and not dtype.hasobject:
         size = math.prod(shape) * dtype.itemsize
@@ -95,11 +95,11 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def being_read() -> Reader:
-    """Return the memory of the batch that is being read on this thread."""
+    """Return the memory of the batch being read on this thread."""
     assert _current.being_read is not None
     return _current.being_read
 
 
 def set_being_read(reader: Reader | None) -> None:
-    """Announce the memory a batch is read from on this thread; None when it has been read."""
+    """Announce the memory that a batch is read from on this thread; pass None when it has been read."""
     _current.being_read = reader

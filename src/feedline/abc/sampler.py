@@ -1,8 +1,8 @@
-"""The sampler contracts: an order is a function from places to indices.
+"""The sampler contracts: an order is a function from positions to indices.
 
-A sampler holds no position. Whoever goes through it (the loader's plan, `iter(sampler)`) knows where it is, and asks
-for the indices at the places it needs, under the key of the epoch. So an order can be entered anywhere, by any rank,
-and costs no memory.
+A sampler holds no position of its own. Its consumer (the loader's plan, `iter(sampler)`) tracks the position and asks
+for the indices at the positions it needs, under the key of the epoch. So any rank can enter an order anywhere, and the
+order uses no memory.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from feedline.types import Key, Share
 IndexArray = NDArray[np.int64]
 
 _FIRST_BLOCK, _BLOCK = 1 << 8, 1 << 14
-"""Indices made at a time by `iter(sampler)`: few at first, when somebody is waiting, then twice as many each time."""
+"""Indices that `iter(sampler)` makes at a time: few at first, to return quickly, then twice as many each time."""
 
 
 class Ordered(ABC):
-    """What both kinds of samplers have: a seed, an epoch, a size."""
+    """The common base of both kinds of samplers: a seed, an epoch, a size."""
 
     seed: int | None = None
-    """None: another one is drawn for every epoch, by torch's rules (from `generator`, else from torch's default)."""
+    """None: a new one is drawn for every epoch, by torch's rules (from `generator`, else from torch's default)."""
     generator: Any = None
     """A torch or NumPy generator to draw seeds from."""
     epoch: int = 0
-    """The epoch that comes next."""
+    """The next epoch."""
     epoch_was_set: bool = False
-    """True after `set_epoch`, until an iteration has begun. A loader numbers epochs by itself unless this is True."""
+    """True after `set_epoch`, until an iteration starts. A loader numbers epochs itself unless this is True."""
     share: Share | None = None
-    """The part that belongs to this rank, of the order of `whole()`; None if this is the whole."""
+    """This rank's part of the order of `whole()`; None if this is the whole."""
     loader_seed: int | None = None
-    """The seed by which a loader goes through this order; see `follow`."""
+    """The seed that a loader uses for this order; see `follow`."""
     _counts: bool = False
-    """True if a loader says only where its epochs begin, and each iteration is another one from there on."""
+    """True if a loader only sets where its epochs start, and each iteration from there on is another epoch."""
 
     @abstractmethod
     def size(self) -> int | None:
-        """Return how many indices (or batches) an epoch has; None if it never ends."""
+        """Return how many indices (or batches) an epoch has; None if it is endless."""
 
     def whole(self) -> Ordered:
-        """Return the order that all ranks share, of which this sampler yields a part."""
+        """Return the order that all ranks share; this sampler yields a part of it."""
         return self
 
     def describe(self) -> dict[str, Any]:
-        """Return what must be the same for a saved state to fit: kind and size, in plain values that JSON can hold."""
+        """Return what must match for a saved state to fit: kind and size, in plain values that JSON supports."""
         return {"kind": type(self).__name__, "size": self.size()}
 
     def __len__(self) -> int:
@@ -63,38 +63,38 @@ class Ordered(ABC):
         return size
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.epoch = operator.index(epoch)
         self.epoch_was_set = True
 
     def draw_seed(self) -> int:
-        """Return the seed of an epoch that is about to begin: `seed`, or a fresh one if that is None."""
+        """Return the seed of the next epoch: `seed`, or a fresh one if that is None."""
         return draw_seed(self.generator) if self.seed is None else self.seed
 
     def follow(self, seed: int | None) -> None:
-        """Go by the seed and the epochs of a loader, unless its order is drawn anew for every epoch.
+        """Use the seed and the epochs of a loader, unless the order is redrawn for every epoch.
 
-        Whoever else iterates over the sampler then gets the order of that loader in the epoch `epoch`, every time. A
-        generator that frameworks give the sampler afterwards changes nothing.
+        Other code that iterates over the sampler then gets the loader's order of the epoch `epoch`, every time. A
+        generator that a framework assigns to the sampler later has no effect.
 
         Args:
-            seed: the loader's; None if it has none. A seed of the sampler's own comes before it.
+            seed: the loader's; None if it has none. The sampler's own seed takes precedence.
         """
         own = self.whole().seed
         is_drawn = own is None and self.generator is not None and self.loader_seed is None
         self.loader_seed = None if is_drawn or seed is None else seed if own is None else own
 
     def enter(self, epoch: int) -> None:
-        """Begin an epoch of a loader that does not go through this order itself, but through what is made around it.
+        """Start an epoch of a loader that iterates over a wrapper of this sampler, not over the sampler itself.
 
-        That may iterate over the sampler several times in one epoch, or over a part of it.
+        The wrapper may iterate over the sampler several times in one epoch, or over a part of it.
         """
         self._counts = True
         if not self.epoch_was_set:
             self.epoch = epoch
 
     def begin(self) -> Key:
-        """Return the key of an iteration that begins now, and count it unless a loader does."""
+        """Return the key of an iteration that starts now, and count it unless a loader does."""
         if self.loader_seed is not None and not self._counts:
             return Key(self.loader_seed, self.epoch)
         key = Key(self.draw_seed() if self.loader_seed is None else self.loader_seed, self.epoch)
@@ -104,17 +104,17 @@ class Ordered(ABC):
 
 
 class Sampler(Ordered):
-    """Yields indices. Subclass it with `size` and `at`; the rest follows."""
+    """Yields indices. Subclass it with `size` and `at`."""
 
     @abstractmethod
     def at(self, places: IndexArray, key: Key) -> IndexArray:
-        """Return the indices at these places (0 to size - 1, in any order) of the epoch that `key` stands for.
+        """Return the indices at these positions (0 to size - 1, in any order) of the epoch of `key`.
 
         Pure: the same arguments give the same indices, in every process.
         """
 
     def whole(self) -> Sampler:
-        """Return the order that all ranks share, of which this sampler yields a part."""
+        """Return the order that all ranks share; this sampler yields a part of it."""
         return self
 
     def __iter__(self) -> Iterator[int]:
@@ -128,27 +128,27 @@ class Sampler(Ordered):
 
 
 class BatchSampler(Ordered):
-    """Yields batches of indices. Subclass it with `size` and `batch`; the rest follows."""
+    """Yields batches of indices. Subclass it with `size` and `batch`."""
 
     @abstractmethod
     def batch(self, number: int, key: Key) -> IndexArray:
-        """Return the indices of batch `number` (0 to size - 1) of the epoch that `key` stands for. Pure."""
+        """Return the indices of batch `number` (0 to size - 1) of the epoch of `key`. Pure."""
 
     def check(self, key: Key) -> None:
-        """Refuse an epoch that cannot be gone through to its end; called when it begins."""
+        """Reject an epoch that cannot be completed; called when it starts."""
 
     def whole(self) -> BatchSampler:
-        """Return the order of batches that all ranks share, of which this sampler yields a part."""
+        """Return the order of batches that all ranks share; this sampler yields a part of it."""
         return self
 
     def resumed(self, first: int) -> BatchSampler:
-        """Return what is left of the order after the first `first` batches of the whole: this rank's part of it."""
+        """Return this rank's part of the order that remains after the first `first` batches of the whole."""
         if self.share is not None:
             raise NotImplementedError(f"{type(self).__name__} has a share of its order, and has to override `resumed`.")
         return _Rest(self, first)
 
     def cut_from(self) -> tuple[Sampler, int, bool] | None:
-        """Return (sampler, batch size, drop_last) if the batches are nothing but a sampler's indices, cut up."""
+        """Return (sampler, batch size, drop_last) if the batches are simply a sampler's indices, cut up."""
         return None
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -161,7 +161,7 @@ class BatchSampler(Ordered):
 
 
 class _Rest(BatchSampler):
-    """The batches of another sampler from one on."""
+    """The batches of another sampler from a given number on."""
 
     def __init__(self, sampler: BatchSampler, first: int) -> None:
         self._sampler = sampler

@@ -1,4 +1,4 @@
-"""The scheduler contract: who works on what, and which finished batch comes next."""
+"""The scheduler contract: which worker gets which task, and which finished batch comes next."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 @dataclass(slots=True)
 class WorkerView:
-    """What a scheduler may know about one worker."""
+    """What a scheduler knows about one worker."""
 
     id: int
     outstanding: int = 0
-    """Tasks given to it and not yet answered: one running, the others waiting."""
+    """Tasks assigned to it and not yet answered: one running, the others queued."""
     since_s: float = 0.0
-    """When it began what it is doing now, on the clock that `relieve` is given."""
+    """When it started its current task, on the clock that `relieve` gets."""
     tag: Any = None
     """Free for the scheduler's own use."""
 
@@ -24,24 +24,24 @@ class WorkerView:
 class Scheduler(ABC):
     """Decides; never waits, never touches a worker. Called from the consumer's thread only.
 
-    With `num_workers="auto"` the number of workers changes during an epoch: go by the list that each call gets.
+    With `num_workers="auto"` the number of workers changes during an epoch: use the list that each call gets.
     Subclass it and override what you need. The loader calls `open` at the start of every epoch, `assign` for
     every task, `take` for every batch, and `relieve` only while the training loop is waiting.
     """
 
     in_order: bool = False
-    """True if `take` never returns anything but `expected`: the loader then waits for that batch alone."""
+    """True if `take` only ever returns `expected`: the loader then waits for that batch alone."""
 
     depth: int = 1
     """Tasks a worker may have at once (torch's `prefetch_factor`)."""
 
     def open(self, worker_count: int, depth: int) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         self.depth = max(1, depth)
 
     @abstractmethod
     def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
-        """Choose the worker for the task, or None to hold it back until a worker has answered."""
+        """Choose the worker for the task, or None to hold the task back until a worker answers."""
 
     @abstractmethod
     def take(self, ready: Collection[int], expected: int) -> int | None:
@@ -52,21 +52,21 @@ class Scheduler(ABC):
         """
 
     def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
-        """Choose whose waiting task goes to whom, while the training loop waits.
+        """Choose a queued task to move to another worker, while the training loop waits.
 
-        Called only with `seed=`, where a batch does not depend on who makes it, or on threads, which share one dataset.
+        Called only with `seed=`, where a batch does not depend on its worker, or on threads, which share one dataset.
 
         Args:
-            workers: all but those that are known to have begun all they have, and idle ones that seem to be stopped; at
+            workers: all except those known to have started all their tasks, and idle ones that seem to be stopped; at
                 least one of them is idle.
             now_s: the clock that `WorkerView.since_s` was read from.
             typical_s: the median time of recent tasks.
 
         Returns:
-            (from, to), or None to leave everything where it is. The first must have work, and the second none.
+            (from, to), or None to move nothing. The first must have work, and the second none.
         """
         return None
 
     def grace_s(self, typical_s: float) -> float:
-        """Say how long a worker may take for a task before it counts as late."""
+        """Return how long a worker may take for a task before it counts as late."""
         return 2.0 * typical_s + 0.005

@@ -1,4 +1,4 @@
-"""The contracts of datasets whose samples are those of others."""
+"""The contracts of datasets whose samples come from other datasets."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from numpy.typing import NDArray
 
 
 class Derived(ABC):
-    """A map-style dataset whose samples come from others, so that messages can name a sample by its own index."""
+    """A map-style dataset whose samples come from other datasets, so that messages can name the original index."""
 
-    # Any: a dataset is any object that fits.
+    # Any: a dataset is any suitable object.
     @abstractmethod
     def origin(self, index: Any) -> tuple[Any, Any]:
-        """Return where a sample comes from: the attribute `dataset`, or one of `datasets`, and the index in it.
+        """Return the origin of a sample: the attribute `dataset`, or one of `datasets`, and the index in it.
 
-        Called when a sample has failed; may raise whatever it likes if there is no such sample.
+        Called when a sample has failed; may raise any exception if there is no such sample.
         """
 
 
 class Selection(Derived):
     """A map-style dataset whose sample i is sample `indices[i]` of another one.
 
-    A loader that can read the other dataset in one vectorised step reads this one so, too. Only subclasses are treated
-    so, as long as their samples are what is said here.
+    If a loader can read the other dataset in one vectorised step, it reads this one in the same way. This applies only
+    to subclasses, as long as their samples are as described here.
     """
 
-    # Any: a dataset is any object that fits.
+    # Any: a dataset is any suitable object.
     dataset: Any
     """The other dataset."""
     indices: NDArray[np.int64]
-    """Which of its samples, in order."""
+    """Indices of the selected samples, in order."""
 
     def origin(self, index: Any) -> tuple[Any, Any]:
         return self.dataset, int(self.indices[index])

@@ -1,4 +1,4 @@
-"""Contracts of feedline's own datasets that loaders treat differently from any other."""
+"""Contracts of feedline's own datasets that loaders handle specially."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from numpy.typing import NDArray
 class ColumnSource(ABC):
     """A map-style dataset that reads the samples of a batch together, as the columns of the batch.
 
-    A loader with the default collate function asks for columns, and collates nothing. Only subclasses are treated so:
-    a method of the same name on another dataset means nothing.
+    A loader with the default collate function requests columns and does not collate. This applies only to subclasses: a
+    method of the same name on another dataset has no effect.
     """
 
     @abstractmethod
     def read_columns(self, indices: NDArray[np.int64]) -> Any:
-        """Return the samples at `indices` as columns, in the form that a sample has: one, a tuple or a dict of them.
+        """Return the samples at `indices` as columns, in the form of a sample: one column, a tuple or a dict of them.
 
         A column is a NumPy array with a row per sample, of numbers in the machine's byte order, or a list of strings,
-        bytes or None. `feedline.abc.memory.empty` makes an array that need not be copied again. Indices may be
-        negative; IndexError if one is out of range.
+        bytes or None. `feedline.abc.memory.empty` creates an array that need not be copied again. Indices may be
+        negative; raise IndexError if one is out of range.
 
-        Returns None if columns cannot be had: samples are transformed, or differ in shape. The loader then asks for
-        samples. Called for every batch, by every worker, in threads at the same time.
+        Return None if columns are not available: samples are transformed, or differ in shape. The loader then reads
+        single samples. Called for every batch, by every worker, from several threads at once.
         """
 
 
 class StreamSource(ABC):
-    """An iterable dataset that leaves it to the loader to share out its samples over workers and ranks.
+    """An iterable dataset whose samples the loader shards over workers and ranks.
 
-    Every worker iterates over the whole and keeps what is its own, so `__iter__` must yield the same samples in the
-    same order everywhere. With `state_dict` and `load_state_dict`, on the source or on its iterator, it is resumed
-    without being read again. If its iterator has a method `skip(count)`, which goes on by so many samples and returns
-    how many there were, the batches of other workers are not read.
+    Every worker iterates over the whole dataset and keeps its own samples, so `__iter__` must yield the same samples in
+    the same order everywhere. With `state_dict` and `load_state_dict`, on the source or on its iterator, it resumes
+    without reading everything again. If its iterator has a method `skip(count)`, which skips that many samples and
+    returns how many there were, batches of other workers are not read.
     """
 
     draws_nothing: bool = False
-    """True if making a sample draws from no generator of the process, so that loaders need not seed these for it."""
+    """True if making a sample draws from no process-wide generator, so loaders need not seed them for it."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -48,15 +48,15 @@ class StreamSource(ABC):
 
 
 class SplitSource(ABC):
-    """An iterable dataset that splits itself over workers and ranks, such as by the shards that each of them reads.
+    """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
-    Loaders tell the copy of every worker which one it has got, and do not split what it yields a second time. In
-    torch's own loader it has to ask `get_worker_info()`. Which rank it is in it has to find out by itself.
+    Loaders set the worker of every worker's copy, and do not split its samples a second time. In torch's own loader it
+    has to call `get_worker_info()`. It has to determine its rank by itself.
     """
 
     @abstractmethod
     def set_worker(self, number: int, count: int) -> None:
-        """Say which of how many workers this copy is in; called once, before `__iter__`. Not called without workers."""
+        """Set the worker number of this copy and the worker count; called once, before `__iter__`, if there are any."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -64,37 +64,37 @@ class SplitSource(ABC):
 
 
 class Reshardable(ABC):
-    """A `SplitSource` that shares out anew what is left of an epoch, among another number of workers and ranks."""
+    """A `SplitSource` that can redistribute the rest of an epoch over another number of workers and ranks."""
 
     @abstractmethod
     def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
-        """Return the states of the iterators of `into` parts, which together go on with what `count` parts have left.
+        """Return the iterator states of `into` parts, which together continue what `count` parts have left.
 
-        The part of worker w of rank r has the number w * ranks + r. Nothing may come twice or be lost. Called in the
-        training process of every rank, and has to return the same in all of them. No I/O.
+        The part of worker w of rank r has the number w * ranks + r. No sample may be repeated or lost. Called in the
+        training process of every rank; must return the same in all of them. No I/O.
 
         Args:
-            left: what the iterators of parts have saved, by the numbers of the parts: None of one that has not begun.
-                Parts that have ended are missing.
-            count: how many parts there were.
-            into: how many there are now.
-            epoch: in which they are.
+            left: the saved iterator states, by part number: None for a part that has not started. Parts that have ended
+                are missing.
+            count: the previous number of parts.
+            into: the new number of parts.
+            epoch: the current epoch.
 
         Raises:
             BadState: the states do not fit.
         """
 
 
-# Any: a dataset is whatever the user has.
+# Any: a user's dataset.
 def repeats_itself(dataset: Any) -> bool:
-    """True for a stream of feedline's: its iterators draw from no random generator of the process."""
+    """True for a feedline stream: its iterators draw from no process-wide random generator."""
     return isinstance(dataset, (SplitSource, StreamSource))
 
 
 class Acknowledged(ABC):
-    """An iterable dataset that is told when the training loop has consumed a batch: that is, asks for the next one.
+    """An iterable dataset that is notified when the training loop has consumed a batch, that is, requests the next one.
 
-    What is not acknowledged comes again after a crash. Acknowledgements travel from the worker with the batch.
+    Samples that are not acknowledged come again after a crash. Receipts travel from the worker with the batch.
     """
 
     @abstractmethod
@@ -103,9 +103,9 @@ class Acknowledged(ABC):
 
     @abstractmethod
     def put_back(self) -> None:
-        """Yield the samples since the last `take_receipts` again, but for those that raised an `Exception`.
+        """Yield the samples since the last `take_receipts` again, except those that raised an `Exception`.
 
-        Called in the worker, when a batch was not made: because of one of its samples, or of an interrupt.
+        Called in the worker when a batch was not completed, because of one of its samples or an interrupt.
         """
 
     @abstractmethod
@@ -117,30 +117,31 @@ class Acknowledged(ABC):
 
 
 class Repeatable(ABC):
-    """An iterator of samples that can try again to make the one that raised an exception.
+    """A sample iterator that can retry the sample that raised an exception.
 
-    After an exception `__next__` goes on with the next sample. If the policy of the loader is to try again, it says so.
+    After an exception, `__next__` continues with the next sample. If the loader's policy is to retry, it calls
+    `try_again`.
     """
 
     has_broken_off: bool = False
-    """True if no sample comes after the last exception: it is raised, whatever the policy of the loader is."""
+    """True if no sample follows the last exception: it is raised, whatever the loader's policy is."""
 
     @abstractmethod
     def try_again(self) -> bool:
-        """Let the next `__next__` make the sample that raised the last exception. Called right after it, if at all.
+        """Make the next `__next__` retry the sample that raised the last exception. Called right after it, if at all.
 
         Returns:
-            False if that cannot be done, because the exception was not about one sample or the sample is gone: what
-            comes next is another one, and the exception is treated as if it had been the last attempt.
+            False if that is impossible, because the exception was not about one sample or the sample is gone: the next
+            sample is another one, and the exception is handled as if it had been the last attempt.
         """
 
 
 class EpochAware(ABC):
-    """A dataset whose samples depend on the epoch, and which loaders tell by themselves when one begins.
+    """A dataset whose samples depend on the epoch; loaders call its `set_epoch` when an epoch starts.
 
-    Other datasets with a `set_epoch` are told by `loader.set_epoch`, or by whoever calls it.
+    For other datasets with a `set_epoch`, `loader.set_epoch` calls it, or the user does.
     """
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch begins."""
+        """Set the epoch that starts."""

@@ -16,20 +16,20 @@ from feedline.errors import BadState
 class Stateful(Protocol):
     """A dataset, iterator, sampler or batch sampler whose state a loader saves and restores with its own."""
 
-    # Any: what a state consists of is the object's own business; loaders copy it, and workers send it.
+    # Any: the object defines the contents of its state; loaders copy it, and workers send it.
     def state_dict(self) -> Any:
-        """Return where the object is."""
+        """Return the current state of the object."""
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from where `state` was taken."""
+        """Continue from where `state` was saved."""
 
 
 # Any: it may be anything.
 def is_stateful(value: Any) -> bool:
-    """True if an object can save and restore where it is, by itself: by the methods of `Stateful`, called as there.
+    """True if an object can save and restore its state by itself, with the methods and signatures of `Stateful`.
 
-    Methods that must be told more are meant for another loader, which knows it, as those of the streaming datasets of
-    MosaicML and LitData. The weights of a torch module are not meant either.
+    Methods that need more arguments are meant for another loader that supplies them, as in the streaming datasets of
+    MosaicML and LitData. torch modules, whose methods save weights, do not count either.
 
     Example:
         >>> is_stateful([1, 2])
@@ -38,24 +38,24 @@ def is_stateful(value: Any) -> bool:
     saves, restores = getattr(value, "state_dict", None), getattr(value, "load_state_dict", None)
     if saves is None or restores is None or not _accepts(saves, 0) or not _accepts(restores, 1):
         return False
-    network = sys.modules.get("torch.nn")  # whose modules have such methods, about their weights
+    network = sys.modules.get("torch.nn")  # its modules have such methods for their weights
     return network is None or not isinstance(value, network.Module)
 
 
 # Any: a dataset and its state are the user's own.
 def outlives_epoch(dataset: Any) -> bool:
-    """True if the state of a dataset counts in the next epoch, too, as torchdata has it.
+    """True if the state of a dataset also counts in the next epoch, as in torchdata.
 
-    That of a streaming dataset of Hugging Face is a place in an epoch, and nothing else.
+    The state of a Hugging Face streaming dataset is only a position in an epoch.
     """
     kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
     return kind is None or not isinstance(dataset, kind)
 
 
 def resumed(dataset: Any, state: Any) -> Any:
-    """Return a dataset that goes on from a state: the same one, if the state outlives the epoch, else a copy.
+    """Return a dataset that continues from a state: the same one if the state outlives the epoch, else a copy.
 
-    A streaming dataset of Hugging Face begins every epoch with the state that it was given. The copy shares all else.
+    A Hugging Face streaming dataset starts every epoch with the state it was given. The copy shares everything else.
     """
     if not outlives_epoch(dataset):
         twin = object.__new__(type(dataset))
@@ -66,17 +66,17 @@ def resumed(dataset: Any, state: Any) -> Any:
 
 
 def resumed_after(dataset: Any, state: Any) -> Any:
-    """Return a dataset that begins another epoch, from a state of the end of the epoch before.
+    """Return a dataset that starts another epoch, from a state saved at the end of the previous epoch.
 
-    A generator looks at the state no sooner than its first sample is asked for. One that goes on at the end has none,
-    as in torchdata, and the iterator after it begins anew. If there is a sample, the state is not about a place in an
-    epoch, and is restored again.
+    A generator reads the state only when its first sample is requested. One that resumes at the end yields no sample,
+    as in torchdata, and the next iterator starts afresh. If there is a sample, the state is not a position in an epoch,
+    and is restored again.
     """
     dataset = resumed(dataset, copy.deepcopy(state))
     iterator = iter(dataset)
     if not inspect.isgenerator(iterator):
         return dataset
-    with contextlib.suppress(Exception):  # of that sample: it is raised again when the sample is asked for
+    with contextlib.suppress(Exception):  # the sample's own error: raised again when the sample is requested
         if next(iterator, _NOTHING) is _NOTHING:
             return dataset
     iterator.close()
@@ -88,7 +88,7 @@ _NOTHING = object()
 
 
 def restore_end(dataset: Any, last: Any) -> None:
-    """Restore the state in which a dataset's iterator ended, before another is asked for, as torchdata does.
+    """Restore the state in which a dataset's iterator ended, before the next iterator is created, as torchdata does.
 
     Raises:
         BadState: the iterator has no `load_state_dict`.
@@ -99,7 +99,7 @@ def restore_end(dataset: Any, last: Any) -> None:
 
 
 def check_restorable(dataset: Any, iterator: Any = None) -> None:
-    """Refuse to restore the state of a dataset, or of its iterator if one is given, that has none.
+    """Reject restoring the state of a dataset, or of its iterator if one is given, that is not stateful.
 
     Raises:
         BadState: it has no `load_state_dict`.
@@ -114,10 +114,10 @@ def check_restorable(dataset: Any, iterator: Any = None) -> None:
 
 
 def _accepts(method: Any, count: int) -> bool:
-    """True if a method, or whatever is in its place, can be called with so many arguments."""
+    """True if a method, or an object in its place, can be called with `count` arguments."""
     if inspect.ismethod(method):
         return _takes_known(method.__func__, count + 1)
-    return callable(method) and _takes(method, count)  # not remembered: it may hold the dataset
+    return callable(method) and _takes(method, count)  # not cached: it may hold the dataset
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
@@ -125,10 +125,10 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # it is not written in Python, and does not say
+    except ValueError:  # not written in Python, and has no signature
         return True
     return True
 
 
 _takes_known = functools.lru_cache(maxsize=256)(_takes)
-"""Every state that is saved asks, and a signature takes its time."""
+"""Called for every saved state, and computing a signature is slow."""

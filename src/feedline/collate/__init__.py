@@ -1,4 +1,4 @@
-"""From samples to a batch."""
+"""Combine samples into a batch."""
 
 from feedline.collate.default import default
 from feedline.collate.detection import detection

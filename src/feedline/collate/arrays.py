@@ -2,7 +2,7 @@
 
 Work is done on NumPy arrays wherever possible, also for torch: a tensor and an array share their memory, and NumPy
 copies small pieces several times faster. Tensors that NumPy cannot express (bfloat16, on a device, with gradient) are
-worked on as tensors; the same code fits both.
+processed as tensors by the same code.
 """
 
 from __future__ import annotations

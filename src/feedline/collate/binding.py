@@ -1,4 +1,4 @@
-"""How a collate function comes to serve one framework."""
+"""How a collate function is bound to one framework."""
 
 from __future__ import annotations
 

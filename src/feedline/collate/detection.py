@@ -1,4 +1,4 @@
-"""Images and, for each, a target of its own size."""
+"""Images, each with a target of its own size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of samples that failed, and the log of them."""
+"""Policies for failed samples, and the log of failures."""
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict

@@ -1,6 +1,6 @@
-"""The actions: what can become of a sample that failed.
+"""The actions: what can happen to a failed sample.
 
-Each is a value without effects. Asked about a failure, it gives the verdict.
+Each is a value without side effects that maps a failure to a verdict.
 """
 
 from __future__ import annotations

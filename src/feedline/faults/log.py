@@ -1,4 +1,4 @@
-"""The log of faults, and the samples that are not tried again."""
+"""The log of faults, and the samples that are not retried."""
 
 from __future__ import annotations
 

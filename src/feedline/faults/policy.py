@@ -1,4 +1,4 @@
-"""The policy for samples that failed: rules by class of exception, and a budget; or a function of the user's."""
+"""The policy for failed samples: rules by exception class, and a budget; or a function of the user's."""
 
 from __future__ import annotations
 

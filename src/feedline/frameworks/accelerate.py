@@ -1,9 +1,9 @@
-"""Accelerate builds a new loader from the one it is given. Here that stays feedline's.
+"""Keep loaders feedline's although Accelerate builds a new loader from the one it is given.
 
-`prepare_data_loader` and `skip_first_batches` make a torch loader out of what torch's loaders have as attributes, and
-put it into a wrapper, as `base_dataloader`. We let them do so, and then exchange the torch loader for a copy of the
-given loader that has the same dataset, sampler and so on: splitting, devices, gradient accumulation stay Accelerate's.
-Only the two functions, which are public, and the attribute are relied upon.
+`prepare_data_loader` and `skip_first_batches` build a torch loader from the attributes of the given loader, and put it
+into a wrapper as `base_dataloader`. We let them do so, and then replace the torch loader by a copy of the given loader
+with the same dataset, sampler and so on: splitting, devices and gradient accumulation stay Accelerate's. We rely only
+on the two public functions and the attribute.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Datasets of the package `datasets` by Hugging Face: a batch is read as columns, from the Arrow tables behind them.
+"""Hugging Face `datasets`: read a batch as columns from the underlying Arrow tables.
 
-The package is not imported here: without it nobody can have made such a dataset. Only exact types are recognised, and
-of them only those whose samples are numbers, strings, lists of numbers of one length or arrays, in the formats None,
-"numpy" and "torch". What a column becomes follows what that format makes of it. The result is the same as asking for
-samples and collating them, bit for bit; whatever is not sure to be is left to that.
+The package is not imported here: without it no such dataset can exist. Only exact types are recognised, and only if
+their samples are numbers, strings, lists of numbers of one length or arrays, in the formats None, "numpy" and "torch".
+A column is converted as that format converts it. The result equals fetching and collating single samples, bit for bit;
+whatever is not certain to be equal takes that path.
 Test: tests/frameworks/test_hugging_face.py
 """
 

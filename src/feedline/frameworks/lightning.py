@@ -1,9 +1,9 @@
-"""What Lightning's checkpoints say of a loader. Lightning knows three things that the loader itself does not.
+"""Save a loader's state in Lightning's checkpoints. Lightning knows three things that the loader itself does not.
 
-It ends an epoch by counting batches, and never asks for the one after the last; so the loader is told when an epoch is
-over. It fetches a batch ahead of the one that it trains on if there is no length; so the state is that of before. It
-does not load the states of a checkpoint that was saved after an epoch; so they are loaded here. Batches, samplers,
-ranks and the rest are Lightning's business.
+It ends an epoch by counting batches, and never requests the one after the last; so this module tells the loader when an
+epoch is over. It fetches one batch ahead of the one it trains on if there is no length; so the state saved is the one
+before that fetch. It does not load the states of a checkpoint that was saved after an epoch; so they are loaded here.
+Lightning handles batches, samplers, ranks and the rest.
 """
 
 from __future__ import annotations

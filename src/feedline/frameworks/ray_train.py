@@ -1,7 +1,7 @@
-"""Ray Train builds a torch loader with a DistributedSampler from the one it is given. Here that stays feedline's.
+"""Keep loaders feedline's although Ray Train builds a torch loader with a DistributedSampler from the one it is given.
 
-`prepare_data_loader` leaves a loader as it is if `add_dist_sampler=False`, and only moves batches to the device. So we
-share out the samples before, and say so. Only that public function and its argument are relied upon.
+With `add_dist_sampler=False`, `prepare_data_loader` leaves a loader unchanged and only moves batches to the device. So
+we shard the samples first and pass that argument. We rely only on that public function and its argument.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts another function or class in the place of one of a library, in every module that has it."""
+"""Replace a function or class of a library in every module that has it."""
 
 from __future__ import annotations
 

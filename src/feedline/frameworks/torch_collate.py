@@ -1,6 +1,6 @@
 """torch's default collate function, writing into slots.
 
-Same results, types and errors as torch's, bit for bit; a user's registrations in `default_collate_fn_map` are obeyed.
+Same results, types and errors as torch's, bit for bit; users' registrations in `default_collate_fn_map` apply.
 Test: tests/frameworks/test_torch_collate.py
 """
 

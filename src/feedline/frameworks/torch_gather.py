@@ -1,7 +1,7 @@
-"""Datasets that are nothing but tensors: a whole batch in one vectorised step.
+"""Datasets that consist only of tensors: make a whole batch in one vectorised step.
 
-Only exact types are recognised: a subclass may have its own idea of a sample. The result is the same as asking sample
-by sample and collating, bit for bit. Test: tests/frameworks/test_torch_gather.py
+Only exact types are recognised: a subclass may define samples differently. The result equals fetching sample by sample
+and collating, bit for bit. Test: tests/frameworks/test_torch_gather.py
 """
 
 from __future__ import annotations

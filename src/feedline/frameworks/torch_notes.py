@@ -1,6 +1,6 @@
 """Notes on exceptions about a loader's arguments: which argument is to blame, and what to write instead.
 
-The exception and its message stay torch's, which programs may look at. The note is ours.
+The exception and its message stay torch's, because programs may inspect them. The note is ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""torch's data pipes: seeded and shared out by walking through their graph, by one thread at a time.
+"""torch's data pipes: seed and shard them by traversing their graph, one thread at a time.
 
-torch sets hooks on the classes of pipes while it walks: another thread that walks, or copies a pipe, would meet them.
+torch sets hooks on the pipe classes during the traversal: another thread that traverses or copies one would run them.
 Test: tests/frameworks/test_torch_pipes.py
 """
 

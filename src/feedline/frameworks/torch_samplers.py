@@ -1,7 +1,7 @@
-"""torch's own samplers, obeyed to the letter but in blocks instead of one Python integer at a time.
+"""torch's own samplers, followed exactly but in blocks instead of one Python integer at a time.
 
-The same random numbers are drawn in the same order and at the same moments as torch's iterators draw them, so a
-generator that is shared with other code ends in the same state. Only exact types are recognised.
+The same random numbers are drawn in the same order and at the same moments as in torch's iterators, so a generator that
+is shared with other code ends in the same state. Only exact types are recognised.
 Test: tests/frameworks/test_torch_samplers.py
 """
 

@@ -1,7 +1,8 @@
-"""How tensors cross to another process: the data in a slot, a few small numbers in the header.
+"""How tensors are sent to another process: the data in a slot, a few small numbers in the header.
 
-A plain tensor (on the CPU, contiguous) becomes a leaf: dtype, offset, shape. Everything else torch's loader carries
-goes by its parts: sparse tensors as indices and values, views with their strides, leaves with their gradient flag.
+A plain tensor (on the CPU, contiguous) becomes a leaf: dtype, offset, shape. Everything else that torch's loader
+supports is sent in parts: sparse tensors as indices and values, views with their strides, leaves with their gradient
+flag.
 """
 
 from __future__ import annotations

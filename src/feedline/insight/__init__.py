@@ -1,1 +1,1 @@
-"""What a loader measures while it runs, and what can be said of it."""
+"""What a loader measures while it runs, and what the measurements mean."""

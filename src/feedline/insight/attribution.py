@@ -1,8 +1,8 @@
-"""What the training loop waited for: the time in `next()`, cut up by what was being done about its batch meanwhile.
+"""What the training loop waited for: the time in `next()`, divided by what was happening to its batch.
 
-A batch goes through a chain of moments: its task is given to a worker, begun, fetched, collated, finished, comes to the
-training process, gets to the device, is returned by `next()`. The part of the wait between two of them has one cause.
-Moments that lie before the wait, or out of turn because clocks of two processes were read, make parts of length 0.
+A batch passes a chain of moments: its task is assigned to a worker, started, fetched, collated and finished; the batch
+reaches the training process, then the device, and `next()` returns it. The part of the wait between two moments has one
+cause. Moments before the wait, or out of order because two processes read different clocks, yield parts of length 0.
 """
 
 from __future__ import annotations

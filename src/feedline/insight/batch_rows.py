@@ -1,7 +1,7 @@
-"""Facts of batches: one row for each, and their sums over an epoch or a run.
+"""Measurements of batches: one row each, and their sums over an epoch or a run.
 
-A row is a tuple, so that writing one costs next to nothing. Rows are added up by the thousand, in NumPy, and forgotten;
-what is kept of any number of them is a `Totals`, which is a few kilobytes.
+A row is a tuple, so writing one costs next to nothing. NumPy adds up rows by the thousand, and they are discarded; a
+`Totals` of a few kilobytes keeps the sums of any number of them.
 """
 
 from __future__ import annotations

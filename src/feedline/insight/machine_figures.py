@@ -1,7 +1,7 @@
-"""Figures of the machine while somebody records: processors, memory, disk, GPU.
+"""Machine figures during a recording: CPU, memory, disk, GPU.
 
-From psutil where it is installed, else from `/proc`; of NVIDIA's GPUs through pynvml where that is installed. None of
-it is required: what cannot be had is None.
+They come from psutil if it is installed, else from `/proc`; for NVIDIA GPUs from pynvml if it is installed. None of
+these is required: a figure that is not available is None.
 """
 
 from __future__ import annotations

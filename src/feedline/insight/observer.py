@@ -1,13 +1,13 @@
-"""What a loader measures while it runs: every batch, or some of them where batches are very short.
+"""What a loader measures while it runs: every batch, or a sample of them when batches are very short.
 
-Writing a row takes some microseconds, with its share of the adding up. So of batches that take less than `_SHORT_NS` a
-row is written about every `_APART_NS`: one in so many, which then stands for those before it; `weight` says for how
-many, and no row stands for more time than has passed. The first batches of an epoch, and all that are recorded, have a
-row each. How long training waited is known exactly all the same: of batches without a row it is summed up. What it
-waited for, the rows say.
+Writing a row takes some microseconds, including its share of the summation. So for batches that take less than
+`_SHORT_NS`, a row is written about every `_APART_NS` and stands for the batches before it. Its `weight` says for how
+many, and no row stands for more time than has passed. The first batches of an epoch, and all batches that are recorded,
+get a row each. The total wait is exact all the same: the wait of batches without a row is summed up. The rows show what
+training waited for.
 
-Whoever delivers batches looks at `due` and `got`, and calls `write` before it notes that the batch is delivered:
-nothing may be called afterwards (see `delivery/driver/caller_lock.py`). Any thread may call `stats()` meanwhile.
+The code that delivers batches checks `due` and `got`, and calls `write` before it marks the batch as delivered: nothing
+may be called afterwards (see `delivery/driver/caller_lock.py`). Any thread may call `stats()` meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of an epoch, or of all: what users read, in seconds."""
+"""Figures of one epoch or of all epochs, in seconds, as users read them."""
 
 from __future__ import annotations
 

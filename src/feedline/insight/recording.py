@@ -1,7 +1,7 @@
-"""Recordings: all timed facts of a run, as a file.
+"""Recordings: all timing data of a run, as a file.
 
-A file is JSON, compressed if its name ends in `.gz`. Moments and durations are in microseconds, counted from when the
-recording began; three digits after the point keep the nanoseconds. Inside, they are nanoseconds.
+A file is JSON, compressed if its name ends in `.gz`. Times and durations are in microseconds since the start of the
+recording; three decimals keep the nanoseconds. In memory, they are nanoseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of batches as a trace for Perfetto and chrome://tracing: who did what when, what training waited for."""
+"""Batch rows as a trace for Perfetto and chrome://tracing: who did what when, and what training waited for."""
 
 from __future__ import annotations
 

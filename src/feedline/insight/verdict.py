@@ -1,6 +1,6 @@
-"""The verdict: is the training loop waiting for data, what to do about it, and what says so.
+"""The verdict: whether the training loop waits for data, what to do about it, and the evidence.
 
-Pure functions of what was measured. The first sentence says what is wrong, the next what to do, the rest is evidence.
+Pure functions of measurements. The first sentence says what is wrong, the next what to do; the rest is evidence.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How fast a training loop gets its batches with so many workers: the one formula that all advice on workers goes by.
+"""How fast a training loop gets its batches with n workers: the formula behind all advice on workers.
 
-A worker hands a batch over to the training process: it writes the batch, sends a message and waits for the next task;
-the training process wakes up, takes the batch over and gives out another task. Each side spends `handover_s` on that.
-A training loop that makes its batches itself hands nothing over. So with n workers the rate is the least of three:
+A worker hands a batch over to the training process: it writes the batch, sends a message and waits for the next task.
+The training process wakes up, takes over the batch and sends another task. Each side spends `handover_s` on that. A
+training loop that makes its own batches has no handover. So with n workers the rate is the lowest of three:
 
-- the workers: n batches per time that one takes to make and to hand over;
+- the workers: n batches per time that one worker takes to make and hand over a batch;
 - the cores: as many batches as there is CPU time for;
-- the training loop: one batch per step and hand-over.
+- the training loop: one batch per step and handover.
 
-The verdict and the findings advise what this formula says. `num_workers="auto"` and `feedline tune` measure, and take
-their bounds from it. `feedline what-if` and the page of `feedline report` go through recorded times batch by batch,
-with the same cost of a hand-over where none was recorded.
+The verdict and the findings base their advice on this formula. `num_workers="auto"` and `feedline tune` measure, and
+take their bounds from it. `feedline what-if` and the page of `feedline report` replay recorded times batch by batch,
+with the same handover cost where none was recorded.
 """
 
 from __future__ import annotations

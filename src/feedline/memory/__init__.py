@@ -1,1 +1,1 @@
-"""Slots, and how a batch is written into one and read out of it."""
+"""Slots, and how a batch is written into one and read back."""

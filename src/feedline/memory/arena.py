@@ -1,28 +1,28 @@
 """One piece of memory for all batches of a loader, cut into slots.
 
-The arena is a sparse file without a name (`memfd`), mapped once by the consumer and once by every worker. It is far
-larger than what is ever used: a slot is a range of addresses, and only the pages a batch really touched exist. So
-slots need no size classes, a batch may grow from one step to the next, and pages stay warm because the slot that was
-used last is used first.
+The arena is a sparse unnamed file (`memfd`), mapped once by the consumer and once by every worker. It is far larger
+than what is ever used: a slot is a range of addresses, and only pages that a batch touched exist. So slots need no size
+classes, a batch may grow from one step to the next, and pages stay warm because the most recently used slot is reused
+first.
 
-Who owns a slot, and who moves it on (all of this in the consumer's process; workers only get numbers):
+The states of a slot (all in the consumer's process; workers only get numbers):
 
     free --acquire--> busy: an owner has it, a batch is made and read --finish--> held --last array dies--> free
                         |                                                                                    ^
                         +--------------release, or finish if no array of the batch is a view-----------------+
 
-Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything made of it keeps
-alive. A weak reference tells when it died, on whatever thread that happens. What it calls is the `append` of a deque
-and nothing else: it is atomic with and without the GIL, may run inside any other operation, and runs no Python code, so
-that no interrupt can be lost in it. Dead leases are dealt with at the next operation; while no epoch is under way
-(`rest`), at once, by Python code. Slots are given back in the same way: the garbage collector may do so in the middle
-of another operation of the same thread, so that nobody may wait there. Who finds the lock taken leaves the work to
-whoever has it, and that one looks again after it has let go (`_drain`). All of it may be done twice, because an
-interrupt may come at any moment. While a process forks nobody has the lock but the thread that forks.
+Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything derived from it
+keeps alive. A weak reference reports its death, on whatever thread that happens. Its callback is the `append` of a
+deque and nothing else: that is atomic with and without the GIL, may run inside any other operation, and runs no Python
+code, so no interrupt can be lost in it. The next operation processes dead leases; while no epoch is running (`rest`),
+Python code processes them at once. Slots are given back in the same way: the garbage collector may do so in the middle
+of another operation on the same thread, so this must never wait. A thread that finds the lock taken leaves the work to
+the holder, which checks again after it releases the lock (`_drain`). Every step may run twice, because an interrupt may
+come at any moment. While a process forks, only the forking thread holds the lock.
 
-What is resident and serves nobody (free slots, parts of held slots that were dropped, ends of slots that larger batches
-have written) is idle. Of that the arena keeps what the batches in flight have recently needed, so that pages stay warm;
-the rest goes back to the system. So what the program retains is what it holds, and one window.
+Resident memory that is not in use (free slots, dropped parts of held slots, ends of slots that larger batches wrote) is
+idle. The arena keeps as much idle memory as the batches in flight have recently needed, so that pages stay warm; the
+rest goes back to the system. So the program retains what it holds, plus one window.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How a batch is written into memory and read out of it again.
 
 A batch becomes a small header (a pickle, protocol 5) and large buffers beside it. Arrays that a collate function
-already placed in the slot are only referred to; everything else large is copied into the slot once. What reading makes
-of them, views or copies, is up to the reader (see `reading.py`).
+already placed in the slot are only referenced; other large data is copied into the slot once. The reader decides
+whether arrays are read as views or copies (see `reading.py`).
 
-A header that is too large for a message goes into the slot as well, behind the buffers.
+A header that is too large for a message goes into the slot as well, after the buffers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Forks of this process, and the memory that they can see.
 
-A forked process has every mapping of its parent, and the batches that lie there. Were such memory used for the next
-batch, the child would see its own batch change. So what is leased when the process forks stays leased until the child,
-and everybody forked from it, has ended or executed another program.
+A forked process has every mapping of its parent, including the batches there. If such memory were reused for the next
+batch, the child would see its own batch change. So memory that is leased at the time of a fork stays leased until the
+child and all its descendants have ended or executed another program.
 
-Who tells? A witness: one page of shared memory that is mapped just before the fork and unmapped in the parent right
-after it. From then on only the child and its descendants have it, exactly as long as they have the batches, and Linux
-refuses to seal memory against writing while anybody has it mapped for that. No signal, no process id and no open file
-is involved that a child could close.
+A witness detects this: one page of shared memory that is mapped just before the fork and unmapped in the parent right
+after it. From then on only the child and its descendants have it mapped, exactly as long as they have the batches.
+Linux refuses to seal memory against writing while any process has it mapped writable. No signal, process id or open
+file is involved that a child could close.
 Test: tests/memory/test_forks.py
 """
 

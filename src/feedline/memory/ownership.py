@@ -1,4 +1,4 @@
-"""Who has which slot of an arena: which ones are free, busy or held, and which is taken next. See `Arena`."""
+"""Slot ownership in an arena: which slots are free, busy or held, and which one is next. See `Arena`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The memory that a batch is read from: which of its arrays are views, and which get memory of their own.
+"""The memory that a batch is read from: which arrays are views, and which get their own memory.
 
-A program that keeps a label must not keep the images that lay beside it. So no two arrays of a batch hold each other:
+A program that keeps a label must not keep the images stored beside it. So no array of a batch keeps another alive:
 
 - a small array is copied; it never holds a slot;
-- a large array is a view with a lease of its own, and what lies beside it can be given back to the system;
-- arrays that overlap, such as a tensor and a view of it, stay one piece of memory, as they were.
+- a large array is a view with its own lease, and the memory beside it can go back to the system;
+- arrays that overlap, such as a tensor and a view of it, still share one piece of memory.
 """
 
 from __future__ import annotations

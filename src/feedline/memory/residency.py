@@ -1,4 +1,4 @@
-"""Which pages of an arena exist, how many of them serve nobody, and how these go back to the system."""
+"""Which pages of an arena exist, how many of them are idle, and how these go back to the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One slot of an arena, the leases of its parts, and a device that follows it."""
+"""One slot of an arena, the leases of its parts, and the device that copies from it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Memory of which far more is mapped than is ever used: only pages that are written exist.
+"""Memory that maps far more addresses than are ever used: only written pages exist.
 
-Three habits of systems would make memory of the rest, and all mappings here are kept from them. A core dump reads every
-page of shared memory, which makes those that did not exist: a crash would fill first the memory, then the disk. So
-mappings are left out of dumps. `mlockall` lets every new mapping be filled at once: so the first page is mapped and
-unlocked, and the mapping grows from there. A limit on the size of files (`ulimit -f`) holds for shared memory, too:
-files are no longer than it allows.
+Three system behaviours would allocate the rest, and the mappings here are protected from all of them. A core dump reads
+every page of shared memory, which creates the missing ones: a crash would fill first the memory, then the disk. So
+mappings are excluded from dumps. `mlockall` fills every new mapping at once: so the first page is mapped and unlocked,
+and the mapping grows from there. A limit on file size (`ulimit -f`) applies to shared memory too: files are no longer
+than it allows.
 """
 
 from __future__ import annotations

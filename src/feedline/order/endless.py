@@ -1,4 +1,4 @@
-"""An order that begins again when it has been gone through, each time as another epoch."""
+"""An order that starts again when it is exhausted, each time as another epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans over samplers that are not feedline's: obeyed exactly, entered by going through them."""
+"""Plans over third-party samplers: followed exactly, entered by iterating through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of samplers that are not feedline's: obeyed exactly, and gone through to enter them in the middle."""
+"""Orders of third-party samplers: followed exactly, and entered in the middle by iterating up to that position."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which batches a loader delivers, and how such an order is entered: at the beginning, or where a snapshot says.
+"""Which batches a loader delivers, and how to enter such an order: at the beginning, or at a saved position.
 
-An order outlives the epochs; a plan is made from it for each.
+An order lasts across epochs and makes a plan for each.
 """
 
 from __future__ import annotations

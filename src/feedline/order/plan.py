@@ -1,4 +1,4 @@
-"""The plan of an epoch: what each batch consists of, in order, from somewhere on."""
+"""The plan of an epoch: the contents of each batch, in order, from a given position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the training loop is in an epoch. Written by the epoch, read when somebody asks for the state."""
+"""How far the training loop is in an epoch. Written by the epoch, read when the state is saved."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether each rank of a process group gets samples of its own, and other ones in every epoch, as far as can be seen.
+"""Check, as far as visible, that each rank gets its own samples, and different ones in every epoch.
 
-A loader without a distributed sampler delivers the whole dataset on every rank. That may be meant: a dataset may hold
-the samples of its own rank only, and ranks that share a model in parts need the same ones. So a loader is silent as
-soon as anything that it is made of knows of ranks.
+A loader without a distributed sampler delivers the whole dataset on every rank. That may be intended: a dataset may
+hold only the samples of its own rank, and ranks that share a model in parts need the same samples. So a loader does not
+warn if any of its parts knows about ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether and how a loader shares out the samples of an iterable dataset by itself; samplers that do so twice."""
+"""Whether and how a loader shards an iterable dataset by itself; samplers that would shard it twice."""
 
 from __future__ import annotations
 

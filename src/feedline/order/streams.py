@@ -1,4 +1,4 @@
-"""Plans of iterable datasets: streams that are read as they are, or one that the loader shares out."""
+"""Plans of iterable datasets: streams that are read unchanged, or one that the loader shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which order one of torch's loaders has."""
+"""The order that a torch loader has."""
 
 from __future__ import annotations
 

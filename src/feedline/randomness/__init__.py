@@ -1,1 +1,1 @@
-"""What everything random follows from: keys, orders, and the numbers of the sample that is being made."""
+"""The source of everything random: keys, orders, and the random numbers of the current sample."""

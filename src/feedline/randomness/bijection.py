@@ -1,13 +1,13 @@
-"""A keyed order of the numbers below n, without a table: place p comes out as index f(p), each index once.
+"""A keyed permutation of the numbers below n, without a table: position p maps to index f(p), each index once.
 
-A Feistel network encrypts the place, written as a pair (high, low) with high below m and low below 2**r, where m * 2**r
-is n or little more. Each round changes one half by a keyed hash of the other (added modulo m, or xored): a bijection of
-the pairs, whatever the hash. The few pairs beyond n are encrypted again until they fall below it (cycle walking).
+A Feistel network encrypts the position, written as a pair (high, low) with high below m and low below 2**r, where
+m * 2**r is n or slightly more. Each round changes one half by a keyed hash of the other (added modulo m, or xored): a
+bijection of the pairs for any hash. The few pairs beyond n are encrypted again until they fall below it (cycle
+walking). All arithmetic uses 32-bit integers, which processors handle several at a time, in pieces that stay in the
+cache.
 
-All arithmetic is on 32-bit integers, which processors do several of at a time, in pieces that stay in the cache.
-
-Up to 1,024 numbers are put in order by sorting a hash of each: that takes 8 KB at most, and no order is likelier than
-another as far as 64 bits of key can tell, which a Feistel network on so few bits cannot give.
+Up to 1,024 numbers are ordered by sorting a hash of each. That takes 8 KB at most, and all orders are equally likely as
+far as 64 bits of key allow, which a Feistel network on so few bits cannot provide.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""The generators that belong to the whole process: `random`, `numpy.random`, torch's default.
+"""The process-wide generators: `random`, `numpy.random`, torch's default.
 
-All three are Mersenne Twisters: 624 words, a place in them, and perhaps a normal number that was made and not handed
-out yet. Their own functions take 200 microseconds to tell and to restore that, which is more than many a batch. So it
-is read, and for Python and NumPy written, where they keep it in memory, unless it is not sure what lies there.
+All three are Mersenne Twisters: 624 words, a position in them, and perhaps a normal number that was generated but not
+returned yet. Their own functions take 200 microseconds to get and set that state, which is longer than many batches
+take. So feedline reads the state, and for Python and NumPy writes it, directly in their memory, unless the layout is
+uncertain.
 
-A twister moves its place with every number, and changes all its words before it comes by the same place again. So the
-place and a few words, its mark, tell whether anything was drawn. What goes unnoticed: a program that draws and then
-gives the generator back as it was.
+A twister moves its position with every number, and changes all its words before it reaches the same position again. So
+the position and a few words, its mark, show whether anything was drawn. One case goes unnoticed: a program that draws
+and then restores the generator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keys: 64-bit numbers from which everything random follows.
+"""Keys: 64-bit numbers that determine everything random.
 
-A key is mixed with a number (an epoch, a batch, a place in the order) into another key. The function is the finaliser
-of splitmix64 over a Weyl sequence: a bijection for every key, so that two places of an epoch never share a key.
+A key is mixed with a number (an epoch, a batch, a position in the order) into another key. The function is the
+finaliser of splitmix64 over a Weyl sequence: a bijection for every key, so two positions of an epoch never share a key.
 """
 
 from __future__ import annotations

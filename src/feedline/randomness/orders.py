@@ -1,7 +1,7 @@
-"""Many keyed orders at once: each element is put in place in an order of its own size and key.
+"""Many keyed orders at once: each element is permuted within an order of its own size and key.
 
-A Feistel network as in `feedline.randomness.bijection`, for batches in which hardly two samples belong to the same
-order: the classes of a dataset, the passes through a small dataset. It also puts a single number in place, in Python's
+A Feistel network as in `feedline.randomness.bijection`, for batches in which hardly any two samples belong to the same
+order: the classes of a dataset, the passes through a small dataset. It also permutes single numbers, with Python
 integers, where NumPy would take a hundred times as long as for one of many.
 """
 

@@ -1,14 +1,14 @@
-"""The random numbers of the sample that is being made right now.
+"""The random numbers of the current sample.
 
-Every sample has a key of its own (see `Draw`), so what it draws depends on neither worker, engine, nor the samples
-before it. `rng()` gives it a generator made from that key. If the loader has a seed, the generators that belong to the
-whole process (`random`, `numpy.random`, torch's default) are seeded from the key too, before each sample; a dataset
-that knows nothing of feedline then becomes reproducible as well.
+Every sample has its own key (see `Draw`), so its random numbers depend on neither the worker, the engine, nor earlier
+samples. `rng()` returns a generator made from that key. If the loader has a seed, the process-wide generators
+(`random`, `numpy.random`, torch's default) are also seeded from the key before each sample; this makes a dataset that
+does not use feedline reproducible as well.
 
-A scope belongs to one worker; which one is current is a matter of the thread. Generators of the process cannot be
-shared among threads, so thread workers leave them alone.
+A scope belongs to one worker; the current scope depends on the thread. Threads cannot share process-wide generators,
+so thread workers leave them alone.
 
-A scope also notes how long the task at hand is in each stage, for `feedline.insight`.
+A scope also measures how long the current task spends in each stage, for `feedline.insight`.
 """
 
 from __future__ import annotations

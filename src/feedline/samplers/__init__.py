@@ -1,4 +1,4 @@
-"""Orders of indices that are entered anywhere and cost no memory. The names that torch has too take its arguments."""
+"""Orders of indices that can be entered anywhere and use no memory. Names that torch also has take its arguments."""
 
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.block import BlockSampler

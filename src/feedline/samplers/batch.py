@@ -1,9 +1,9 @@
 """Batches cut from the indices of a sampler.
 
-`BatchSampler(sampler, ...)` makes one of two objects, as `pathlib.Path(...)` does. Over one of feedline's samplers it
-is a `CutBatches`, whose batches can be asked for by number. Over anything else it can only go through the
-other's iterator, as torch's BatchSampler does, and it is no `feedline.abc.BatchSampler`. A subclass is always
-of the second kind, since its `__iter__` may do anything.
+`BatchSampler(sampler, ...)` creates one of two objects, as `pathlib.Path(...)` does. Over one of feedline's samplers it
+is a `CutBatches`, which computes batches by number. Over anything else it can only consume the other's iterator, as
+torch's BatchSampler does, and it is not a `feedline.abc.BatchSampler`. A subclass is always of the second kind, since
+its `__iter__` may do anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Buckets: samples of similar length, from which batches are made.
 
-The samples are sorted by length once; a bucket is a stretch of that table with a batch size of its own. An epoch has
-every batch of every bucket. In which order the batches come, and which samples of a bucket are in which of its
-batches, is decided by bijections, so that any batch can be made without those before it, and every epoch and rank
-has the same number of them.
+The samples are sorted by length once; a bucket is a range of that table with its own batch size. An epoch has every
+batch of every bucket. Bijections decide the order of the batches and which samples of a bucket go into which of its
+batches. So any batch can be made without the ones before it, and every epoch and rank has the same number of batches.
 """
 
 from __future__ import annotations

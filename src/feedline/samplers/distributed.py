@@ -1,4 +1,4 @@
-"""One rank's share of the indices of a sampler, or of the batches of a batch sampler; of any make, by `distribute`."""
+"""One rank's share of the indices of a sampler, or of the batches of a batch sampler; `distribute` takes any kind."""
 
 from __future__ import annotations
 

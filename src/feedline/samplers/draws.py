@@ -1,12 +1,12 @@
-"""Random numbers by number: each place of an order has its own, whichever places are asked for.
+"""Random numbers by position: each position of an order has its own, whichever positions are requested.
 
-And an alias table: draws from any number of weights in constant time, exactly.
+Also an alias table: exact draws from any number of weights in constant time.
 
 Weights become integers q_i that sum to n * U, U a power of two. Imagine n columns of height U. Column i holds i up to
 its threshold, and its alias above. Then a draw is one random number below n * U: the column, and how high in it.
 
-The table is made in one sweep over light columns (q_i < U) and heavy ones (q_j > U): the heavy column at hand fills up
-light ones until less than U is left of it, and is then filled up itself by the next heavy one. Where the sweep stands
+The table is built in one sweep over light columns (q_i < U) and heavy ones (q_j > U): the current heavy column fills up
+light ones until less than U is left of it, and is then filled up itself by the next heavy one. The state of the sweep
 follows from sums: with D the deficits of the light columns added up, and S the surpluses of the heavy ones,
 the i-th light column is filled by the first heavy one whose S exceeds D before i, and the j-th heavy one
 is left when D first reaches S_j. So there is no loop over the weights.

@@ -1,7 +1,7 @@
-"""Samplers that can only be iterated over: torch's, lists, a user's own.
+"""Samplers that can only be iterated: torch's, lists, a user's own.
 
-To share one of their orders, every rank makes all of it, under random generators that are seeded from seed and epoch
-for as long as that takes: so all ranks make the same, and no generator of the program is disturbed.
+To share one of their orders, every rank materialises all of it, under random generators that are seeded from seed and
+epoch for that time. So all ranks get the same order, and the program's generators are not disturbed.
 """
 
 from __future__ import annotations

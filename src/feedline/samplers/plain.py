@@ -1,4 +1,4 @@
-"""The plain orders: as it comes, at random, a subset, without end. What torch has too takes torch's arguments."""
+"""The plain orders: sequential, random, a subset, endless. Samplers that torch also has take torch's arguments."""
 
 from __future__ import annotations
 

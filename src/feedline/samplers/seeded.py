@@ -1,4 +1,4 @@
-"""What random samplers have in common: seeds and generators, counts, passes that are each shuffled anew."""
+"""The common parts of random samplers: seeds and generators, counts, passes that are each reshuffled."""
 
 from __future__ import annotations
 

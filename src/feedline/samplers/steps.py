@@ -1,8 +1,8 @@
 """Steps: how the ranks go through one order together.
 
-In step k the ranks consume the places from `start(k)` to `start(k + 1)` of the common order: rank r those at distance
-r, r + N, ... from the beginning. So after any number of steps the ranks have consumed a prefix of the order, and other
-ranks in another number can go on from there.
+In step k the ranks consume the positions from `start(k)` to `start(k + 1)` of the common order: rank r takes those at
+distance r, r + N, ... from the beginning. So after any number of steps the ranks have consumed a prefix of the order,
+and a different number of ranks can continue from there.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Batches with the classes of the dataset in proportion.
 
-Think of all places of an epoch in one row, class after class. Batch number g of m takes every m-th place of the row,
-from place g on. A class is a stretch of the row, so whatever its length, every batch has the same number of its places
-or one more, and what a batch holds follows from its number alone. Batches come in the order g = 0, a, 2a, ... modulo m
-with a near the golden section of m, which spreads the stretch of a rare class evenly over the epoch.
+Think of all positions of an epoch in one row, class after class. Batch number g of m takes every m-th position of the
+row, starting at g. A class is a range of the row, so for any length every batch has the same number of its positions
+or one more, and the contents of a batch depend only on its number. Batches come in the order g = 0, a, 2a, ... modulo m
+with a near the golden section of m, which spreads the range of a rare class evenly over the epoch.
 
-A place of a class is its turn; turns are given to members by an order of the class's own (`indices_at`). A class that
-has more turns than members is gone through again, in another order.
+A position of a class is its turn; each class has its own order that assigns turns to members (`indices_at`). A class
+with more turns than members is repeated, in another order.
 
-The row differs from epoch to epoch in the order of the classes, and in where it begins.
+The row differs between epochs in the order of the classes and in its starting point.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Samplers with a torch name are torch's samplers, to `isinstance` and `issubclass`, once the program imports torch.
+"""Make samplers with a torch name torch samplers, for `isinstance` and `issubclass`, once the program imports torch.
 
-Frameworks go by that: they leave a torch DistributedSampler alone, put one in the place of a RandomSampler, and rebuild
-a BatchSampler around another sampler. But torch is not imported for it, and may come after our classes and even after
-samplers were made. So torch's class becomes a further base of ours at the moment torch is imported. Other ways fall
-short:
+Frameworks rely on that: they leave a torch DistributedSampler alone, replace a RandomSampler by one, and rebuild a
+BatchSampler around another sampler. But feedline does not import torch for this, and torch may be imported after our
+classes and even after samplers were created. So torch's class becomes an additional base of ours at the moment torch is
+imported. The alternatives fall short:
 
-- A second set of classes, with torch's as bases: samplers made before would be of the other set, and a pickle would
-  name a class that the reading process may not have.
+- A second set of classes, with torch's as bases: samplers created earlier would belong to the other set, and a pickle
+  would name a class that the reading process may not have.
 - `__instancecheck__` or `register`: they would have to be in torch's classes, which have no such metaclass.
-- Looking for torch whenever a sampler is made: those made before torch was imported would be overlooked.
+- Checking for torch whenever a sampler is created: this would miss samplers created before torch was imported.
 
 Ours come first in the order of bases, so no method of torch's is ever used. Each of ours has a base other than
-`object`, beside which Python accepts no second one.
+`object`, because Python does not accept a second base beside `object`.
 """
 
 from __future__ import annotations

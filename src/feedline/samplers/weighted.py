@@ -1,4 +1,4 @@
-"""Indices by weight, or such that every class comes equally often."""
+"""Indices by weight, or with every class equally often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions without effects."""
+"""Decisions without side effects."""
 
 from feedline.schedulers.plain import InOrder, LeastLoaded, Unordered
 

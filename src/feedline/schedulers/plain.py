@@ -1,4 +1,4 @@
-"""The schedulers: batches in order, or as they finish. Decisions without effects."""
+"""The schedulers: batches in order, or as they finish. Decisions without side effects."""
 
 from __future__ import annotations
 

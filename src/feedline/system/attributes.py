@@ -1,9 +1,9 @@
-"""What an object holds in its dictionary and its slots, read without running its code.
+"""The contents of an object's dictionary and slots, read without running its code.
 
-Asking for the dictionary of an object has a price for whoever uses it afterwards: Python 3.11 and 3.12 keep attributes
-in an array until somebody asks, and in a dictionary from then on. For a dataset of tiny samples whose `__getitem__`
-reads two attributes, that is 8 % of its time in every epoch to come. So what is only looked for is looked for with
-`held_by`, and the names are asked for when there is something to tell. Test: tests/system/test_attributes.py
+Accessing an object's dictionary makes later attribute access slower: Python 3.11 and 3.12 keep attributes in an array
+until the first access, and in a dictionary from then on. For a dataset of tiny samples whose `__getitem__` reads two
+attributes, that costs 8 % of its time in every later epoch. So searches use `held_by`, and names are looked up only
+when there is something to report. Test: tests/system/test_attributes.py
 """
 
 from __future__ import annotations

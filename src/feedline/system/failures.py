@@ -1,4 +1,4 @@
-"""What can be told of an exception: where it came from, and what to add to it."""
+"""Information about an exception: where it came from, and the notes to add to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system grants this process: cores, memory, open files; by control groups of both versions, too."""
+"""The cores, memory and open files that the system grants this process, including control groups of both versions."""
 
 from __future__ import annotations
 

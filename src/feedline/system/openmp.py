@@ -1,7 +1,7 @@
-"""GNU OpenMP, the library behind torch's intra-op threads, and the OpenBLAS built on it, as far as workers matter.
+"""GNU OpenMP, the library behind torch's intra-op threads, and the OpenBLAS built on it, as far as they affect workers.
 
-OpenMP keeps idle threads in a pool per thread that used it, and a thread's limit on how many it may use belongs to that
-thread alone. Other OpenMP libraries look after forks themselves.
+OpenMP keeps a pool of idle threads for each thread that used it. A thread's limit on their number belongs to that
+thread alone. Other OpenMP libraries handle forks themselves.
 """
 
 from __future__ import annotations

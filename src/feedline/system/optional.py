@@ -1,4 +1,4 @@
-"""The only way an optional package gets imported, and how feedline learns that the program has imported one."""
+"""The only way to import an optional package, and how feedline learns that the program has imported one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes in the eyes of the system: the cores they may run on, their memory, locks, what goes into core dumps."""
+"""Processes as the system sees them: the cores they may run on, memory, locks, the contents of core dumps."""
 
 from __future__ import annotations
 

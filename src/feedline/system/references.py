@@ -1,7 +1,7 @@
 """Weak references without code of their own.
 
-The weak collections of the standard library run Python code when something they refer to dies. If the handler of a
-signal raises an exception in there, Python prints and drops it: Ctrl-C is lost. Plain references run nothing.
+The weak collections of the standard library run Python code when an object they refer to dies. If a signal handler
+raises an exception in that code, Python prints and drops it: Ctrl-C is lost. Plain references run nothing.
 """
 
 from __future__ import annotations

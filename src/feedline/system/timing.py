@@ -1,4 +1,4 @@
-"""How long something takes, on one thread or on several, on a machine that may be busy with other things."""
+"""Measure how long something takes, on one or several threads, on a machine that may be busy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""For people who write an engine, a scheduler or a source of their own: suites that say whether it keeps its contract.
+"""Test suites for authors of engines, schedulers and sources, to check that an implementation keeps its contract.
 
-A suite is a class of tests. Subclass it in a test file, say how your object is made, and let pytest find it; the
+A suite is a class of tests. Subclass it in a test file, define how your object is created, and let pytest find it; the
 tests use plain `assert` and need nothing but a test runner.
 """
 

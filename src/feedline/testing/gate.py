@@ -1,7 +1,7 @@
-"""A gate holds a worker inside a task; a journal records what workers did.
+"""A gate blocks a worker inside a task; a journal records what workers did.
 
-Both are files on disk (two FIFOs, a text file), so the same object works for threads, for forked and for spawned
-workers: it travels as a path.
+Both are files on disk (two FIFOs, a text file), so the same object works for threads and for forked and spawned
+workers: only its path is sent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """What every scheduler must do, as tests in simulated worlds.
 
-Say in a subclass how your scheduler is made:
+Define in a subclass how your scheduler is created:
 
     class TestMyScheduler(SchedulerContract):
         def make_scheduler(self) -> Scheduler:
             return MyScheduler()
 
-The loader's own core does what the scheduler says, in virtual time: workers take drawn times, and some are late. What a
-loader would refuse fails the test, and so does what breaks a law of the simulation.
+The loader's own core carries out the scheduler's decisions in virtual time: task durations are random, and some workers
+are late. A decision that a loader would reject fails the test, and so does one that breaks a law of the simulation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of `feedline.simulation`, for people who test a scheduler or a policy of their own."""
+"""The names of `feedline.simulation`, for authors of schedulers or policies."""
 
 from feedline.simulation import (
     Accidents,

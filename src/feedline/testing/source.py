@@ -1,6 +1,6 @@
 """What every map-style source must do, as tests.
 
-Say in a subclass how a source is made, and what is in it:
+Define in a subclass how a source is created, and what it contains:
 
     class TestMySource(SourceContract):
         def make_source(self, **options) -> MySource:
@@ -9,7 +9,7 @@ Say in a subclass how a source is made, and what is in it:
         def samples(self) -> list:
             return [...]  # what it was written from
 
-`samples` has to give at least 24 of them, in the form and with the types that the source returns.
+`samples` has to return at least 24 samples, in the form and with the types that the source returns.
 """
 
 from __future__ import annotations

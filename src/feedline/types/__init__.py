@@ -23,14 +23,14 @@ class DatasetKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the order of an epoch follows from."""
+    """The seed and epoch that determine the order of an epoch."""
 
     seed: int
     epoch: int
 
 
 Tail: TypeAlias = Literal["pad", "drop", "exact"]
-"""What ranks do at the end of an epoch that does not go round."""
+"""What ranks do at the end of an epoch whose samples do not divide evenly."""
 TAILS: tuple[Tail, ...] = get_args(Tail)
 
 EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
@@ -39,7 +39,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class MapStyle(Protocol[T_co]):
-    """Any map-style dataset, as type checkers see it: feedline's own are no subclasses of torch's."""
+    """Any map-style dataset, as type checkers see it: feedline's own datasets are not subclasses of torch's."""
 
     # Any: what a sampler yields.
     def __getitem__(self, index: Any, /) -> T_co: ...
@@ -49,16 +49,16 @@ class MapStyle(Protocol[T_co]):
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a common order belongs to one rank: every `world_size`-th place, beginning with `rank`.
+    """The part of a common order that belongs to one rank: every `world_size`-th position, starting with `rank`.
 
-    After the same number of steps the ranks together have gone through a prefix of the order, whatever their number.
+    After the same number of steps the ranks together have consumed a prefix of the order, for any number of ranks.
     """
 
     rank: int = 0
     world_size: int = 1
     tail: str = "pad"
-    """What becomes of places that do not go round: "pad" begins the order again, "drop" leaves them out, "exact" gives
-    them to the first ranks, so that the others have fewer."""
+    """What happens to the remainder: "pad" starts the order again, "drop" leaves it out, "exact" gives it to the first
+    ranks, so that the others have fewer."""
 
     def __post_init__(self) -> None:
         for name in ("rank", "world_size"):
@@ -76,7 +76,7 @@ class Share:
             raise BadOption(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}.")
 
     def count(self, total: int) -> int:
-        """Return how many of `total` places belong to this rank."""
+        """Return how many of `total` positions belong to this rank."""
         if self.tail == "pad":
             return -(-total // self.world_size)
         if self.tail == "drop":
@@ -84,7 +84,7 @@ class Share:
         return (total - self.rank + self.world_size - 1) // self.world_size
 
     def places(self, own: NDArray[np.int64], total: int | None) -> NDArray[np.int64]:
-        """Return where in the common order of `total` places (None: endless) this rank's own places lie."""
+        """Map this rank's own positions to the common order of `total` positions (None: endless)."""
         places = own * self.world_size + self.rank
         return places if total is None or self.tail != "pad" else places % max(total, 1)
 
@@ -104,7 +104,7 @@ class IndexBlock:
 
 @dataclass(slots=True)
 class Draw:
-    """Where the random numbers of a batch come from: sample i of it has the key `mix(key, first + stride * i)`."""
+    """The source of a batch's random numbers: sample i of it has the key `mix(key, first + stride * i)`."""
 
     key: int
     first: int = 0
@@ -113,37 +113,37 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A step of all ranks through a stream of samples that each worker reads as a whole, keeping its own."""
+    """A step of all ranks through a sample stream that each worker reads completely, keeping its own samples."""
 
     number: int
-    """Which step of the epoch, counted from where the epoch was entered."""
+    """The step of the epoch, counted from where the epoch was entered."""
     origin: int = 0
     """How many samples of the stream all ranks together had consumed where the epoch was entered."""
 
 
 @dataclass(slots=True)
 class Resume:
-    """Where a worker's stream, or its dataset, goes on."""
+    """The position from which a worker's stream, or its dataset, resumes."""
 
     dataset: Any = None
     """State of the dataset; None if it has none."""
     iterator: Any = None
     """State of its iterator; None if it has none."""
     place: int = 0
-    """Samples of the stream that had been read when these states were taken."""
+    """Samples of the stream that had been read when these states were saved."""
     skip: int = 0
-    """Samples to read and leave out from there."""
+    """Samples to read and discard from there."""
     least: int = 0
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
     last: Any = None
-    """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
+    """State in which the previous epoch's iterator ended; its contents may outlive it, as random generators do."""
     is_before: bool = False
-    """True if the state of the dataset is of the end of the epoch before."""
+    """True if the dataset's state is from the end of the previous epoch."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A method of the dataset to be called in a worker, instead of a batch."""
+    """A dataset method to call in a worker, instead of making a batch."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -152,33 +152,33 @@ class Call:
 
 @dataclass(slots=True)
 class Notes:
-    """What a worker has to say besides the batch; most batches come without."""
+    """Extra information that a worker sends with a batch; most batches have none."""
 
     dataset: Any = None
     """State of the dataset after the batch."""
     iterator: Any = None
     """State of the dataset's iterator after the batch."""
     is_one: bool = False
-    """True if the dataset is its own iterator, so that its state outlives the epoch."""
+    """True if the dataset is its own iterator, so its state outlives the epoch."""
     place: int = 0
-    """How many samples of the stream had been read by then."""
+    """Samples of the stream read by then."""
     is_before: bool = False
-    """True if these states are what the epoch before has left: a generator, for one, has not begun to look at them."""
+    """True if these states are left over from the previous epoch: a generator, for example, has not read them yet."""
     consumed: int | None = None
     """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
     splits_itself: bool = False
-    """True if the dataset has asked which worker it is in although the loader shares out the samples."""
+    """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
     receipts: Any = None
-    """For the samples of the batch, of a dataset that is told when they were consumed."""
+    """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None
-    """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
+    """Digest of the first sample of a stream, if it shows whether the workers' streams are as they should be."""
     opening: Notes | None = None
     """With the first answer of an epoch: the states before it, if a new worker with the same seed had others."""
 
     def outlasting(self) -> Notes:
-        """Return what the next epoch begins with, if these are notes of the end of one."""
+        """Return the state that the next epoch starts with, if these notes are from the end of an epoch."""
         if self.is_one:
             return Notes(self.iterator, is_before=True)
         return Notes(self.dataset, self.iterator, is_before=True)
@@ -191,51 +191,51 @@ class Task:
     id: int
     """Unique for the life of an engine, so that an answer from an abandoned epoch is recognised."""
     indices: Any
-    """What the plan asks for: an `IndexBlock`, a list, one index, a `Span`; the sample count of a worker's own stream;
+    """What the plan requests: an `IndexBlock`, a list, one index, a `Span`; the sample count of a worker's own stream;
     a `Call`."""
     slot: int = -1
     """Number of the slot the batch may be written to; -1 when there is none."""
     epoch: int = 0
-    """A worker that sees a higher number than before begins its stream again."""
+    """A worker that sees a higher number than before restarts its stream."""
     shared_seed: int | None = None
     """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
     draw: Draw = field(default_factory=lambda: Draw(0))
     resume: Resume | None = None
-    """With the first task of an epoch: where to go on."""
+    """With the first task of an epoch: where to resume."""
     snapshot: bool = False
-    """True if the answer is to hold the states of dataset and iterator, if they have any."""
+    """True if the answer should hold the states of dataset and iterator, if they have any."""
     skip: tuple[int, ...] = ()
-    """Places whose samples are known to fail and are not asked for."""
+    """Positions whose samples are known to fail and are not fetched."""
 
 
 @dataclass(slots=True)
 class TaskNotes:
-    """What a worker has to say of the time that a task took, besides the usual; most tasks come without."""
+    """Extra timings that a worker reports for a task; most tasks have none."""
 
     stages: dict[str, int] = field(default_factory=dict)
-    """Nanoseconds in stages that have a name of the user's, or "transform"."""
+    """Nanoseconds in stages named by the user, or "transform"."""
     slow: list[tuple[int, Any]] = field(default_factory=list)
-    """Samples that took long: nanoseconds, and the index."""
+    """Slow samples: nanoseconds, and the index."""
 
 
 TIMES = struct.Struct("<qqqqq")
 
 TaskTimes = tuple[int, int, int, int, int]
-"""When a worker began a task (`time.monotonic_ns`; 0 if it does not say), and nanoseconds: fetching, collating, CPU
-time (-1 if it does not say), and ready to run without a core."""
+"""When a worker started a task (`time.monotonic_ns`; 0 if not reported), and nanoseconds: fetching, collating, CPU time
+(-1 if not reported), and ready to run without a core."""
 
 NO_TIMES: TaskTimes = (0, 0, 0, -1, 0)
 
 
 class ResultKind(Enum):
-    """What became of a task."""
+    """The outcome of a task."""
 
     DONE = 1
     FAILED = 2
     ENDED = 3
     DIED = 4
     EMPTY = 5
-    """All samples of the batch were left out."""
+    """All samples of the batch were skipped."""
 
 
 @dataclass(slots=True)
@@ -251,41 +251,41 @@ class Result:
     """Time the worker spent on the task."""
     notes: Notes | None = None
     read: int | None = None
-    """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
+    """Samples of a worker's own stream consumed by its answers up to this one; filled in by the consumer."""
     times: bytes | TaskTimes = NO_TIMES
-    """DONE: how the worker spent `busy_ns`. Perhaps as `TIMES` packs it: most are never looked at."""
+    """DONE: how the worker spent `busy_ns`. May be packed by `TIMES`, since most are never read."""
     told: TaskNotes | None = None
     first: bool = False
-    """True if its worker had answered nothing before; filled in by the consumer, as is the rest."""
+    """True if this is its worker's first answer; filled in by the consumer, as are the fields below."""
     flight: Any = None
-    """The task that it answers, as the core knows it."""
+    """The task that this answers, as the core knows it."""
 
     @property
     def task_times(self) -> TaskTimes:
-        """What `times` says."""
+        """`times`, unpacked."""
         times = self.times
         return TIMES.unpack(times) if type(times) is bytes else times  # type: ignore[return-value]
 
 
 @dataclass(slots=True)
 class Parcel:
-    """A batch that still lies in a slot: a small header, and the number of bytes it refers to.
+    """A batch that is still in a slot: a small header, and the number of bytes it refers to.
 
-    Without a slot and a reader, the batch lies behind the header.
+    Without a slot and a reader, the batch follows the header.
     """
 
     header: Any
     slot: int
     used: int
     reader: Any = None
-    """Of memory of its own, if the batch has no slot or did not fit it."""
+    """Reads the batch's own memory, if the batch has no slot or did not fit it."""
     batch: Any = None
-    """What was made of it already, if anything."""
+    """The decoded batch, if it was decoded already."""
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Everything a worker needs to know, the same for all workers of an engine."""
+    """Everything a worker needs to know, identical for all workers of an engine."""
 
     dataset: Any
     kind: DatasetKind
@@ -301,18 +301,18 @@ class WorkerSpec:
     shared_seed: int | None = None
     """Seed that all workers and ranks share, for torch's data pipes."""
     seeded: bool = False
-    """True if the random generators of the process follow from each sample's key."""
+    """True if the process-wide random generators are seeded from each sample's key."""
     on_error: Any = None
     """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
     split: StreamSplit | None = None
-    """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
+    """How the loader shards a stream of samples; None if each worker has its own stream."""
     images: Any = None
     """A `feedline.images.placement.Placement`, which this rung may not name: who finishes images. None: the dataset."""
 
 
 @dataclass(frozen=True)
 class StreamSplit:
-    """How the samples of one stream are shared out over ranks; every worker reads the whole stream."""
+    """How the samples of one stream are sharded over ranks; every worker reads the whole stream."""
 
     batch_size: int
     """Samples of a batch; 1 if samples are delivered one by one."""
@@ -322,7 +322,7 @@ class StreamSplit:
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Who a worker is."""
+    """The identity of a worker."""
 
     id: int
     count: int

@@ -1,9 +1,10 @@
-"""Checksums in what `feedline pack` writes: how they are made, and how readers compare them.
+"""Checksums in the files that `feedline pack` writes: how they are computed, and how readers verify them.
 
-All are CRC-32, which zlib computes at one to two gigabytes a second and which notices every change of up to 32 bits in
-a row. Stores that are mapped into memory have one for each sample or block of rows, and a process compares it when it
-first reads from there, not every time. Forked processes share the flags of what was compared.
-Facts that are stored as JSON have one among them, under `SEAL`.
+All are CRC-32, which zlib computes at one to two gigabytes per second and which detects every error burst of up to 32
+bits. Memory-mapped stores have one checksum per sample or block of rows. A process verifies it on the first read of
+that sample or block, not on every read. Forked processes share the flags that mark what was verified.
+
+Metadata stored as JSON holds its own checksum under `SEAL`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from feedline.errors import CorruptSource
 
 SEAL = "crc32"
-"""The key under which facts have their own checksum."""
+"""The key under which metadata stores its own checksum."""
 KIND = "crc32"
-"""What facts say under "checksum" if the samples have checksums."""
+"""The value of "checksum" in metadata if the samples have checksums."""
 
 # Any: whatever has a buffer of bytes.
 Buffer = Any
@@ -31,19 +32,20 @@ Buffer = Any
 
 # Any, from here on: values that JSON keeps.
 def sealed(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts with their checksum."""
+    """Return metadata with its checksum."""
     return {**facts, SEAL: zlib.crc32(json.dumps(facts).encode())}
 
 
 _BEGIN = b'{"feedline"'
-"""How facts of `feedline pack` begin."""
+"""How the metadata of `feedline pack` begins."""
 
 
 def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
-    """Compare the checksum of facts, if they have one; those of earlier versions have none.
+    """Verify the checksum of metadata, if it has one; earlier versions wrote none.
 
-    What does not begin as such facts do is left alone, as another program may have put it there, unless `is_own`.
-    Raises CorruptSource: they are damaged; the message names what they are about.
+    Data that does not begin like such metadata is ignored unless `is_own`, as another program may have put it there.
+
+    Raises CorruptSource if the metadata is damaged; the message names the file it belongs to.
 
     Example:
         >>> facts = json.dumps(sealed({"feedline": 1, "count": 3}))
@@ -72,7 +74,7 @@ AGAIN = "Get another copy, or pack it again."
 
 
 class BlockSums:
-    """Checksums of the blocks that bytes are cut into.
+    """Checksums of consecutive blocks of a byte stream.
 
     Example:
         >>> sums = BlockSums(4)
@@ -87,7 +89,7 @@ class BlockSums:
         self._sums: list[int] = []
         self._sum = 0
         self._held = 0
-        """Bytes of the block that is not complete."""
+        """Bytes in the incomplete block."""
 
     def add(self, data: Buffer) -> None:
         """Append bytes."""
@@ -102,25 +104,25 @@ class BlockSums:
             view = view[len(piece) :]
 
     def finish(self) -> NDArray[np.uint32]:
-        """Return the checksums of all blocks, of which the last may be shorter."""
+        """Return the checksums of all blocks; the last block may be shorter."""
         return np.array([*self._sums, *([self._sum] if self._held else [])], np.uint32)
 
 
 def as_text(sums: NDArray[np.uint32]) -> str:
-    """Return checksums as JSON holds them."""
+    """Return checksums as text for JSON."""
     return base64.b64encode(sums.astype("<u4").tobytes()).decode("ascii")
 
 
 def from_text(text: str) -> NDArray[np.uint32]:
-    """Return what `as_text` was given. Raises ValueError: it is something else."""
+    """Invert `as_text`. Raises ValueError for any other text."""
     return np.frombuffer(base64.b64decode(text, validate=True), "<u4").astype(np.uint32)
 
 
 class Compared:
-    """Flags of what was compared, which this process shares with those forked from it.
+    """Flags for blocks that were verified, shared with forked processes.
 
-    Workers that start anew in each epoch do not compare again what others have compared. Another machine, or a process
-    that maps the file later, may read other bytes: a pickle holds the number of flags alone, and all are False again.
+    Workers that restart in each epoch do not verify again what others have verified. Another machine, or a process that
+    maps the file later, may read other bytes: a pickle holds only the number of flags, and all become False again.
 
     Example:
         >>> compared = Compared(3)
@@ -130,7 +132,7 @@ class Compared:
     """
 
     def __init__(self, count: int) -> None:
-        # Memory that is never written to takes no room.
+        # Memory that is never written takes no space.
         self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, count)), np.bool_, count)
 
     # Any: as pickle wants it.
@@ -139,15 +141,15 @@ class Compared:
 
 
 class Checked:
-    """Compares the checksums of blocks, of each when it is first read from.
+    """Verifies the checksum of each block when it is first read.
 
-    Threads and forked processes may use it at the same time: at worst one block is compared twice.
+    Threads and forked processes may use it concurrently: at worst one block is verified twice.
 
     Args:
         sums: of all blocks.
         read: returns the bytes of a block, given its number.
-        name: returns what a block is called in an error.
-        compared: which blocks were compared before; none by default.
+        name: returns the name of a block for error messages.
+        compared: blocks that were verified before; none by default.
     """
 
     def __init__(
@@ -162,10 +164,10 @@ class Checked:
         self._name = name
         self._done = (compared or Compared(len(self._sums))).flags
         self.is_complete = bool(self._done.all())
-        """True if all blocks were compared."""
+        """True if all blocks were verified."""
 
     def check(self, blocks: NDArray[np.int64]) -> None:
-        """Compare the checksums of some blocks, unless that was done. Raises CorruptSource: one differs."""
+        """Verify the checksums of blocks that were not verified before. Raises CorruptSource if one differs."""
         if self.is_complete:
             return
         left = blocks[~self._done[blocks]]
@@ -179,7 +181,7 @@ class Checked:
 
 
 def damaged(name: str) -> CorruptSource:
-    """Return the error for samples whose checksum differs."""
+    """Return the error for samples whose checksum does not match."""
     return CorruptSource(
         f"{name} is damaged: its bytes differ from what `feedline pack` wrote there (their checksum is another one). "
         f"{AGAIN}"

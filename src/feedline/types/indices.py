@@ -1,8 +1,8 @@
-"""The index of a sample as a plain value: the same in every process, and after every way of saving it.
+"""The index of a sample as a plain value: the same in every process, however it was saved.
 
-A sampler may yield anything: numbers of NumPy, tuples, objects. Whoever keeps an index, or looks for it later, needs it
-in a form that does not depend on where it has been. And a sampler may use what it yielded again for the next one, while
-the loader still has work to do with the first: so indices are taken by value (`taken`).
+A sampler may yield anything: NumPy numbers, tuples, objects. Code that keeps an index or looks it up later needs it in
+a form that does not depend on its history. A sampler may also reuse the object it yielded while the loader still needs
+it, so the loader takes indices by value (`taken`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ _VALUES = frozenset(
     {int, str, bytes, bool, float, complex, type(None), range, IndexBlock}
     | {kind for kind in np.sctypeDict.values() if kind not in (np.void, np.object_)}
 )
-"""What nobody changes after it was yielded; feedline's own plans make a new `IndexBlock` every time."""
+"""Types that do not change after being yielded; feedline's own plans make a new `IndexBlock` every time."""
 
 
-# Any, here and below: whatever a sampler yields.
+# Any, here and below: anything a sampler yields.
 def taken(index: Any) -> Any:
-    """Return what a sampler has yielded, as it is now: lists, dicts, sets, arrays and tensors are copied, all the way.
+    """Return a snapshot of what a sampler yielded: lists, dicts, sets, arrays and tensors are copied, recursively.
 
-    An object that can be hashed stays the same object, since a dataset may look it up; so does one that cannot be
-    copied.
+    A hashable object stays the same object, since a dataset may look it up; so does one that cannot be copied.
 
     Example:
         >>> batch = [1, [2, 3]]
@@ -56,33 +55,33 @@ def taken(index: Any) -> Any:
         return {key: taken(value) for key, value in index.items()}
     if kind is np.ndarray and not index.dtype.hasobject:
         return index.copy()
-    if hasattr(kind, "clone") and hasattr(kind, "ndim"):  # a tensor, which can be hashed, by its id
+    if hasattr(kind, "clone") and hasattr(kind, "ndim"):  # a tensor, which is hashable by its id
         return index.clone()
     hashing: Any = kind.__hash__  # typed as a method, it could not be None
     return _copied(index) if hashing is None else index
 
 
 def taken_each(indices: Iterable[Any]) -> list[Any]:
-    """Return a list of what a sampler yields, each as it is at that moment."""
+    """Return a list of what a sampler yields, each item copied by `taken` at that moment."""
     return [index if type(index) in _VALUES else taken(index) for index in indices]
 
 
 def _copied(index: Any) -> Any:
     try:
         return copy.deepcopy(index)
-    except Exception:  # of the user's class: one that cannot be copied can still be used, unless it is changed
+    except Exception:  # the user's class: an object that cannot be copied is still usable unless it changes
         return index
 
 
-# Any: whatever the sampler yields; a plain value.
+# Any: anything the sampler yields; a plain value.
 def plain_index(index: Any) -> Any:
-    """Return an index as a plain value, which is the same in every process and after every way of saving it.
+    """Return an index as a plain value, which is the same in every process and however it was saved.
 
-    - None, numbers, strings and bytes stay as they are.
-    - Numbers of NumPy, torch and the like become Python's; their arrays become lists.
-    - Tuples and lists stay what they are, of plain values.
-    - Anything else becomes its repr. An object without a repr of its own becomes the name of its class and its fields,
-      because the address in the default one is another in each process. NaN and infinity count as anything else.
+    - None, numbers, strings and bytes are unchanged.
+    - Numbers of NumPy, torch and similar libraries become Python's; their arrays become lists.
+    - Tuples and lists keep their type, with plain values inside.
+    - Anything else becomes its repr. An object without its own repr becomes the name of its class and its fields,
+      because the address in the default repr differs between processes. NaN and infinity also become their repr.
 
     Example:
         >>> import numpy as np
@@ -99,7 +98,7 @@ def plain_index(index: Any) -> Any:
     if isinstance(index, list):
         return [plain_index(element) for element in index]
     if isinstance(index, str):
-        return str.__str__(index)  # the str() of an enum is not the string that it stands for
+        return str.__str__(index)  # the str() of an enum is not its string value
     if isinstance(index, (int, bytes)):
         return int(index) if isinstance(index, int) else bytes(index)
     if isinstance(index, float):
@@ -107,16 +106,16 @@ def plain_index(index: Any) -> Any:
     dimensions = getattr(index, "ndim", None)
     if dimensions == 0 and hasattr(index, "item"):
         value = index.item()
-        # Not every scalar has a counterpart in Python: that of a long double is a long double.
+        # Not every scalar has a Python counterpart: `item()` of a long double is a long double.
         return plain_index(value) if type(value) in (int, str, bool, bytes, float) else _repr_of(index)
     if dimensions and hasattr(index, "tolist"):
-        return plain_index(index.tolist())  # the repr of a large array leaves out most of it
+        return plain_index(index.tolist())  # the repr of a large array omits most of it
     return _repr_of(index)
 
 
-# Any: whatever the sampler yields.
+# Any: anything the sampler yields.
 def index_key(index: Any) -> Hashable:
-    """Return what an index is recognised by: equal for an index and all that became of it on its way.
+    """Return a key that identifies an index: equal for an index and every form it took on its way.
 
     Example:
         >>> import numpy as np
@@ -125,7 +124,7 @@ def index_key(index: Any) -> Hashable:
         >>> index_key([1, 2])
         '[1, 2]'
     """
-    if type(index) is int:  # nearly always; asked of every sample while there is a quarantine
+    if type(index) is int:  # nearly always; called for every sample while there is a quarantine
         return index
     plain: Hashable = plain_index(index)
     try:
@@ -137,7 +136,7 @@ def index_key(index: Any) -> Hashable:
 
 # Any: a plain index; the same in values that JSON keeps.
 def pack_index(index: Any) -> Any:
-    """Return an index in values that JSON keeps; tuples and bytes, which it does not know, get a mark.
+    """Return an index in values that JSON supports; tuples and bytes, which it does not, get a tag.
 
     Example:
         >>> pack_index((3, "cat"))
@@ -151,7 +150,7 @@ def unpack_index(packed: Any) -> Any:
     """Return the plain index that `pack_index` packed.
 
     Raises:
-        BadState: it is something else.
+        BadState: it is not a packed index.
 
     Example:
         >>> unpack_index({"tuple": [3, "cat"]})
@@ -189,5 +188,5 @@ def _repr_of(value: Any) -> str:
         return f"{name}({', '.join(f'{field}={content!r}' for field, content in vars(value).items())})"
     try:
         return repr(value)
-    except Exception:  # a user's repr; what failed before it is what has to be reported
+    except Exception:  # a user's repr; report the original failure, not this one
         return object.__repr__(value)

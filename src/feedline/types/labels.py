@@ -1,7 +1,6 @@
 """Labels: which class each sample belongs to.
 
-Users keep labels in lists, arrays and tensors, of integers or strings. Whoever needs the classes of samples gets them
-from here as small integers.
+Users keep labels in lists, arrays and tensors, of integers or strings. This module converts them to small integers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], ND
         name: what the user calls this argument.
 
     Raises:
-        BadOption: they are no labels, or some are missing (NaN, None).
+        BadOption: they are not labels, or some are missing (NaN, None).
 
     Example:
         >>> numbers, names = classes_of(["dog", "cat", "dog"])
@@ -50,12 +49,12 @@ def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], ND
 
 
 def refuse_dataset(name: str, value: Any, line: str) -> None:
-    """Refuse a dataset in the place of one value for each sample, before all of its samples are read.
+    """Reject a dataset given where one value per sample is expected, before reading all of its samples.
 
     Args:
         name: what the user calls the argument: "labels", "lengths".
-        value: what was given for it.
-        line: how such values are had from a dataset of which nothing is known.
+        value: the value given for it.
+        line: how to get such values from an unknown dataset.
     """
     kind = type(value)
     torch_data = sys.modules.get("torch.utils.data")
@@ -74,7 +73,7 @@ def refuse_dataset(name: str, value: Any, line: str) -> None:
 
 
 _OWN = {"labels": ("targets",)}
-"""Attributes under which datasets have such values, by custom."""
+"""Attributes that conventionally hold such values in datasets."""
 
 
 def _array_of(labels: Any, name: str) -> NDArray[Any]:
@@ -94,6 +93,6 @@ def _array_of(labels: Any, name: str) -> NDArray[Any]:
         )
     if array.dtype.kind in "US" and not isinstance(labels, np.ndarray):
         kinds = {type(label) for label in labels}
-        if len(kinds) > 1:  # NumPy made strings of numbers: 1 and "1" would be one class
+        if len(kinds) > 1:  # NumPy converted numbers to strings: 1 and "1" would be one class
             array = np.asarray(labels, object)
     return array

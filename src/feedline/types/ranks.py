@@ -1,6 +1,6 @@
-"""Which rank this process is, among how many, and how many of them share its machine.
+"""The rank of this process, the number of ranks, and how many of them share its machine.
 
-Who is believed, the first that knows:
+The first source in this list that knows the rank wins:
 
 1. the arguments `rank` and `world_size`;
 2. `torch.distributed`, if a group is initialised;
@@ -8,8 +8,8 @@ Who is believed, the first that knows:
 4. the environment: `RANK` and `WORLD_SIZE` (torchrun and most launchers), then Open MPI, then PMI (MPICH, Intel MPI,
    Cray), then a step of SLURM.
 
-A launcher may start others: srun starts one torchrun per node, which starts the ranks. So those further down in this
-list may say something else, and are not compared with those above.
+A launcher may start others: srun starts one torchrun per node, which starts the ranks. So sources further down the
+list may disagree, and they are not compared with those above.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from feedline.types import Share
 
 
 class _Launcher(NamedTuple):
-    """The variables in which a launcher tells its processes who they are."""
+    """The variables in which a launcher passes ranks to its processes."""
 
     rank: str
     world_size: str
@@ -33,28 +33,28 @@ class _Launcher(NamedTuple):
 
 _ANY = _Launcher("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 # The number of tasks is that of the step, which only srun sets. A batch script and the shell of salloc have the
-# SLURM_NTASKS of their job, and a SLURM_PROCID of 0 as well, but are one process. The tasks of an array job
-# (SLURM_ARRAY_TASK_ID) are jobs of their own.
+# SLURM_NTASKS of their job and a SLURM_PROCID of 0 as well, but are one process. The tasks of an array job
+# (SLURM_ARRAY_TASK_ID) are separate jobs.
 _SLURM = _Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
 _MPI = (
     _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     _Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
 _PMIX_RANK = "PMIX_RANK"
-"""Comes without the number of ranks. Open MPI and SLURM, which start processes with PMIx, tell that themselves."""
+"""Comes without the number of ranks. Open MPI and SLURM, which start processes with PMIx, set that themselves."""
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Numbers of SLURM's steps from here on are no srun of the user: 0xFFFFFFFA is the interactive shell of salloc."""
+"""SLURM step numbers from here on are not a user's srun: 0xFFFFFFFA is the interactive shell of salloc."""
 
 _told: set[str] = set()
-"""Contradictions that were told in this process."""
+"""Contradictions already reported in this process."""
 
 
 def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
-    """Return the share of this process. What is None is found as the docstring of this module says.
+    """Return the share of this process. Arguments that are None are detected as described in the module docstring.
 
-    torch and JAX are asked only if the program has imported them and initialised a group. Without anything there is one
-    rank.
+    torch and JAX are queried only if the program has imported them and initialised a group. If nothing is found, there
+    is one rank.
 
     Raises:
         BadOption: the values do not fit together, or a variable does not hold a number.
@@ -67,7 +67,7 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
 
 
 def share_if_known() -> Share:
-    """Return the share of this process, or the whole if the environment makes no sense: nobody asked for ranks."""
+    """Return the share of this process, or the whole if the environment is inconsistent: no ranks were requested."""
     try:
         return own_share(None, None, "pad")
     except BadOption:
@@ -75,10 +75,10 @@ def share_if_known() -> Share:
 
 
 def rank_if_known() -> tuple[int, int] | None:
-    """Return rank and number of ranks; None if neither a process group nor the environment says so.
+    """Return rank and number of ranks; None if neither a process group nor the environment defines them.
 
     Raises:
-        BadOption: the environment makes no sense.
+        BadOption: the environment is inconsistent.
     """
     found = _from_group()
     if found is not None:
@@ -97,9 +97,9 @@ def rank_if_known() -> tuple[int, int] | None:
 
 
 def local_rank_count() -> int:
-    """Return how many ranks share this machine, as far as the launcher says so; otherwise 1.
+    """Return how many ranks share this machine, if the launcher says so; otherwise 1.
 
-    torchrun says it in LOCAL_WORLD_SIZE; Open MPI, MPICH and SLURM have variables of their own.
+    torchrun sets LOCAL_WORLD_SIZE; Open MPI, MPICH and SLURM have their own variables.
     """
     for launcher in (_ANY, *_MPI):
         text = os.environ.get(launcher.local_size, "")
@@ -121,9 +121,9 @@ def _from_group() -> tuple[int, int] | None:
         )
     try:
         started = _from_environment()
-    except BadOption:  # nobody needs the environment
+    except BadOption:  # the environment is not needed here
         started = None
-    # A group may have more ranks than were started: they started others. With fewer there are several groups.
+    # A group may have more ranks than were started: those ranks started others. With fewer there are several groups.
     if started is not None and started[1] > found[1]:
         launcher = _launcher()
         assert launcher is not None
@@ -158,7 +158,7 @@ def _from_jax() -> tuple[int, int] | None:
     if jax is None or is_initialized is None or not is_initialized():
         return None
     # jax.process_index() starts the devices: it waits for all processes, and must not be called in a forked worker.
-    # What it answers was known before.
+    # Its result is available without it.
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     if state is None:
         return jax.process_index(), jax.process_count()
@@ -186,7 +186,7 @@ def _from_environment() -> tuple[int, int] | None:
 
 
 def _rank_of_others() -> tuple[int, int]:
-    """Return what a launcher says whose WORLD_SIZE is set and RANK is not."""
+    """Return the rank from another launcher if WORLD_SIZE is set and RANK is not."""
     world_size = _number(_ANY.world_size)
     other = next(filter(_speaks, (*_MPI, _SLURM)), None)
     if other is not None and _number(other.world_size) == world_size:
@@ -199,7 +199,7 @@ def _rank_of_others() -> tuple[int, int]:
 
 
 def _launcher() -> _Launcher | None:
-    """Return who has told this process its rank; None if nobody."""
+    """Return the launcher that set the rank of this process; None if there is none."""
     if _is_set(_ANY.rank) or os.environ.get(_ANY.world_size, "") not in ("", "1"):
         return _ANY
     return next(filter(_speaks, (*_MPI, _SLURM)), None)
@@ -216,14 +216,14 @@ def _is_set(name: str) -> bool:
 
 
 def _is_step_of_slurm() -> bool:
-    """True if srun has started this process for a user."""
+    """True if a user's srun started this process."""
     step = os.environ.get("SLURM_STEP_ID", "0")
     is_special = step.isdecimal() and int(step) >= _FIRST_SPECIAL_STEP
     return _is_set(_SLURM.rank) and _is_set(_SLURM.world_size) and not is_special
 
 
 def _local_tasks_of_slurm() -> int:
-    """Return how many tasks of the step are on this node; SLURM writes `4(x2),3` for nodes with 4, 4 and 3."""
+    """Return how many tasks of the step run on this node; SLURM writes `4(x2),3` for nodes with 4, 4 and 3."""
     counts: list[int] = []
     for part in os.environ.get(_SLURM.local_size, "").split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)

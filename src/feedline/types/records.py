@@ -1,13 +1,13 @@
 """Samples as bytes, without pickle: what feedline writes into databases, caches and shared memory.
 
-A record is a header in JSON that describes the sample, and the buffers of its arrays and bytes one after the other.
-Reading one runs no code and copies nothing: arrays are views of the memory that the record lies in.
+A record is a JSON header that describes the sample, followed by the buffers of its arrays and bytes. Reading a record
+runs no code and copies nothing: arrays are views of the record's memory.
 
     b"FDL1" | length of the header, 4 bytes, little-endian | header | padding to 8 | buffers, each padded to 8
 
-In the header a value that JSON knows stands for itself; anything else is a list of a letter and its parts. Numbers and
-strings that are fields of a sample are buffers, too: so the headers of a dataset are alike, and need not be read each
-time anew.
+In the header, a value that JSON supports stands for itself; anything else is a list of a letter and its parts. Numbers
+and strings that are fields of a sample are stored as buffers too. This makes the headers of a dataset alike, so a
+parsed header can be reused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from feedline.system.optional import is_tensor, require
 _MAGIC = b"FDL1"
 _ALIGN = 8
 _SHORT_BYTES = 512
-"""Headers up to this length are remembered when they were read."""
+"""Parsed headers up to this length are cached."""
 _REMEMBERED = 1024
-"""So many of them. A guess: a dataset has a few, or one for every sample, and then none is worth it."""
+"""Cache size. A guess: a dataset has a few headers, or one for every sample, where caching does not help."""
 _FIELDS = 32
-"""A dict or tuple with more values than this is no sample with fields, but one of many numbers."""
+"""A dict or tuple with more values than this is treated as many numbers, not as a sample with fields."""
 _PLAIN = (str, bool, type(None))
 _INTEGER, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 
@@ -39,14 +39,14 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NotARecord(TypeError):
-    """A sample holds something that a record has no place for."""
+    """A sample holds a value that a record cannot represent."""
 
 
 # Any, throughout: a sample of any form.
 def encode(sample: Any) -> bytes:
     """Return a sample as a record.
 
-    Samples are dicts with strings as keys, lists, tuples, strings, bytes, numbers, None, NumPy arrays and scalars, and
+    Samples are dicts with string keys, lists, tuples, strings, bytes, numbers, None, NumPy arrays and scalars, and
     torch tensors, nested in any way.
 
     Raises:
@@ -66,15 +66,15 @@ def encode(sample: Any) -> bytes:
 
 
 def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: bool = False) -> Any:
-    """Return the sample of a record; its arrays are read-only views of the record's memory, its tensors copies.
+    """Return the sample of a record; its arrays are read-only views of the record's memory, its tensors are copies.
 
     Args:
         record: what `encode` returned.
-        copy: True for arrays in memory of their own, which may be written to.
-        owned: True if nobody else has the record's memory, so that arrays in it may be written to.
+        copy: True to give arrays their own, writable memory.
+        owned: True if nothing else uses the record's memory, so arrays in it may be writable.
 
     Raises:
-        CorruptSource: this is no record, or not a whole one.
+        CorruptSource: the bytes are not a record, or an incomplete one.
     """
     view = memoryview(record).cast("B")  # type: ignore[arg-type]  # arrays have the buffer protocol, too
     if len(view) < 8 or not is_record(view):
@@ -94,19 +94,19 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
         return reader.read(header)
     except MissingExtra:
         raise
-    except Exception as exc:  # what NumPy, JSON and torch make of damaged bytes, down to SyntaxError
+    except Exception as exc:  # errors of NumPy, JSON and torch on damaged bytes, including SyntaxError
         raise CorruptSource(f"A record of {len(view)} bytes is damaged or cut off: {str(exc).rstrip('.')}.") from exc
 
 
 def is_record(data: Buffer) -> bool:
-    """True if bytes begin as a record does."""
+    """True if the bytes begin like a record."""
     return bytes(data[:4]) == _MAGIC
 
 
 _known: dict[bytes, tuple[Any, _Flat | None]] = {}
-"""Headers that were read before, and how to read what comes behind them at once. Reading does not change them."""
+"""Headers seen before, and how to read the data after them in one go. Reading does not change them."""
 _once: dict[bytes, None] = {}
-"""Those that came once: to find out how to read them at once is worth it from the second time on."""
+"""Headers seen once: working out how to read them in one go pays off from the second time on."""
 
 
 def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
@@ -123,7 +123,7 @@ def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
     try:
         flat = _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
     except Exception:  # of whatever kind
-        flat = None  # the reader finds out what is wrong with it
+        flat = None  # the reader reports what is wrong with it
     _known[text] = header, flat
     return header, flat
 
@@ -166,7 +166,7 @@ def _described(value: Any, buffers: list[Any], path: tuple[Any, ...], *, is_fiel
 
 
 def _field(value: Any, buffers: list[Any]) -> list[Any] | None:
-    """Put a number or a string into a buffer; None if there is no room for it in one."""
+    """Put a number or a string into a buffer; None if it does not fit into one."""
     if type(value) is str:
         data = value.encode("utf-8", "surrogatepass")
         buffers.append(data)
@@ -210,7 +210,7 @@ def _tensor(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> list[Any]:
 
 
 class _Flat:
-    """A dict or tuple of plain values, arrays and bytes, of which it is known where they lie: quick to read."""
+    """A dict or tuple of plain values, arrays and bytes with known offsets: fast to read."""
 
     def __init__(self, start: int, *, is_tuple: bool) -> None:
         self._is_tuple = is_tuple
@@ -223,9 +223,9 @@ class _Flat:
 
     @classmethod
     def of(cls, header: Any, start: int) -> _Flat | None:
-        """Return how to read a sample; None if it is not of this form, or not to be read."""
+        """Return how to read a sample; None if it does not have this form or cannot be read."""
         if type(header) is not list:
-            return None  # a string of three letters could be taken apart as well
+            return None  # a string of three letters could be unpacked as well
         letter, *inside = header
         if letter == "t":
             (parts,) = inside
@@ -261,7 +261,7 @@ class _Flat:
         size = count * dtype.itemsize
         if dtype.hasobject or size < 0 or min(shape, default=0) < 0:
             return False
-        self._constants[key] = None  # the place in the dict
+        self._constants[key] = None  # reserves the position in the dict
         self._parts.append((key, letter, self._next, count, dtype, shape))
         self.stop = self._next + size
         self._next = self.stop + -size % _ALIGN

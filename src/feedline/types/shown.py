@@ -1,7 +1,7 @@
-"""Addresses, names and numbers as they may be shown: without secrets, and without what a terminal obeys.
+"""Addresses, names and numbers made safe to display: no secrets, and nothing that a terminal interprets.
 
-Everything that ends up in a message, a repr, a state or a file goes through here. What is hidden of an address is who
-asks (user and password) and with which options or signature: all behind a question mark.
+Everything that ends up in a message, a repr, a state or a file goes through here. In an address, this hides the user
+and password and everything after the question mark (options, signatures).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 HIDDEN = "***"
 _HOST = re.compile(r"((\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?)?")
 _SHORTEST = 4
-"""Characters of a value that is hidden in other texts: shorter ones are words of these."""
+"""Minimum length of a value to hide in other texts: shorter ones also occur as ordinary words."""
 _SIGNATURES = [
     (re.compile(sign), re.compile(options))
     for sign, options in (
@@ -23,14 +23,13 @@ _SIGNATURES = [
         (r"access_token|api_?key|password", r"access_token|api_?key|password"),
     )
 ]
-"""Options by which stores know who asks and until when: the one that shows that there is a signature, and all of it.
-
-These are AWS, Google and others, their older kind and CloudFront, Azure, and what is a credential by its name. Without
-a signature, names such as `st` and `policy` may as well say which file is meant."""
+"""Query options that identify the caller and the expiry: the option that reveals a signature, and all its options.
+These cover AWS, Google and others, their older kind and CloudFront, Azure, and options that are credentials by name.
+Without a signature, names such as `st` and `policy` may identify the file."""
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without what may be secret in it; nothing of a text that is none.
+    """Return a URL without possible secrets; hide the whole text if it is not a URL.
 
     Example:
         >>> shown_url("redis://ada:secret@localhost:6379/0?password=secret")
@@ -45,18 +44,18 @@ def shown_url(url: str) -> str:
     authority, slash, path = place.partition("/")
     _, at, host = authority.rpartition("@")
     is_web = scheme.lower() in ("http", "https")
-    # An @ elsewhere may end a password that was not quoted as it should be, and what is no host may be one.
+    # An @ elsewhere may end a password that was not quoted properly, and an invalid host may be part of one.
     if (("@" in path + options or is_web) and not _HOST.fullmatch(host)) or ("@" in options and not slash):
         return f"{scheme}://{HIDDEN}"
-    if is_web:  # elsewhere these signs are part of a name
+    if is_web:  # in other schemes these characters are part of a name
         path = re.sub(r"([#;]).*", rf"\1{HIDDEN}", path, flags=re.DOTALL)
     return f"{scheme}://{at and HIDDEN + at}{host}{slash}{path}{query and query + HIDDEN}"
 
 
 def shown_address(address: str) -> str:
-    """Return a URL, or the path of a local file, without what may be secret in it.
+    """Return a URL, or the path of a local file, without possible secrets.
 
-    Of a path, this is what looks like user, password and options: of an address whose protocol is misspelt or missing.
+    In a path, this hides what looks like user, password and options of an address with a misspelt or missing protocol.
 
     Example:
         >>> shown_address("/data/a@b-?.tar"), shown_address("ada:secret@host/a.tar?token=1")
@@ -70,7 +69,7 @@ def shown_address(address: str) -> str:
 
 
 def without_secrets(text: str, address: str) -> str:
-    """Return a text, such as that of an exception, without what is hidden of an address.
+    """Return a text, such as an exception message, without the secrets of an address.
 
     Example:
         >>> without_secrets("bucket ada:hunter2@b is unknown to hunter2", "s3://ada:hunter2@b/a.tar")
@@ -89,9 +88,9 @@ def without_secrets(text: str, address: str) -> str:
 
 
 def identity_of(address: str) -> str:
-    """Return what tells an address from others, whoever asks and with which signature, to be written to files.
+    """Return an identifier of an address, independent of the caller and the signature, to be written to files.
 
-    Options that are no signature are part of it, as a digest: they may tell files apart, and may be secret.
+    Options that are not a signature are part of it, as a digest: they may distinguish files, and may be secret.
 
     Example:
         >>> identity_of("https://ada:pw@host/a.tar?X-Amz-Signature=1") == identity_of("https://bob@host/a.tar?sig=2")
@@ -111,9 +110,9 @@ def identity_of(address: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which a terminal finds nothing to obey: control characters and the like are written as escapes.
+    r"""Return a text without anything a terminal would interpret: control and similar characters become escapes.
 
-    Line feeds stay. Names out of files may hold anything, also signs that change the direction of what follows.
+    Line feeds stay. Names from files may hold anything, including characters that change the text direction.
 
     Example:
         >>> printable("a\x1b[2Jb\u202e.jpg")
@@ -125,7 +124,7 @@ def printable(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """Return a value for a cell of a CSV file: a text that spreadsheets would take for a formula gets a quote first.
+    """Return a value for a CSV cell: text that spreadsheets would take for a formula is prefixed with a quote.
 
     Example:
         >>> csv_cell("=1+2"), csv_cell("a=1"), csv_cell(-3)
@@ -133,12 +132,12 @@ def csv_cell(value: object) -> object:
     """
     if not isinstance(value, str):
         return value
-    # Quotes are looked through, so that whoever reads the file knows which ones were put there.
+    # Leading quotes are ignored in this check, so that a reader of the file knows which ones were added.
     return f"'{value}" if value.replace("'", " ").lstrip().startswith(("=", "+", "-", "@")) else value
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number of things in words.
+    """Return a count with its noun, singular or plural.
 
     Example:
         >>> counted(1, "worker"), counted(3, "worker"), counted(2, "batch", "batches")

@@ -1,4 +1,4 @@
-"""Sizes that people write (4_000_000_000, "4GB", "512 MiB"), and sizes that files declare, which are checked first."""
+"""Sizes as people write them (4_000_000_000, "4GB", "512 MiB"), and checks of sizes that files declare."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from feedline.errors import BadOption, CorruptSource
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 VARIABLE = "FEEDLINE_MAX_SAMPLE_BYTES"
-"""The environment variable that says how many bytes one sample may take once it is unpacked."""
+"""The environment variable that limits the bytes of one unpacked sample."""
 _MOST_BYTES = 1 << 31
 What = str | Callable[[], str]
 
 
 def bytes_in(text: str) -> int | None:
-    """Return a text as a number of bytes; None if it is none.
+    """Return a text as a number of bytes; None if it cannot be parsed.
 
     Example:
         >>> bytes_in("4GB"), bytes_in("1.5 KiB"), bytes_in("4096"), bytes_in("much")
@@ -33,7 +33,7 @@ def bytes_in(text: str) -> int | None:
 
 
 def bytes_text(size: float) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as readable text.
 
     Example:
         >>> bytes_text(1536)
@@ -55,15 +55,15 @@ def byte_count(name: str, size: int | str | None, *, least: int = 1) -> int | No
 
 
 def byte_count(name: str, size: Any, *, least: int = 1) -> int | None:
-    """Return an option that is a number of bytes as one; None if it is not given.
+    """Return an option that is a number of bytes as an integer; None if it is not given.
 
     Args:
-        name: of the option.
+        name: the name of the option.
         size: an integer, or a text such as "4GB".
-        least: how many bytes it has to be.
+        least: the minimum.
 
     Raises:
-        BadOption: it is no such number.
+        BadOption: it is not a number of bytes.
 
     Example:
         >>> byte_count("memory", "4GB"), byte_count("memory", "1.5 KiB"), byte_count("memory", 17)
@@ -89,10 +89,10 @@ def _integer(size: Any) -> int | None:
 
 
 def most_bytes() -> int:
-    """Return how many bytes one sample may take once it is unpacked: `$FEEDLINE_MAX_SAMPLE_BYTES`, or 2 GiB.
+    """Return how many bytes one unpacked sample may take: `$FEEDLINE_MAX_SAMPLE_BYTES`, or 2 GiB.
 
     Raises:
-        BadOption: the variable is no number of bytes.
+        BadOption: the variable is not a number of bytes.
     """
     given = os.environ.get(VARIABLE)
     return byte_count(VARIABLE, given) if given else _MOST_BYTES
@@ -107,18 +107,18 @@ def check_size(
     option: str = VARIABLE,
     unit: str = "bytes",
 ) -> None:
-    """Refuse a size that a file declares, before anything is allocated or read because of it.
+    """Reject an invalid size declared by a file, before anything is allocated or read because of it.
 
     Args:
-        what: declares it, with the name of the file if that is known; a function where to put it in words takes time.
-        size: how much is declared.
-        held: how much the file can have of it.
-        limit: how much is accepted, whatever the file has.
-        option: what raises the limit.
+        what: what declares it, with the file name if known; a function if building the text takes time.
+        size: the declared size.
+        held: how much the file can hold.
+        limit: how much is accepted, whatever the file holds.
+        option: the setting that raises the limit.
         unit: what is counted.
 
     Raises:
-        CorruptSource: it is more than is there, or more than is accepted.
+        CorruptSource: it is more than is there, or more than the limit.
 
     Example:
         >>> check_size("a.npy", 80, held=100, limit=1000)
@@ -142,11 +142,11 @@ def _words(what: What) -> str:
 
 
 class SampleSize:
-    """What one sample takes once it is unpacked, added up field by field.
+    """The unpacked size of one sample, added up field by field.
 
     Args:
-        limit: how much it may be; `most_bytes()` if not given.
-        option: what raises the limit.
+        limit: the maximum; `most_bytes()` if not given.
+        option: the setting that raises the limit.
     """
 
     __slots__ = ("limit", "option", "taken")
@@ -162,7 +162,7 @@ class SampleSize:
         return self.limit - self.taken
 
     def add(self, what: What, size: int) -> None:
-        """Count what is about to be unpacked.
+        """Add the size of a field that is about to be unpacked.
 
         Raises:
             CorruptSource: the sample would become too large.

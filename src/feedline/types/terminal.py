@@ -1,7 +1,7 @@
-"""The consoles and progress bars of every command, made in one place.
+"""Create the consoles and progress bars of every command in one place.
 
-rich reads `[red]` as markup and `:train:` as an emoji in every string that it prints, in table cells and progress bars
-too. Paths, names of datasets and texts out of files are not ours, so here both are off. Style text of our own with
+rich reads `[red]` as markup and `:train:` as an emoji in every string that it prints, including table cells and
+progress bars. Paths, dataset names and text from files are not ours, so both are off here. Style our own text with
 `rich.text.Text`. `tests/types/test_terminal.py` checks that no other file creates a console or a text column.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Any: options of rich's Console.
 def plain_console(**options: Any) -> Console:
-    r"""Create a console that prints strings as they are.
+    r"""Create a console that prints strings verbatim.
 
     Example:
         >>> import io
@@ -32,7 +32,7 @@ def plain_console(**options: Any) -> Console:
 
 # Any: options of rich's Progress.
 def plain_progress(*columns: str | ProgressColumn, console: Console, **options: Any) -> Progress:
-    """Create a progress bar. Columns are rich's, or formats such as `"{task.description}"`, which it prints as is."""
+    """Create a progress bar. Columns are rich's, or formats such as `"{task.description}"`, printed verbatim."""
     from rich.progress import Progress, TextColumn
 
     shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)

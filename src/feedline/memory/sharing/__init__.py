@@ -1,4 +1,4 @@
-"""Lists and dicts that all workers read from one place."""
+"""Lists and dicts that all workers share."""
 
 from feedline.memory.sharing.share import share
 from feedline.memory.sharing.shared import SharedDict, SharedList

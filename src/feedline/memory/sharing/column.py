@@ -1,4 +1,4 @@
-"""What values are kept in: the contract of columns, and how their values are compared."""
+"""The contract of columns, which store values, and how values are compared."""
 
 from __future__ import annotations
 

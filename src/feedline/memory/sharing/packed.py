@@ -1,10 +1,11 @@
-"""Many strings in a few arrays: what they have in common is stored once for a block of them.
+"""Many strings in a few arrays: what they have in common is stored once per block.
 
-Strings are cut into blocks. The first of a block is its head and stored whole; of any other only the middle is, between
-what it shares with the beginning of the head and what it shares with its end. The paths of a folder, sorted, differ in
-a few characters each. A string is found by adding up the lengths of at most a block of middles: no other is looked at.
+Strings are cut into blocks. The first string of a block is its head and is stored whole. For the others, only the
+middle is stored, between the prefix and the suffix that they share with the head. Sorted paths of a folder differ in a
+few characters each. Finding a string means adding up the lengths of at most one block of middles; no other string is
+read.
 
-Strings in any other order are stored sorted if that saves more than saying where each of them went.
+Strings in any other order are stored sorted if that saves more than storing the new position of each costs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`feedline.share`: the columns that values are kept in, and which values in which."""
+"""`feedline.share`: the columns that store values, and which column each kind of value gets."""
 
 from __future__ import annotations
 

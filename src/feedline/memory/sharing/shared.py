@@ -1,4 +1,4 @@
-"""A list and a dict that all workers read from one place."""
+"""A list and a dict that all workers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine on the bench: what each suite says of its engine, and how the tests of the suite work."""
+"""The test bench: what each suite declares about its engine, and helpers for its tests."""
 
 from __future__ import annotations
 

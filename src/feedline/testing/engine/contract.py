@@ -1,6 +1,6 @@
 """What every engine must do, as tests.
 
-Say in a subclass how your engine is made and what it can do:
+Define in a subclass how your engine is created and what it can do:
 
     class TestMyEngine(EngineContract):
         replaces_workers = True
@@ -8,8 +8,8 @@ Say in a subclass how your engine is made and what it can do:
         def make_engine(self) -> Engine:
             return MyEngine(worker_count=2)
 
-Every test opens an engine of its own and closes it, also when the test fails. The chapters know nothing of each other:
-each has the bench, and its own tests.
+Every test opens and closes its own engine, also when the test fails. The chapters are independent: each has the bench
+and its own tests.
 """
 
 from __future__ import annotations

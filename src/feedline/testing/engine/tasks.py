@@ -1,4 +1,4 @@
-"""The contract of engines: tasks that are submitted, waited for, and taken back."""
+"""The contract of engines: submitting, waiting for and cancelling tasks."""
 
 from __future__ import annotations
 

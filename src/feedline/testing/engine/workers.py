@@ -1,4 +1,4 @@
-"""The contract of engines: a worker is replaced, looked at, killed."""
+"""The contract of engines: replacing, inspecting and killing workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers of the suite are given: datasets, and functions for their start. All can be sent by name."""
+"""The workload of the suite's workers: datasets, and setup functions. All can be sent by name."""
 
 from __future__ import annotations
 
