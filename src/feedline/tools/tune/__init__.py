@@ -1,1 +1,1 @@
-"""Tries a dataset, and says what keeps it from being fast or right."""
+"""Probes a dataset and reports what makes it slow or wrong."""

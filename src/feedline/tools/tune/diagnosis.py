@@ -1,4 +1,4 @@
-"""All of what is found about a dataset or a run, and what was measured of it in a few words."""
+"""Collects all findings about a dataset or a run, and summarises the measurements."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from feedline.tools.tune.measured import Measured, Room, room_now, steady_growth
 from feedline.types.sizes import bytes_text
 
 _NOISY = 0.2
-"""From this share on, the summary says how noisy the machine is. A guess."""
+"""The summary mentions noise from this share on. A guess."""
 _GROUPS = (fetching.find, batching.find, state.find, loading.find)
 
 
 def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: float | None = None) -> Findings:
-    """Say what ought to be changed about a loader, from what it has measured so far, or from a recording of it.
+    """Report what to change about a loader, from its own measurements or from a recording.
 
-    Nothing is tried and nothing waits, unless `seconds` are given. May be called while the loader is iterated.
-    `feedline doctor run.json` and `feedline doctor module:dataset` are the same from a shell.
+    Does not probe the dataset or block unless you pass `seconds`. You may call it while the loader is being iterated.
+    From a shell, use `feedline doctor run.json` and `feedline doctor module:dataset`.
 
     Args:
-        run: a loader, a recording, or the path of one.
-        seconds: how long to try the loader's dataset besides, at most; in a process of its own, on Linux.
+        run: a loader, a recording, or the path of a recording.
+        seconds: also probe the loader's dataset for at most this long, in a separate process; Linux only.
 
     Returns:
-        A list of findings with `name`, `evidence`, `fix`, `code`, `gain`; what is serious first, then by gain. Print
-        it to read them.
+        A list of findings with `name`, `evidence`, `fix`, `code`, `gain`; serious ones first, then by gain. Print it to
+        read them.
 
     Raises:
-        BadOption: it is no loader of feedline's; or a recording, of which no dataset can be tried.
-        BadRecording: the file is no recording, cut off, or of another version.
-        DatasetFailed: no sample could be made in the seconds given.
+        BadOption: `run` is not a feedline loader; or `seconds` was given with a recording, which has no dataset.
+        BadRecording: the file is not a recording, is truncated, or has another version.
+        DatasetFailed: no sample could be made within `seconds`.
 
     Example:
         >>> import feedline
@@ -67,7 +67,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
 
 
 def diagnose_recording(recording: Recording) -> Findings:
-    """Return what is found about the run that was recorded, on whatever machine."""
+    """Return the findings about a recorded run; it may come from another machine."""
     stats = recording.stats()
     told = stats.settings
     room = Room(
@@ -75,7 +75,7 @@ def diagnose_recording(recording: Recording) -> Findings:
         local_ranks=int(told.get("local_ranks") or 1),
     )  # fmt: skip
     system, got = recording.system, recording.rows["got"]
-    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # machines may lack the second
+    pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
     made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
     memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
     return diagnose_run(Run(stats, room, steady_growth(memory)))
@@ -88,28 +88,28 @@ def _run_of_loader(loader: LoaderBase) -> Run:
 
 
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
-    """Try the dataset of a loader; what its run has told already is not told again."""
+    """Probe the dataset of a loader; leaves out findings that its run already gave."""
     if sys.platform != "linux":
         raise BadOption("A dataset can be tried on Linux only, where its process can be watched. Leave seconds= out.")
-    from feedline.tools.tune.probe import probe  # which cannot be imported elsewhere
+    from feedline.tools.tune.probe import probe  # Linux only
 
     names = {finding.name for finding in known}
     return Findings(finding for finding in diagnose(probe(loader, seconds=seconds)) if finding.name not in names)
 
 
 def diagnose_run(run: Run) -> Findings:
-    """Return what is found about a run."""
+    """Return the findings about a run."""
     return Findings(running.find(run))
 
 
 def diagnose(measured: Measured) -> Findings:
-    """Return what is found about a dataset that was tried; what noise may have caused is left undecided."""
+    """Return the findings about a probed dataset; those that noise may have caused become `not-sure`."""
     found = (finding for find in _GROUPS for finding in find(measured))
     return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
 
 
 def summary(measured: Measured) -> list[str]:
-    """Return what was measured, a line each."""
+    """Return the measurements as lines of text."""
     making, samples, batch = measured.making, measured.samples, measured.batch
     lines = []
     if making is not None:
@@ -138,7 +138,7 @@ def summary(measured: Measured) -> list[str]:
     return lines
 
 
-# Any: values that JSON keeps.
+# Any: JSON values.
 def as_dict(measured: Measured) -> dict[str, Any]:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads

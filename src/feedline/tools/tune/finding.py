@@ -1,4 +1,4 @@
-"""A finding: what is wrong, what to change, what shows it and what the change would gain."""
+"""A finding: the problem, the fix, the evidence and the expected gain."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from feedline.insight.worker_model import LEAST_GAIN
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found."""
+    """One finding."""
 
     name: str
     problem: str
-    """What is wrong, in one sentence of fewer than fifteen words; what was seen, if there is nothing to change."""
+    """The problem in one sentence of fewer than fifteen words; an observation if there is nothing to change."""
     fix: str | None = None
     """What to change, as a sentence; None if there is nothing to change."""
     code: str | None = None
-    """The same as lines of Python, or of a shell. They work when pasted."""
+    """The fix as lines of Python or shell. They work when pasted."""
     gain: float | None = None
-    """How many times as many samples there would be in a second; None if it is about something else."""
+    """The factor by which samples per second would increase; None if the finding is not about speed."""
     is_serious: bool = False
-    """True for what gives wrong data, ends the program or makes it several times slower."""
+    """True if the problem gives wrong data, ends the program or makes it several times slower."""
     evidence: str = ""
-    """What was seen or measured, with figures."""
+    """Observations and measurements, with figures."""
     margin: float | None = None
-    """How far a measured time is beyond the limit from which on it counts, as a factor; None if nothing was timed."""
+    """The measured time divided by the limit from which on it counts; None if nothing was timed."""
 
     @property
     def severity(self) -> str:
@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def has_gain(self) -> bool:
-        """True if it gains so much that it is worth a word."""
+        """True if the gain is worth mentioning."""
         return (self.gain or 1.0) >= LEAST_GAIN
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Finding:
         parts = (sentence(self.problem), self.fix or "", gain, sentence(self.evidence))
         return f"{self.name}: {' '.join(filter(None, parts))}"
 
-    # Any: values that JSON keeps.
+    # Any: JSON values.
     def as_dict(self) -> dict[str, Any]:
         """Return the finding for programs."""
         facts = asdict(self)
@@ -55,7 +55,7 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """Findings in order: what is serious first, and then what gains most. Printed, they are a line each."""
+    """Findings in order: serious ones first, then by gain. `str()` gives one line per finding."""
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         super().__init__(sorted(findings, key=lambda finding: (not finding.is_serious, -(finding.gain or 1.0))))
@@ -66,15 +66,15 @@ class Findings(list[Finding]):
 
 NOTHING = "Nothing that ought to be changed was found."
 NOT_SURE = "not-sure"
-"""The name of the finding that says what could not be decided on a busy machine."""
+"""The name of the finding that lists what could not be decided on a busy machine."""
 
 
 def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[Finding]:
-    """Keep what the noise of the machine cannot have caused, and say in one finding what it can.
+    """Keep findings that noise cannot have caused, and list the others in one `not-sure` finding.
 
     Args:
-        findings: what was found, whether by counting or by timing.
-        floor: by how much equal work differed in time, as a share: 0.2 if a time may be off by 20 %.
+        findings: all findings, whether from counts or from times.
+        floor: the share by which times of equal work differed: 0.2 if a time may be off by 20 %.
         noise: the same in words, as evidence.
 
     Example:
@@ -100,9 +100,9 @@ def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[
 
 
 def margin_of(times: float, computing: float) -> float:
-    """Return a margin by how many times a time is beyond its limit, and by the share of it that was computing.
+    """Return the margin of a time that is `times` its limit and was `computing` for that share.
 
-    Only computing takes longer on a noisy machine: what sleeps for 3 s does so anywhere.
+    Noise only slows down computing: code that sleeps for 3 s does so on any machine.
 
     Example:
         >>> margin_of(1.5, computing=1.0), margin_of(1.5, computing=0.1)
@@ -116,7 +116,7 @@ _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 
 def gain_of(now_s: float, saved_s: float) -> float:
-    """Return how many times as many samples come if each takes less by `saved_s`; at most 100.
+    """Return the speedup if each sample takes `saved_s` less; at most 100.
 
     Example:
         >>> gain_of(4.0, 2.0), gain_of(1.0, 1.0)
@@ -126,12 +126,12 @@ def gain_of(now_s: float, saved_s: float) -> float:
 
 
 def sentence(text: str) -> str:
-    """Return a text with a full stop at its end; nothing for nothing."""
+    """Return a text with a full stop at its end; an empty text stays empty."""
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time for people.
+    """Return a time as readable text.
 
     Example:
         >>> seconds_text(0.00234), seconds_text(2.5), seconds_text(4e-6)

@@ -1,7 +1,7 @@
-"""What was measured of a dataset: facts only, in plain values that cross from the process that tried it.
+"""What was measured about a dataset: plain values, sent from the process that probed it.
 
-Times are in seconds. They leave out the time in which a thread was ready to run and had no core, so that a busy machine
-does not look like a slow dataset.
+Times are in seconds. They exclude time in which a thread was ready to run but had no core, so that a busy machine does
+not look like a slow dataset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from feedline.system.limits import limits_of, memory_limit, physical_bytes, shar
 from feedline.types.ranks import local_rank_count
 
 STAGES = ("import", "samples", "batch", "loader", "threads")
-"""What is measured, in this order; "loader" only if one was given."""
+"""The stages of a probe, in order; "loader" only if a loader was given."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Making:
     kind: str
     """The name of its class."""
     length: int | None
-    """None for a dataset that does not tell."""
+    """None if the dataset does not report its length."""
     make_s: float
-    """Of the user's own code, until there was a dataset; imports of other modules are not counted."""
+    """Time that the user's own code took to make the dataset, without imports of other modules."""
     is_map: bool = True
     is_async: bool = False
-    """True if all samples of a batch are awaited at once."""
+    """True if all samples of a batch are awaited together."""
     cpu_share: float = 1.0
-    """How much of `make_s` was computing."""
+    """The share of `make_s` spent computing."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Held:
     bytes: int
     """Estimated from some of the items."""
     shared_bytes: int | None
-    """What `feedline.share` would take, estimated likewise; None if it cannot hold them."""
+    """Size in `feedline.share`, also estimated; None if it cannot hold the items."""
 
 
 @dataclass(frozen=True)
 class OpenHandle:
-    """Something open that workers must not share."""
+    """An open handle that workers must not share."""
 
     path: str
     is_called: str
@@ -62,22 +62,22 @@ class OpenHandle:
 
 @dataclass(frozen=True)
 class State:
-    """What the dataset is made of, as far as workers get it."""
+    """The parts of the dataset that workers receive."""
 
     handles: tuple[OpenHandle, ...] = ()
-    """Open before the first sample: forked workers inherit them."""
+    """Open before the first sample, so forked workers inherit them."""
     thread_handles: tuple[OpenHandle, ...] = ()
-    """Open after some samples, and of no use to several threads."""
+    """Open after some samples, and not safe to use from several threads."""
     held: tuple[Held, ...] = ()
     global_generators: tuple[str, ...] = ()
-    """Of the process, from which samples draw."""
+    """Generators of the process that samples draw from."""
     own_generators: tuple[str, ...] = ()
-    """In the dataset itself, from which samples draw."""
+    """Generators in the dataset that samples draw from."""
     pickle_s: float | None = None
-    """To pickle the dataset and to read it again, arrays aside; None if it cannot be pickled or was not tried."""
+    """Time to pickle and unpickle the dataset without arrays; None if it cannot be pickled or was not tried."""
     pickle_bytes: int = 0
     pickle_cpu_share: float = 1.0
-    """How much of `pickle_s` was computing."""
+    """The share of `pickle_s` spent computing."""
     not_picklable: str | None = None
     """What cannot be pickled, and why; None if everything can."""
     pickle_advice: str = ""
@@ -89,54 +89,54 @@ class Opened:
 
     path: str
     samples: int
-    """By how many of those tried."""
+    """How many of the probed samples opened it."""
     again_s: float
-    """To open it and read as much as one sample does."""
+    """Time to open it and read as much as one sample does."""
     read_bytes: int
-    """By one sample, of all files."""
+    """Bytes that one sample reads from all files."""
     how: str = "open"
     """What opened it: "open", "sqlite3" or "h5py"."""
     mode: str = ""
-    """With "open", how: "r" for text, "rb" for bytes; empty if that is not known."""
+    """The mode passed to "open": "r" for text, "rb" for bytes; empty if unknown."""
     read_by: str = ""
-    """How samples read it: "lines", "whole"; empty if in parts, or if that is not known."""
+    """How samples read it: "lines" or "whole"; empty if in parts or unknown."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Images that were decoded, per sample."""
+    """Decoded images, per sample."""
 
     by: str
     pixels: float
     used_pixels: float
     decode_s: float
     small_sample_s: float | None
-    """What a whole sample takes if its images are stored in the size that is used; None if it fails then."""
+    """Time of a whole sample if its images are stored at the size used; None if making it then fails."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples, made one after the other."""
+    """Samples made one after the other."""
 
     seconds: tuple[float, ...]
     cpu_share: float
-    """Of the usual sample: how much of its time is computing."""
+    """The share of the median sample's time spent computing."""
     sample_bytes: float
     repeated: tuple[tuple[str, float], ...] = ()
-    """The slowest samples, and their time when they were made again."""
+    """The slowest samples, and their times when made again."""
     failed: int = 0
     failure: str = ""
-    """What the first that failed raised, with the user's frames."""
+    """The exception of the first failed sample, with the user's frames."""
     opened: tuple[Opened, ...] = ()
     kept_open_s: float | None = None
-    """What a usual sample takes if these files stay open; None if that could not be tried."""
+    """Time of a median sample if these files stay open; None if that could not be tried."""
     decoded: Decoded | None = None
     lengths: tuple[int, ...] = ()
-    """Of the first axis of the largest field whose samples differ in it; empty if they do not differ."""
+    """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"
     """The name of that field."""
     growth: float = 0.0
-    """Bytes of memory per 1,000 samples, once the first samples were made; 0 if it does not grow steadily."""
+    """Bytes of memory per 1,000 samples after the first samples; 0 if memory does not grow steadily."""
 
     @property
     def usual_s(self) -> float:
@@ -145,19 +145,19 @@ class Samples:
 
     @property
     def mean_s(self) -> float:
-        """The mean, without the first ones: they are slow for reasons of their own."""
+        """The mean without the first samples, which include warm-up."""
         return float(np.mean(self.seconds[2:] or self.seconds))
 
 
 _STEADY_BYTES = 2 << 20
-"""Growth of the memory while samples are made that is not just noise."""
+"""Less growth while samples are made is noise."""
 
 
 def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
-    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time.
+    """Return the growth in bytes per 1,000 samples; 0 if memory does not grow steadily.
 
     Args:
-        memory: how many samples had been made, and the bytes at that moment.
+        memory: pairs of the number of samples made so far and the bytes at that moment.
     """
     later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
     if len(later) < 8:
@@ -173,18 +173,18 @@ def steady_growth(memory: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """How much the machine itself disturbed what was timed."""
+    """How much the machine disturbed the measurements."""
 
     spread: float = 0.0
-    """By how much a loop that always does the same differed in time, as a share; by medians of some runs."""
+    """Relative spread of the times of a constant loop, from medians of several runs."""
     stolen: float = 0.0
-    """The share of the time of all cores that went to other virtual machines."""
+    """The share of all cores' time that went to other virtual machines."""
     queued: float = 0.0
-    """The share of the time in which the dataset could have run and had no core. Times are without that."""
+    """The share of the time in which the dataset was ready to run but had no core. Times exclude it."""
 
     @property
     def floor(self) -> float:
-        """By how much a time may be off, as a share of it."""
+        """The share by which a time may be off."""
         return self.spread + self.stolen
 
     def __str__(self) -> str:
@@ -197,17 +197,17 @@ class Noise:
 
 @dataclass(frozen=True)
 class OtherCollate:
-    """Another way to put samples together that was tried, and gave the same batch."""
+    """Another way to collate the samples that gave the same batch."""
 
     code: str
-    """The function; empty if it is the default, so that none need be given."""
+    """The source of the function; empty for the default, which need not be passed."""
     seconds: float
     carry_s: float | None = None
-    """As `Measured.carry_s`, with this function."""
+    """Like `Measured.carry_s`, with this function."""
 
 
 def field_in(whole: str, name: str) -> str:
-    """Return the expression for a field of a sample or batch, by the name that the probe has for it.
+    """Return the expression for a field of a sample or batch, from the probe's name for it.
 
     Example:
         >>> field_in("batch", "sample"), field_in("batch", "sample[0]"), field_in("batch", "boxes[1].id")
@@ -224,47 +224,47 @@ class FloatField:
     name: str
     dtype: str
     is_scaled: bool
-    """True if they are k/255, False if they are whole numbers from 0 to 255."""
+    """True if the values are k/255, False if they are whole numbers from 0 to 255."""
     convert_s: float
-    """To make them of bytes, for one sample."""
+    """Time to convert one sample from bytes."""
     sample_bytes: int
     carry_s: float | None = None
-    """As `Measured.carry_s`, if samples had bytes instead."""
+    """Like `Measured.carry_s`, if samples held bytes instead."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of the samples that were made."""
+    """One batch of the samples made."""
 
     size: int
     collate: str
-    """The name of the function."""
+    """The name of the collate function."""
     is_custom: bool
     collate_s: float
     copy_s: float
-    """To copy the arrays of its samples into one place."""
+    """Time to copy the arrays of its samples into one block."""
     bytes: int
     pickle_s: float
-    """To pickle it and to read it again, as a whole."""
+    """Time to pickle and unpickle the whole batch."""
     pickle_bytes: int
     write_s: float
-    """To write it into memory that processes share, which a worker does."""
+    """Time for a worker to write it into shared memory."""
     arena_s: float
-    """To write it into memory that processes share, and to read it again."""
+    """Time to write it into shared memory and read it back."""
     as_arrays_s: float
-    """To put as many bytes together as its objects have, if they were arrays."""
+    """Time to collate as many bytes as its objects have, if they were arrays."""
     object_bytes: int
-    """What of it is not arrays, as pickles."""
+    """Pickled size of everything that is not an array."""
     objects: str = ""
-    """What these objects are: type and field of the largest."""
+    """Type and field of the largest of these objects."""
     object_kind: str = ""
-    """What the largest is in a sample: "numbers" for a list of them, "texts" likewise; empty for anything else."""
+    """The largest object in a sample: "numbers" or "texts" for a list of them; empty for anything else."""
     object_carry_s: float | None = None
-    """As `Measured.carry_s`, if these objects were what the finding asks for; None if that was not tried."""
+    """Like `Measured.carry_s`, if these objects were changed as the finding suggests; None if that was not tried."""
     fields: int = 1
-    """Of a sample, that are put together one by one."""
+    """Fields of a sample, which are collated one by one."""
     other: OtherCollate | None = None
-    """A quicker way to make the same batch of the loader's; None if none was found, or it has the default."""
+    """A faster way to make the loader's batch; None if none was found, or if the loader uses the default."""
     floats: tuple[FloatField, ...] = ()
     not_picklable: str | None = None
 
@@ -274,20 +274,20 @@ class Threads:
     """The same samples made by several threads."""
 
     rates: dict[int, float]
-    """Samples a second by number of threads."""
+    """Samples per second, by number of threads."""
     helped: float = 1.0
-    """Computing of the whole process, as a multiple of that of the thread that makes samples: libraries have threads,
-    too."""
+    """CPU time of the whole process, as a multiple of that of the thread that makes samples: libraries also have
+    threads."""
     failure: str = ""
-    """What a sample raised on threads, with the user's frames."""
+    """The exception of a sample on threads, with the user's frames."""
     awake: dict[int, float] = field(default_factory=dict)
-    """By number of threads: the share of their time in which they computed or waited for a core. The rest they slept,
-    or waited for the interpreter's lock."""
+    """By number of threads: the share of their time in which they computed or waited for a core. For the rest they
+    slept or waited for the interpreter's lock."""
 
     def speedup(self, count: int) -> float | None:
-        """Return how many times as many samples so many threads make on cores of their own; None if not tried.
+        """Return the speedup of `count` threads over one, each on its own core; None if not tried.
 
-        By the time that they were not waiting for each other: rates depend on who else uses the cores.
+        Uses the time in which threads did not wait for each other: rates depend on who else uses the cores.
         """
         if count not in self.rates:
             return None
@@ -298,10 +298,10 @@ class Threads:
 
 @dataclass(frozen=True)
 class LoaderFacts:
-    """A loader that was given, and what it does."""
+    """The settings and times of a loader that was given."""
 
     kind: str
-    """Whose it is: "feedline" or "torch"."""
+    """The library: "feedline" or "torch"."""
     workers: int
     engine: str
     depth: int
@@ -309,55 +309,55 @@ class LoaderFacts:
     is_persistent: bool
     start_method: str
     moves: bool = False
-    """True if idle workers take over the work of late ones already."""
+    """True if idle workers already take over the work of late ones."""
     start_s: float | None = None
-    """From asking for an epoch until the first batch came, less what that batch takes, and from the last batch to the
-    end; None if it was not tried, or if workers are kept."""
+    """Time from starting an epoch to the first batch, minus the time of that batch, plus the time from the last batch
+    to the end; None if not tried, or if workers are kept."""
     rest_s: float | None = None
-    """From the first batch of an epoch to the last; estimated from some batches if there are many."""
+    """Time from the first batch of an epoch to the last; estimated from some batches if there are many."""
     failure: str = ""
-    """What a batch raised, with the user's frames."""
+    """The exception of a batch, with the user's frames."""
     shuffle_s: float | None = None
-    """To draw the order of an epoch as a list; None if no list is drawn."""
+    """Time to draw the order of an epoch as a list; None if no list is drawn."""
     shuffle_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Room:
-    """What the system grants the program."""
+    """The resources that the system grants the program."""
 
     cores: int
     memory_bytes: int | None
-    """That can be had now."""
+    """Available now."""
     shared_bytes: int | None
     """Size of /dev/shm."""
     open_files: int | None
     start_method: str = "fork"
-    """Of worker processes, by default."""
+    """Default start method of worker processes."""
     local_ranks: int = 1
 
     @property
     def rank_cores(self) -> int:
-        """Cores that each rank has."""
+        """The number of cores per rank."""
         return max(1, self.cores // self.local_ranks)
 
 
 def room_now() -> Room:
-    """Return what the system grants this process."""
+    """Return the resources that the system grants this process."""
     _, free = physical_bytes()
     return Room(
         cores=usable_cores(),
         memory_bytes=None if free is None else min(free, memory_limit()),
         shared_bytes=shared_bytes(),
         open_files=limits_of("RLIMIT_NOFILE")[0],
-        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+        start_method=multiprocessing.get_all_start_methods()[0],  # querying the current one would fix it
         local_ranks=local_rank_count(),
     )
 
 
 @dataclass
 class Measured:
-    """All of it. What is None was not reached."""
+    """All measurements. None marks those that the probe did not reach."""
 
     room: Room
     making: Making | None = None
@@ -367,24 +367,23 @@ class Measured:
     threads: Threads | None = None
     loader: LoaderFacts | None = None
     handover_s: float = HANDOVER_S
-    """What a batch is taken to need beside being put together and written, where `carry_s` was not measured."""
+    """Assumed time per batch besides collating and writing it, where `carry_s` was not measured."""
     carry_s: float | None = None
-    """What a loader of the same engine needs for the batch once its samples are made, all together: measured in one
-    whose samples are ready. None if that was not tried."""
+    """Time that a loader with the same engine needs for a batch whose samples are already made. None if not tried."""
     noise: Noise = field(default_factory=Noise)
     ended: str | None = None
-    """What ended the probe early, in words; None if nothing did."""
+    """Why the probe ended early, in words; None if it did not."""
     ended_in: str = ""
-    """In which stage."""
+    """The stage in which it ended."""
 
     @property
     def is_useful(self) -> bool:
-        """True if so much was measured that it can be told, whatever ends the probe."""
+        """True if there is enough to report even if the probe ends early."""
         return self.samples is not None
 
     @property
     def engine(self) -> str | None:
-        """The engine of the loader that was given; None if none was."""
+        """The engine of the given loader; None without one."""
         return None if self.loader is None else self.loader.engine
 
     @property
@@ -394,7 +393,7 @@ class Measured:
 
     @property
     def batch_share_s(self) -> float:
-        """What a sample takes of the time in which a worker puts its batch together and sends it."""
+        """Time per sample in which a worker collates and sends its batch."""
         if self.batch is None:
             return 0.0
         if self.carry_s is not None:
@@ -404,12 +403,12 @@ class Measured:
 
     @property
     def pipeline_s(self) -> float:
-        """What a usual sample takes in all: to be made, and its part of the batch. Gains are shares of this."""
+        """Total time of a median sample: making it, and its share of the batch. Gains are relative to this."""
         return (0.0 if self.samples is None else self.samples.usual_s) + self.batch_share_s
 
     @property
     def epoch_s(self) -> float | None:
-        """How long an epoch takes with the workers of the loader, or one per core; None if it is not known."""
+        """Time of an epoch with the loader's workers, or one per core; None if unknown."""
         if self.loader is not None and self.loader.rest_s is not None:
             return self.loader.rest_s
         if self.samples is None or self.making is None or self.making.length is None:

@@ -1,7 +1,8 @@
-"""Tries a dataset in a process of its own, so that one that hangs, crashes or eats memory harms nothing else.
+"""Probes a dataset in its own process, so that hangs, crashes and excessive memory use harm nothing else.
 
-The process is forked where that is possible, in a calm moment, as workers are. It leads a session, all of which is
-killed in the end, whatever happens here. If the caller is killed itself, the system kills the process.
+The process is forked where possible, with other threads quiesced, as workers are. It leads a session, which is killed
+as
+a whole at the end in every case. If the caller is killed, the system kills the process.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from feedline.workers.processes.stacks import Stacks
 
 _LOOK_S = 0.05
 _START_S = 30.0
-"""For the process to start, before the time that was given begins."""
+"""Time for the process to start, before the given time begins."""
 _GRACE_S = 1.0
-"""What a sample that has begun may take longer than the time that was given, without computing."""
+"""How much longer than the given time a started sample may take without computing."""
 _BUSY_GRACE_S = 10.0
-"""The same, as long as the process or one that it has started computes, or waits for a core."""
+"""The same while the process or one of its children computes or waits for a core."""
 _MOVING = 0.05
 """The share of a second that counts as computing."""
 _MEMORY_SHARE = 0.8
-"""Of the memory that can be had, that the dataset may take."""
+"""Share of the available memory that the dataset may use."""
 
 
 class Kept(Protocol):
-    """What the messages of a process are kept in: each is about one of its attributes."""
+    """Receives the messages of a process; each sets one of its attributes."""
 
     ended: str | None
-    """What ended the process early, in words; None if nothing did."""
+    """Why the process ended early, in words; None if it did not."""
     ended_in: str
-    """In which stage."""
+    """The stage in which it ended."""
 
     @property
     def is_useful(self) -> bool:
-        """True if so much came that it can be told, whatever ends the process."""
+        """True if there is enough to report even if the process ends early."""
 
 
 K = TypeVar("K", bound=Kept)
@@ -64,14 +65,15 @@ def probe(
     memory_bytes: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
-    """Try the dataset or loader that `module:object` names, or the dataset of a loader; returns what was measured.
+    """Measure the dataset or loader that `module:object` names, or the dataset of a given loader.
 
-    Blocks for about `seconds`, and longer for a sample that has begun: a second, or ten if it computes. Time in which
-    the process had no core, or the machine stood still, is not counted. Its process may take `memory_bytes`, four
-    fifths of what is free if that is None. `on_stage` is called with each of `STAGES` when it begins.
+    Blocks for about `seconds`; a started sample may take a second longer, or ten if it computes. Time in which the
+    process had no core, or the machine was suspended, does not count. The process may use `memory_bytes`, or four
+    fifths
+    of the free memory if that is None. `on_stage` is called with each of `STAGES` when it begins.
 
-    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
-    made in this time and memory; InternalError: the probe itself has a fault.
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or no sample can be
+    made within this time and memory; InternalError: the probe itself failed.
     """
     body = partial(try_parts, source, seconds)
     return watch(body, Measured(room_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
@@ -86,10 +88,10 @@ def watch(
     on_stage: Callable[[str], None] = lambda stage: None,
     subject: str = "The dataset",
 ) -> K:
-    """Run user's code in a process that is ended when its time or memory is up, and return what it told.
+    """Run user code in a process that is killed when its time or memory is up, and return its results.
 
-    `body` is called there, and tells stages, and the attributes of `kept`. Blocks and raises as `probe` does; `subject`
-    is what an error is about.
+    `body` runs in that process and sends stages and attributes of `kept`. Blocks and raises like `probe`; errors name
+    `subject`.
     """
     if memory_bytes is None:
         memory_bytes = int((room_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
@@ -106,7 +108,7 @@ def watch(
         return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(Patience(seconds), kept)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)  # before it leads a session, it may be in ours
+            os.kill(process.pid, signal.SIGKILL)  # until it leads its own session, it may be in ours
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.join()
@@ -116,11 +118,12 @@ def watch(
 
 
 class Patience:
-    """Decides when a process has had its time. It only counts time in which the process could run.
+    """Decides when a process has used up its time. Only time in which the process could run counts.
 
-    A listener that finds a long time gone since it last looked was stopped itself, or had no core: the process most
-    likely, too. So no step counts for more than twice the time between two looks. Time in which the main thread of the
-    process was ready and had no core does not count either.
+    If much time has passed since the listener last looked, the listener itself was stopped or had no core, and most
+    likely the process as well. So a step counts for at most twice the interval between two looks. Time in which the
+    main
+    thread of the process was ready but had no core does not count either.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -131,20 +134,20 @@ class Patience:
         self._moved_s = 0.0
         self._moved_at_s = 0.0
         self.spent_s = 0.0
-        """What was counted since the process began."""
+        """Time counted since the process began."""
 
     def begin(self) -> None:
-        """The process has started: the time that was given begins."""
+        """Start counting the given time: the process has started."""
         self._limit_s, self.spent_s = self._seconds, 0.0
 
     def is_over(self, now_s: float, queued_s: float, moved_s: Callable[[], float]) -> bool:
-        """Count the time since the last call, and return True if the process is to be ended.
+        """Count the time since the last call, and return True if the process must be ended.
 
         Args:
-            now_s: on the listener's clock.
-            queued_s: how long the main thread of the process has been ready and had no core.
-            moved_s: returns how long the process and all that it has started have computed or waited for a core. It is
-                only called when the time is up.
+            now_s: time on the listener's clock.
+            queued_s: how long the main thread of the process has been ready without a core.
+            moved_s: returns how long the process and its children have computed or waited for a core. Called only when
+                the time is up.
         """
         if self._last_s is not None:
             step_s = min(now_s - self._last_s, 2 * _LOOK_S)
@@ -163,7 +166,7 @@ def _session_s(leader: int) -> float:
     """Return how long the processes of a session have computed or waited for a core."""
     total_s = 0.0
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
             facts = status.read_text().rpartition(")")[2].split()
             if int(facts[3]) == leader:
                 total_s += (int(facts[11]) + int(facts[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
@@ -174,7 +177,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class _Listening:
-    """Takes the messages of the process, and ends it when its time or memory is up."""
+    """Receives the messages of the process, and ends it when its time or memory is up."""
 
     def __init__(
         self,
@@ -194,10 +197,10 @@ class _Listening:
         self._stage = "start"
 
     def listen(self, patience: Patience, kept: K) -> K:
-        """Take messages until the last, or until patience is over."""
+        """Receive messages until the last one, or until the time is up."""
         pid = self._process.pid or 0
         while True:
-            # Its death does not close the connection if it has forked others, which have it, too.
+            # The death of the process does not close the connection if its own children still hold it.
             end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if self._connection.poll(0 if end is not None else _LOOK_S):
                 try:
@@ -243,8 +246,8 @@ class _Listening:
         return _WHERE.get(self._stage) or f"while it was measured ({self._stage})"
 
     def _died(self, end: os.waitid_result | None, kept: K) -> K:
-        """Say how the process ended. It is still there to be killed with its session."""
-        assert end is not None  # who waits for it is told
+        """Describe how the process ended. It is not reaped yet, so its session can still be killed."""
+        assert end is not None  # a blocking waitid() returns a result
         if end.si_code != os.CLD_EXITED:
             how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
         else:
@@ -252,7 +255,7 @@ class _Listening:
         return self._cut_short(kept, "crashes", how, self._stacks.read() or None)
 
     def _cut_short(self, kept: K, reason: str, what: str, stack: str | None) -> K:
-        """Return what is known if samples were made; otherwise raise."""
+        """Return the results so far if samples were made; otherwise raise."""
         where = self._where
         if kept.is_useful:
             kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
@@ -265,7 +268,7 @@ class _Listening:
 
 
 def _users(stack: str) -> str:
-    """Return the stacks that Python wrote, without the lines that led to the user's code."""
+    """Return the stacks that Python wrote, without the frames that lead to the user's code."""
     lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
     return "\n".join(lines) if any('File "' in line for line in lines) else ""
 

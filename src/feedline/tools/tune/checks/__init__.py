@@ -1,1 +1,1 @@
-"""What is wrong with a dataset, by what was measured of it. Nothing is measured here."""
+"""Turns measurements of a dataset into findings. Nothing is measured here."""

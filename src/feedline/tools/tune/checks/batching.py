@@ -1,4 +1,4 @@
-"""Batches that take longer than they must: objects that are sent, floats, the collate function, padding."""
+"""Batches that take longer than necessary: pickled objects, floats, the collate function, padding."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from feedline.tools.tune.measured import Batch, Measured, Samples, field_in
 from feedline.types.sizes import bytes_text
 
 _SENDING = 0.1
-"""Share of a sample's time that its objects take to be sent."""
+"""Share of a sample's time spent on sending its objects."""
 _SENDING_S = 1e-5
-"""The same, for one sample: less is not noticed."""
+"""The same in seconds per sample; less goes unnoticed."""
 _LARGE_FLOATS = 16 << 10
 _CONVERTING = 0.95
-"""Share of a sample's time that making floats of bytes can have been, at most."""
+"""Upper bound for the share of a sample's time spent on converting bytes to floats."""
 _COLLATING = 0.3
-"""Share of a batch's time that goes into putting it together."""
+"""Share of a batch's time spent on collating it."""
 _COLLATING_S = 1e-3
 _COPIES = 3
-"""Times what copying the arrays takes."""
+"""Collating may take this many times as long as copying the arrays."""
 _MANY_FIELDS = 16
-"""From this number of fields on, the default takes long because of them. Few fields cannot be put together quicker."""
+"""With this many fields or more, the default collate function is slow because of them. Few fields cannot be collated
+faster."""
 _FEW_LENGTHS = 64
 _PADDED = 0.2
 """Share of a batch that is padding. All of these are guesses."""
 
 
 def find(measured: Measured) -> list[Finding]:
-    """Return what is found about batches."""
+    """Return the findings about batches."""
     samples, batch = measured.samples, measured.batch
     if samples is None:
         return []
@@ -44,7 +45,7 @@ def find(measured: Measured) -> list[Finding]:
 
 
 def _carried_less(measured: Measured, batch: Batch, then_s: float | None, guessed_s: float) -> float:
-    """Return what a sample takes less if its batch needs `then_s` once samples are made; guessed if not measured."""
+    """Return the time saved per sample if carrying its batch takes `then_s`; `guessed_s` if that was not measured."""
     if measured.carry_s is None or then_s is None:
         return guessed_s
     return max(0.0, measured.carry_s - then_s) / batch.size
@@ -70,11 +71,11 @@ _AS_ARRAYS = {
     ),
     "": ("Return arrays or tensors: they are written into shared memory as they are.", None),
 }
-"""By what the objects are."""
+"""Fix and code, by `Batch.object_kind`."""
 
 
 def _objects(measured: Measured, batch: Batch) -> Iterator[Finding]:
-    """What is not arrays is pickled, whatever the transport."""
+    """Report objects that are not arrays: every transport pickles them."""
     now_s = measured.pipeline_s
     sent_s = batch.arena_s / batch.size
     is_mostly_objects = bool(batch.objects) and 2 * batch.object_bytes > batch.bytes
@@ -155,7 +156,7 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
     count = len(lengths) // size * size
     if size < 2 or len(lengths) < _FEW_LENGTHS or not count:
         return
-    # They come in random order, as in shuffled batches.
+    # Samples come in random order, as in shuffled batches.
     padded = lengths[:count].reshape(-1, size).max(axis=1).sum() * size
     bucketed = np.sort(lengths[:count]).reshape(-1, size).max(axis=1).sum() * size
     waste, left = (1 - lengths[:count].sum() / whole for whole in (padded, bucketed))

@@ -1,4 +1,4 @@
-"""Samples that take longer than they must: the interpreter's lock, waiting, files, images, stragglers."""
+"""Samples that take longer than necessary: the interpreter's lock, waiting, files, images, stragglers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from feedline.tools.tune.measured import Measured, Opened, Samples
 from feedline.types.sizes import bytes_text
 
 _COSTLY_S = 2e-4
-"""A usual sample that takes less is not what training waits for."""
+"""Training does not wait for samples whose median time is below this."""
 _WAITING = 0.5
-"""Share of computing below which a sample mostly waits."""
+"""A sample that computes for a smaller share of its time mostly waits."""
 _LOCKED = 0.4
-"""Share of the time with the interpreter's lock above which threads do not help: two make 1.4 times what one makes."""
+"""Threads do not help if samples hold the interpreter's lock for more than this share: two make 1.4 times what one
+makes."""
 _HELPED = 1.3
-"""If the threads of a library compute beside the sample's, two samples at a time are slower for another reason."""
+"""If a library's own threads compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
-"""Less is not worth other workers."""
+"""A smaller gain does not justify a change of workers."""
 _OTHER_GAIN = 1.25
-"""If another change gains so much, that comes first: samples are others then."""
+"""If another fix gains this much, apply it first: it changes the samples."""
 _MANY_WORKERS = 8
 _TOO_MANY_PIXELS = 4
 _FEW = 100
@@ -30,11 +31,11 @@ _SPREAD = 10
 _SLOW = 5
 _SLOW_S = 1e-3
 _SLOW_SHARE = 0.1
-"""Of all the time, that goes into what the slowest samples take longer than others. All of these are guesses."""
+"""Share of the total time by which the slowest samples exceed the others. All of these are guesses."""
 
 
 def find(measured: Measured) -> list[Finding]:
-    """Return what is found about single samples."""
+    """Return the findings about single samples."""
     samples = measured.samples
     if samples is None:
         return []
@@ -90,7 +91,7 @@ def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
 
 
 def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    """Waits of several workers overlap: with as many threads as were tried, or with so many processes."""
+    """Suggest more workers, whose waits overlap: as many threads as were tried, or 8 processes."""
     if measured.making is not None and measured.making.is_async:
         return
     workers = 1 if measured.loader is None else max(measured.loader.workers, 1)
@@ -126,7 +127,7 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if share < _LOCKED or measured.threads.helped > _HELPED:
         return
     workers = measured.room.cores if measured.loader is None else measured.loader.workers
-    gain = min(workers, measured.room.cores) / max(two, 1.0)  # fewer than one thread makes: others took the cores
+    gain = min(workers, measured.room.cores) / max(two, 1.0)  # below 1: others took the cores
     yield Finding(
         "gil-bound",
         f"Samples hold the interpreter's lock (GIL) for {share:.0%} of their time.",
@@ -164,7 +165,7 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
 
 
 def _kept(file: Opened) -> tuple[str, str | None]:
-    """Return what to do about a file that is opened again and again, as a sentence and as code."""
+    """Return the fix for a file that is opened repeatedly, as a sentence and as code."""
     path = repr(file.path)
     if file.path.endswith(".npy"):
         return (
@@ -230,7 +231,7 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
 
 
 def _stragglers(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    times = np.array(samples.seconds[2:])  # the first ones are slow for reasons of their own
+    times = np.array(samples.seconds[2:])  # the first ones include warm-up
     if len(times) < _FEW:
         return
     usual, late = np.quantile(times, (0.5, 0.99)).tolist()

@@ -1,4 +1,4 @@
-"""A loader that was asked for too much or too little: workers, prefetching, limits of the system, the order."""
+"""A loader with unsuitable settings: workers, prefetching, system limits, the order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from feedline.tools.tune.measured import LoaderFacts, Measured, Room
 from feedline.types.sizes import bytes_text
 
 _STARTING = 0.05
-"""Share of an epoch that starting its workers takes."""
+"""Share of an epoch spent on starting its workers."""
 _STARTING_S = 0.01
 _COMPUTING = 0.7
-"""Share of computing above which more workers than cores gain nothing."""
+"""If samples compute for a larger share of their time, more workers than cores gain nothing."""
 _BATCH_S = 5e-3
-"""A shorter batch may be made fast enough without workers: how long a training step takes is not known here. With the
-formula's 0.5 ms instead, a dataset of the tests got this finding, too, whose batches take 2.2 ms ("shuffling")."""
+"""A shorter batch may be fast enough without workers: the time of a training step is not known here. With the formula's
+0.5 ms instead, a test dataset whose batches take 2.2 ms ("shuffling") also got this finding."""
 _MUCH = 0.5
-"""Of the memory that can be had, or of /dev/shm."""
+"""Share of the available memory, or of /dev/shm."""
 _SHUFFLING_S = 1.0
 _SHUFFLING_BYTES = 256 << 20
 """All of these are guesses."""
@@ -27,7 +27,7 @@ WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
 
 
 def find(measured: Measured) -> list[Finding]:
-    """Return what is found about the loader, if one was given."""
+    """Return the findings about the loader, if one was given."""
     loader = measured.loader
     if loader is None:
         return []
@@ -53,7 +53,7 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 
 
 def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
-    """True if another finding says why batches fail."""
+    """True if another finding explains why batches fail."""
     state, threads, batch = measured.state, measured.threads, measured.batch
     if measured.samples is not None and measured.samples.failed:
         return True
@@ -98,7 +98,7 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
             "take the cores from each other and from the training loop, and memory for nothing",
             margin=margin,
         )
-    is_few = 2 * loader.workers < most if loader.workers else most > 1  # one is for the training loop
+    is_few = 2 * loader.workers < most if loader.workers else most > 1  # one core is for the training loop
     if is_few and batch_s >= _BATCH_S:
         rate = max(loader.workers, 1) / samples.mean_s
         yield Finding(
@@ -121,7 +121,7 @@ def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
 
 
 def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Finding]:
-    """Compare the batches that are made ahead of time, of so many bytes each, with what the system grants."""
+    """Compare the memory of prefetched batches, `each` bytes per batch, with what is available."""
     if loader.engine == "inline":
         return
     whole = loader.workers * loader.depth * each * room.local_ranks
@@ -148,10 +148,10 @@ def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Fi
 
 
 def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
-    """Return what a loader can do about samples that are late, as a sentence and as code.
+    """Return what a loader can do about slow samples, as a sentence and as code.
 
     Args:
-        moves: True if its idle workers take over the work of late ones already.
+        moves: True if its idle workers already take over the work of late ones.
     """
     if moves:
         return "Until then deliver batches as they come.", "DataLoader(dataset, in_order=False)"
@@ -163,7 +163,7 @@ def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
 
 
 def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
-    """Compare the open files that workers take with what the system grants."""
+    """Compare the number of files that workers open with the limit."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers
     if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
         return

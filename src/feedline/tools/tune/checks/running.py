@@ -1,4 +1,4 @@
-"""What the figures of a run tell of its loader: no dataset is tried, nothing is measured anew."""
+"""Findings about a loader from the figures of a run. No dataset is probed and nothing is measured again."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from feedline.types.shown import counted
 from feedline.types.sizes import bytes_text
 
 _OTHER_GAIN = 1.25
-"""If a part of the work can be saved and that gains so much, more workers are not the first thing."""
+"""If saving a part of the work gains this much, more workers are not the first suggestion."""
 _PART = 0.3
-"""Share of a worker's time that putting batches together, or sending them, takes."""
+"""Share of a worker's time spent on collating or sending batches."""
 _PART_S = 1e-3
 _COPIES = 3
 _COPIED_PER_S = 1e9
-"""Bytes a second that a collate function which only copies writes: times how much longer it may take."""
+"""Bytes per second written by a collate function that only copies; `_COPIES` is how many times as long it may take."""
 _LATE = 4
-"""Times the usual fetch of a batch, that one in a hundred takes."""
+"""Fetching one batch in a hundred takes this many times the median."""
 _TOO_MANY = 2
-"""Times the workers that are needed."""
+"""Times the number of workers needed."""
 _COPIED_SHARE = 0.1
-"""Of the batches, that did not stay in their slots."""
+"""Share of the batches that did not stay in their slots."""
 _GROWTH_BYTES = 64 << 20
-"""Of all workers. All of these are guesses."""
+"""For all workers together. All of these are guesses."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run."""
+    """The known facts about a run."""
 
     stats: Stats
     room: Room
     growth: float = 0.0
-    """Bytes that the memory of all workers grows by with 1,000 samples, as long as it is watched; 0 if it does not."""
+    """Bytes by which the memory of all workers grows per 1,000 samples while it is measured; 0 if it does not grow."""
 
     @property
     def period(self) -> Period:
@@ -63,11 +63,11 @@ class Run:
 
     @property
     def load(self) -> Load:
-        """What a batch costs, on the cores that this rank has."""
+        """The cost of a batch on this rank's cores."""
         return load_of(self.period, self.room.rank_cores)
 
     def share(self, *causes: str) -> float:
-        """Return for which share of the time training waited because of these."""
+        """Return the share of the time that training waited for these causes."""
         return sum(self.period.waits.get(cause, 0.0) for cause in causes) / max(self.period.seconds, 1e-9)
 
     @property
@@ -76,11 +76,11 @@ class Run:
 
     @property
     def stall(self) -> float:
-        """The share of the time that training waited, once workers had started."""
+        """The share of the time that training waited after the workers had started."""
         return (self.period.wait_s - self.start_s) / max(self.period.seconds - self.start_s, 1e-9)
 
     def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
-        """Return how many times as many batches come with so many workers, and so much less work for each batch."""
+        """Return the speedup with `workers` workers and `saved_s` less work per batch."""
         period, load = self.period, self.load
         make_s = max(load.make_s - saved_s, 1e-9)
         own_s = period.waits.get("slot", 0.0) / period.batches
@@ -89,12 +89,12 @@ class Run:
         return gain_of(now_s, now_s - 1 / then.rate(self.loader.workers if workers is None else workers))
 
     def gain_without(self, cause: str) -> float:
-        """Return how many times as many batches come if training does not wait because of this."""
+        """Return the speedup if training no longer waits for this cause."""
         return gain_of(1.0, self.share(cause))
 
 
 def find(run: Run) -> list[Finding]:
-    """Return what is found."""
+    """Return the findings about a run."""
     found = [*_faults(run), *_deaths(run)]
     if run.period.batches < FEW:
         return found
@@ -232,7 +232,7 @@ def _delivering(run: Run) -> Iterator[Finding]:
 
 
 def _part(run: Run, stage: str) -> float:
-    """Return how long a batch is in a stage, if that is a large part of the work; else 0."""
+    """Return how long a batch spends in a stage if that is a large part of the work, else 0."""
     spread = run.period.stages.get(stage, Spread())
     spent_s = spread.mean * spread.count / run.period.batches
     return spent_s if spent_s >= max(_PART * run.period.busy_s, _PART_S) else 0.0
@@ -271,7 +271,7 @@ def _writing(run: Run) -> Iterator[Finding]:
 
 def _stragglers(run: Run) -> Iterator[Finding]:
     fetch, share = run.period.stages.get("fetch", Spread()), run.share("order")
-    gain = min(run.gain(), run.gain_without("order"))  # where all workers are busy anyway, another order gains nothing
+    gain = min(run.gain(), run.gain_without("order"))  # no gain where all workers are busy anyway
     if share < 2 * SLIGHT or fetch.p99 < _LATE * fetch.p50 or gain < LEAST_GAIN:
         return
     slowest = ", ".join(f"{slow.index!r:.40} ({seconds_text(slow.seconds)})" for slow in run.stats.slowest_samples[:5])

@@ -1,4 +1,4 @@
-"""What a dataset is made of and workers do not get well: handles, generators, large objects; what it keeps."""
+"""Parts of a dataset that do not suit workers: handles, generators, large objects; and memory that it keeps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MAKING = 0.05
 _PICKLING_S = 0.5
 _LARGE_BYTES = 32 << 20
 _LARGE_SHARE = 0.5
-"""Of the memory that can be had, by what all workers together copy: then it is serious."""
+"""Serious if the copies in all workers exceed this share of the available memory."""
 _GROWTH = 1 << 20
-"""Bytes per 1,000 samples: noise is less. All of these are guesses."""
+"""Bytes per 1,000 samples; noise is below this. All of these are guesses."""
 _NAMED = 3
 
 
 def find(measured: Measured) -> list[Finding]:
-    """Return what is found about the dataset itself."""
+    """Return the findings about the dataset itself."""
     handles = list(_handles(measured))
     held = list(_held(measured))
     return [
@@ -60,7 +60,7 @@ _OPENING = {
     "lmdb.": "lmdb.open(self.path, readonly=True, lock=False)",
     "socket.": "socket.create_connection(self.address)",
 }
-"""By what a handle is called; anything else is a file."""
+"""How to open a handle, by part of its name; anything else is a file."""
 
 
 def _opened_later(name: str, called: str, *, on_threads: bool) -> str:
