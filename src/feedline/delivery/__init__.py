@@ -1,1 +1,1 @@
-"""From order to batch: the machine decides, the driver performs, the state says how to go on."""
+"""From order to batch: the machine decides, the driver performs, and the state records where to resume."""

@@ -1,1 +1,1 @@
-"""The driver: does what the core decides, with an engine, and waits for what happens."""
+"""The driver: performs the machine's decisions with an engine, and waits for events."""

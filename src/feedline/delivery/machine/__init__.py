@@ -1,1 +1,1 @@
-"""The delivery machine: which batch is made by whom, and what becomes of it. No I/O, no clock, no process."""
+"""The delivery machine: which worker makes which batch, and what happens to it. No I/O, no clock, no processes."""

@@ -1,25 +1,25 @@
-"""What the machine decides: tuples that begin with one of these words."""
+"""The decisions of the machine: tuples that begin with one of these words."""
 
 from __future__ import annotations
 
 from typing import Any
 
 GIVE = "give"
-"""(GIVE, worker, task): submit the task; tell `not_given` if it cannot be sent."""
+"""(GIVE, worker, task): submit the task; call `not_given` if it cannot be sent."""
 
 TAKE_BACK = "take back"
-"""(TAKE_BACK, worker, count): revoke so many tasks that it has not begun, None for all, and tell `taken_back`."""
+"""(TAKE_BACK, worker, count): revoke `count` tasks that it has not begun, None for all, and call `taken_back`."""
 
 FORGET = "forget"
-"""(FORGET, worker): nobody wants what it has been given so far; what it has read and not begun need not be done."""
+"""(FORGET, worker): its tasks so far are unwanted; it need not do those it has received but not begun."""
 
 START = "start"
-"""(START, worker): start a worker, in the place of another if there was one; tell `started` or `not_started`."""
+"""(START, worker): start a worker, replacing the previous one if any; call `started` or `not_started`."""
 
 RETIRE = "retire"
-"""(RETIRE, worker): end it; it has nothing to do, and nobody takes its place."""
+"""(RETIRE, worker): end this idle worker without a replacement."""
 
 LOOK_AT = "look at"
-"""(LOOK_AT, worker, kills): it does not answer; see what it is doing, end it if `kills`, and tell `seen`."""
+"""(LOOK_AT, worker, kills): inspect this unresponsive worker, kill it if `kills`, and call `seen`."""
 
 Decision = tuple[Any, ...]

@@ -1,15 +1,15 @@
-"""The machine that gives out tasks, takes in answers, replaces workers and says which batch comes next.
+"""The machine that assigns tasks, accepts answers, replaces workers and decides which batch comes next.
 
-It never waits, reads no clock, and touches no process, socket or shared memory. It is told what happens, by method
-calls: the training loop asks (`ask`, `take`, `wait`); a worker answered, died, grew, was started or could not be;
-tasks were taken back; the time is `now_s`; a method is to be called in all workers; the epoch is left. What is to be
-done about it stands in `decisions`, in order (see `decisions.py`). A driver does all of them, and tells what came of
-each, before it tells anything else. The same machine runs live, with an engine, and in a simulated world.
+It never waits, reads no clock, and touches no process, socket or shared memory. Method calls report events to it: the
+training loop asks for a batch (`ask`, `take`, `wait`); a worker answered, died, outgrew its memory limit, was started
+or could not be; tasks were taken back; the time is `now_s`; a method must be called in all workers; the epoch was left.
+It appends its responses to `decisions`, in order (see `decisions.py`). A driver performs all of them and reports the
+result of each before it reports anything else. The same machine runs live, with an engine, and in a simulated world.
 
-It is written in three parts, each on top of the one before: `Tasks` knows who has which task and whose each slot is,
-`Workers` replaces workers and sees to what they leave, `Machine` goes through an epoch with the training loop. Every
-batch of the epoch is in flight, ready, done, or not asked for yet; it is noted as delivered by `Epoch.note`, which the
-driver calls last.
+It has three layers, each built on the one before: `Tasks` knows which worker has which task and who owns each slot,
+`Workers` replaces workers and handles the tasks they leave, and `Machine` runs an epoch with the training loop. Every
+batch of the epoch is in flight, ready, done, or not requested yet; `Epoch.note`, which the driver calls last, records
+it as delivered.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _NOT_READY = -1
 
 
 class Machine(Workers):
-    """Decides; never waits, never touches a worker. Used by one thread at a time. Made as `Workers` is."""
+    """Make decisions, without waiting or touching a worker. One thread at a time; constructed like `Workers`."""
 
     _window = 0
     """Batches that may be in flight."""
     _deadline_s: float | None = None
-    """Until when the batch that the training loop waits for has to be there; other batches do not extend it."""
+    """Deadline of the batch that the training loop waits for; other batches do not extend it."""
     _settled_s = -math.inf
-    """Until when nobody is asked again whose work is to move."""
+    """Do not ask the scheduler for a worker to relieve before this time."""
     _late: Flight | None = None
-    """The task of a worker that is looked at, because it does not answer."""
+    """The task of an unresponsive worker that is being inspected."""
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin an epoch; the one before has been left."""
+        """Begin an epoch; the previous one must have been left."""
         self.epoch = epoch
         self._begun_s = self.now_s
         self._recovery.begin_epoch()
@@ -51,7 +51,7 @@ class Machine(Workers):
         self.fill()
 
     def ask(self) -> None:
-        """The training loop asks for the next batch.
+        """Handle a request of the training loop for the next batch.
 
         Raises:
             Exception: what a method call raised in a worker, or the scheduler after the last batch.
@@ -66,15 +66,15 @@ class Machine(Workers):
             raise failed
 
     def wait_anew(self) -> None:
-        """Give whatever is waited for next its whole time."""
+        """Restart the timeout for the next wait."""
         self._deadline_s = None
 
     def take(self) -> int:
-        """Return the number of the batch that is delivered now; negative if it is not there yet.
+        """Return the number of the batch to deliver now; negative if it is not ready yet.
 
         Raises:
             StopIteration: the epoch is over.
-            BadOption: the scheduler decides what cannot be.
+            BadOption: the scheduler made an impossible choice.
             TooManyBadSamples: the budget of the error policy is spent.
         """
         epoch = self.epoch
@@ -104,7 +104,7 @@ class Machine(Workers):
             if epoch.sent > (epoch.done if is_through else before):
                 continue
             if self._flights and not (is_through and epoch.exhausted):
-                return _NOT_READY  # until tasks are done that nobody wants any more, and whose slots are needed
+                return _NOT_READY  # until unwanted tasks whose slots are needed are done
             if is_through and epoch.held is NOTHING:
                 break
             raise self._refused(epoch, holds_back=is_through)
@@ -113,7 +113,7 @@ class Machine(Workers):
         raise StopIteration
 
     def _refused(self, epoch: Epoch, *, holds_back: bool) -> BadOption:
-        """Return what to say of a scheduler for which everybody would wait forever."""
+        """Return the error for a scheduler that would make everything wait forever."""
         if holds_back:
             return BadOption(
                 f"{epoch.scheduler!r} holds back batch {epoch.sent} although every worker is idle: "
@@ -125,7 +125,7 @@ class Machine(Workers):
         )
 
     def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
-        """Pass over a batch of which no sample is left, unless ranks would get out of step."""
+        """Skip a batch that has no samples left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
         worker, notes = result.worker, result.notes
         if epoch.fault_budget.keeps_steps:
@@ -148,7 +148,7 @@ class Machine(Workers):
         self.fill()
 
     def handed_out(self, worker: int) -> None:
-        """A batch of a worker was taken out: ask for more. What a scheduler raises comes with the next batch."""
+        """Request more after a worker's batch was taken. The next `ask` raises what the scheduler raises here."""
         epoch = self.epoch
         assert epoch is not None
         epoch.ask_again(worker)
@@ -161,11 +161,11 @@ class Machine(Workers):
 
     @property
     def are_short(self) -> bool:
-        """True if tasks take so little time that several are given out at once."""
+        """True if tasks are so short that several are assigned at once."""
         return self.epoch is not None and self._window > self.epoch.limits.window
 
     def fill(self) -> None:
-        """Give out tasks until the window is full. A deep one is left alone until a quarter of it is used up."""
+        """Assign tasks until the window is full. A deep window is refilled only after a quarter of it is used up."""
         epoch = self.epoch
         assert epoch is not None
         limits, in_flight = epoch.limits, epoch.sent - epoch.done
@@ -190,7 +190,7 @@ class Machine(Workers):
         return self.epoch is not None and self.epoch.held is not NOTHING
 
     def _send_one(self, epoch: Epoch) -> bool:
-        """Give out the next task; False if there is none or no worker may have it."""
+        """Assign the next task; False if there is none or no worker may have it."""
         indices = epoch.next()
         if indices is NOTHING:
             return False
@@ -203,7 +203,7 @@ class Machine(Workers):
         return True
 
     def leave_epoch(self) -> None:
-        """Forget the epoch: what has not begun is taken back; what has is dropped when it arrives."""
+        """Leave the epoch: take back tasks that have not begun, and drop the results of the others when they arrive."""
         if self.epoch is None:
             return
         for unwanted in self.epoch.leave():
@@ -224,10 +224,9 @@ class Machine(Workers):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> tuple[float | None, int | None]:
-        """Say how long to wait, and for whom; None for as long as it takes, and for anybody.
+        """Return how long to wait, and for which worker; None means without limit, and for any worker.
 
-        If the batch that is due is late, work is found for other workers meanwhile: do what is in `decisions`, and ask
-        again.
+        If the next batch is late, this finds work for other workers meanwhile: perform `decisions`, then call it again.
         """
         epoch = self.epoch
         assert epoch is not None
@@ -249,14 +248,14 @@ class Machine(Workers):
         return pause_s, worker
 
     def _help_idle_workers(self, epoch: Epoch) -> float | None:
-        """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
+        """Find work for idle workers; return after how many seconds to check again, None if there is no need."""
         scheduler = epoch.scheduler
         typical_s = self._pace.typical_s()
         if self._idle and self._moves and epoch.can_move and self.now_s >= self._settled_s:
             views = self._views_for_relief(epoch)
             has_idle = any(not view.outstanding for view in views)
             move = scheduler.relieve(views, self.now_s, typical_s) if has_idle else None
-            if move is None:  # it goes through all workers, and nobody is late all of a sudden
+            if move is None:  # relieve() scans all workers, and lateness develops slowly
                 self._settled_s = self.now_s + typical_s / 4
             else:
                 self._check_move(epoch, *move)
@@ -276,9 +275,9 @@ class Machine(Workers):
     def _views_for_relief(self, epoch: Epoch) -> list[WorkerView]:
         """Return the workers between which work may move.
 
-        A worker that lost all its tasks unanswered gets no tasks of others until it has answered: so a task visits each
-        stopped worker at most once, and its last holder is replaced by the time-out. If there is no such time-out, the
-        worker that was passed over for longest is tried again.
+        A worker that lost all its tasks unanswered gets no tasks of others until it has answered. So a task visits each
+        stopped worker at most once, and the timeout replaces its last holder. Without such a timeout, the worker that
+        was passed over for longest is tried again.
         """
         unresponsive, begun = self._unresponsive, self._has_begun_all
         if not unresponsive and not begun:
@@ -290,7 +289,7 @@ class Machine(Workers):
         return [view for view in self.active if view.id not in (begun if view.outstanding else unresponsive)]
 
     def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
-        """Refuse to move work from a worker that has none, or to one that has some: that would never end."""
+        """Reject a move from a worker without work or to a busy worker: such moves would never end."""
         workers = self.active
         exist = 0 <= source < len(workers) and 0 <= target < len(workers)
         if not exist or not workers[source].outstanding or workers[target].outstanding:
@@ -300,38 +299,38 @@ class Machine(Workers):
             )
 
     def judge_lateness(self) -> None:
-        """See whether the batch that the training loop waits for is there in time; otherwise look at its worker.
+        """Check whether the batch that the training loop waits for has missed its deadline; if so, inspect its worker.
 
         Raises:
-            WorkerTimeout: it is late, and nobody has anything to do.
+            WorkerTimeout: the batch is late, and no worker has a task.
         """
         epoch = self.epoch
         if self._deadline_s is None or self.now_s < self._deadline_s or epoch is None or epoch.take() is not None:
             return
         if self.decisions:
-            return  # something is done about it, such as another worker in the place of one that died
+            return  # already being handled, such as by replacing a worker that died
         due = epoch.in_flight.get(epoch.expected) or next(iter(epoch.in_flight.values()), None)
         self._look_at(epoch, due)
 
     def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
         limits = epoch.limits
-        late = self._oldest_of(None if due is None else due.worker)  # which may be of an epoch that was left
+        late = self._oldest_of(None if due is None else due.worker)  # may belong to an epoch that was left
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         since_s = self.workers[late.worker].since_s
-        is_elsewhere = late.stays or not late.whole.wanted  # at tasks before the one that is waited for
+        is_elsewhere = late.stays or not late.whole.wanted  # busy with tasks before the one waited for
         if (limits.kills_stuck or is_elsewhere) and self.now_s - since_s < limits.timeout_s:
-            self._deadline_s = since_s + limits.timeout_s  # it is new, or has answered since and is merely slow
+            self._deadline_s = since_s + limits.timeout_s  # the worker is new, or has answered since and is merely slow
             return
         self._late = late
         self._deadline_s = self.now_s + limits.timeout_s
         self.decisions.append((LOOK_AT, late.worker, limits.kills_stuck and self._recovery.may_restart))
 
     def seen(self, worker: int, seen: Seen) -> None:
-        """A worker that does not answer was looked at; its death follows, if it was ended.
+        """Handle the inspection of an unresponsive worker; if it was killed, its death is reported next.
 
         Raises:
-            WorkerTimeout: it was not ended.
+            WorkerTimeout: it was not killed.
         """
         late, self._late = self._late, None
         assert late is not None
@@ -343,7 +342,7 @@ class Machine(Workers):
         self._stuck[worker] = told
 
     def was_placed(self, worker: int, placed_s: float) -> bool:
-        """A worker that does not answer has a place since then, or none yet; True if that is why it is not late."""
+        """Note when an unresponsive worker got its place (now, if it has none yet); True if that excuses the delay."""
         view, placed_s = self.workers[worker], min(placed_s, self.now_s)
         if placed_s <= view.since_s:
             return False
@@ -353,14 +352,14 @@ class Machine(Workers):
         return True
 
     def await_openings(self) -> bool:
-        """True while a task is in flight whose answer tells in which state its worker began the epoch."""
+        """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
         epoch = self.epoch
         assert epoch is not None
         awaited = epoch.unopened()
         timeout_s = epoch.limits.timeout_s
         if awaited is None:
             epoch.assume_openings()
-            self._deadline_s = None  # nobody waits for a batch
+            self._deadline_s = None  # nothing waits for a batch
         elif timeout_s and self._deadline_s is None:
             self._deadline_s = self.now_s + timeout_s
         elif self._deadline_s is not None and self.now_s >= self._deadline_s:

@@ -1,10 +1,10 @@
-"""Who has which task, and what becomes of its slot: the lowest part of the machine.
+"""Which worker has which task, and who owns its slot: the lowest layer of the machine.
 
-What holds whenever a method has returned:
+These hold whenever a method has returned:
 
-- A task is in `_flights` from the moment it is given to a worker until it is answered or dropped. Its number is never
-  used again, so that a late answer of a worker that was replaced cannot be taken for that of another task.
-- A slot belongs to a task in flight, to a batch that is ready, or to the training loop; whoever lets go releases it.
+- A task is in `_flights` from the moment it is assigned to a worker until it is answered or dropped. Its id is never
+  reused, so a late answer of a replaced worker cannot be mistaken for that of another task.
+- A slot belongs to a task in flight, to a ready batch, or to the training loop; the last owner releases it.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from feedline.types import Call, Notes, Result, ResultKind, Task
 
 
 class SlotSource(Protocol):
-    """Where slots come from. The arena's books, as far as the machine needs them; a counter in the simulation."""
+    """Source of slots: the part of the arena's bookkeeping that the machine needs; a counter in the simulation."""
 
     def are_left(self) -> bool:
-        """True while another task can be given what it needs."""
+        """True while another task can be assigned."""
 
     def acquire(self, worker: int) -> int:
-        """Return a slot for a task of a worker; -1 if it has to do without."""
+        """Return a slot for a task of a worker; -1 if the task must do without."""
 
     def release(self, slot: int, used: int | None = None) -> None:
-        """Take back a slot in which nothing lies."""
+        """Take back an empty slot."""
 
     def discard(self, result: Result) -> None:
-        """Take back the slot of a batch that nobody wants."""
+        """Take back the slot of an unwanted batch."""
 
     def fit_messages(self) -> int:
         """Return how many batches of one worker can wait for the training loop in messages."""
 
 
 class Tasks:
-    """The tasks of some workers.
+    """The tasks of a set of workers.
 
     Args:
-        worker_count: how many workers there are.
-        slots: what batches are written to.
-        counters: told what happened.
-        moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
-        now_s: the time.
-        most: how many workers there may come to be; None if their number stays.
+        worker_count: number of workers.
+        slots: where batches are written.
+        counters: records what happened.
+        moves: True if any worker may make any batch: with a seed, and on threads, which share one dataset.
+        now_s: the current time.
+        most: maximum number of workers; None if the number is fixed.
     """
 
     _lacks_slots = False
-    """True while tasks that the window has room for are not given, because no slot is free."""
+    """True while tasks that fit in the window are not assigned because no slot is free."""
 
     start_up_s = 2.0
-    """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
+    """Start-up time before a worker can count as late; importing torch takes about one second."""
 
     def __init__(
         self,
@@ -68,35 +68,36 @@ class Tasks:
         most: int | None = None,
     ) -> None:
         self.now_s = now_s
-        """The time, on any clock that does not go back. Whoever tells the machine something sets it first."""
+        """The time, on any monotonic clock. Set it before you report an event to the machine."""
         room = max(worker_count, most or 0)
         self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(room)]
-        """By number: those that get tasks, and those that do not, or not any more."""
+        """All workers by number, including those that do not get tasks yet or any more."""
         self.active = self.workers[:worker_count]
-        """Those that get tasks."""
+        """The workers that get tasks."""
         self._absent = set(range(worker_count, room))
         """Numbers of workers that were not started, or have been retired."""
         self._idle = worker_count
-        """Workers that get tasks and have nothing to do."""
+        """Number of active workers without a task."""
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
         self.passes = 0
-        """Epochs that were begun with these workers before the current one."""
+        """Epochs begun with these workers before the current one."""
         self._slots = slots
         self._counters = counters
         self._flights: dict[int, Flight] = {}
         self._next_id = 0
         self._turns = 0
         self._parked: dict[int, list[Flight]] = {}
-        """Workers that are to be replaced as soon as they have nothing to do, and the tasks that wait for that."""
+        """Workers to replace once they are idle, with the tasks held until then."""
         self._has_begun_all: set[int] = set()
-        """Workers that had nothing waiting when they were last asked, and were given nothing since."""
+        """Workers that had no waiting task at the last check, and have been given none since."""
         self._tied: set[int] = set()
-        """Workers that have, or had, a call or a task that tells them where to go on."""
+        """Workers that have, or had, a call or a task that carries a state to resume from."""
         self._moves = moves
         self._unresponsive: dict[int, None] = {}
         """Workers that lost all their tasks to others and have answered nothing since, the earliest first. They may be
-        stopped."""
+        stopped.
+        """
 
     @property
     def is_busy(self) -> bool:
@@ -104,14 +105,14 @@ class Tasks:
         return bool(self._flights)
 
     def _begin(self, epoch: Epoch, ordinal: int, task: Task, worker: int) -> None:
-        """Give a task to a worker."""
+        """Assign a task to a worker."""
         slot = self._slots.acquire(worker)
         flight = Flight(ordinal, worker, task, epoch.stays)
         epoch.in_flight[ordinal] = flight
         self._give(flight, slot)
 
     def _give(self, flight: Flight, slot: int) -> None:
-        """Give a task to its worker, under a new number."""
+        """Assign a task to its worker under a new id."""
         task = flight.task
         self._next_id += 1
         task.id, task.slot, task.epoch = self._next_id, slot, self.passes
@@ -141,29 +142,29 @@ class Tasks:
         view.outstanding += 1
 
     def _take_from(self, view: WorkerView) -> None:
-        """A worker has a task less."""
+        """Count one task less for a worker."""
         view.outstanding -= 1
         self._idle += not view.outstanding and view.id < len(self.active)
 
     def call(self, call: Call) -> None:
-        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        """Call a method of the dataset in every worker, after the tasks already assigned to it."""
         for view in self.workers:
             if view.id in self._absent:
-                continue  # it is given the dataset as it is by then
+                continue  # it will start with the current dataset
             self._give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
 
     def _oldest_of(self, worker: int | None) -> Flight | None:
-        """Return the task that a worker, or any, has been at for longest; None if there is none."""
+        """Return the earliest assigned task of a worker, or of all workers; None if there is none."""
         held = [flight for flight in self._flights.values() if worker is None or flight.worker == worker]
         return min(held, key=by_turn, default=None)
 
     def _may_move_from(self, source: int) -> bool:
         """True if work may move away from a worker.
 
-        Not while that worker still has a call to make or a state to resume from: what must stay is given again behind
-        the rest, and the tasks after it must not overtake it.
+        Work must stay while the worker has a call to make or a state to resume from: tasks that must stay are assigned
+        again behind the rest, and later tasks must not overtake them.
         """
-        if source in self._tied:  # only then: with thousands of workers there are many tasks to go through
+        if source in self._tied:  # checked first: with thousands of workers the loop is long
             if any(
                 flight.worker == source and (flight.is_call or flight.task.resume is not None)
                 for flight in self._flights.values()
@@ -175,7 +176,7 @@ class Tasks:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def _settle(self, flight: Flight, result: Result) -> None:
-        """Take an answer; its slot comes back unless a batch lies in it that somebody wants."""
+        """Accept an answer; release its slot unless it holds a wanted batch."""
         if not flight.wanted or result.kind is not ResultKind.DONE:
             self._slots.release(flight.task.slot)
         if not flight.wanted:
@@ -195,5 +196,5 @@ class Tasks:
 
 
 def by_turn(flight: Flight) -> int:
-    """Order tasks by when they were given to a worker."""
+    """Order tasks by when they were assigned."""
     return flight.turn

@@ -1,4 +1,4 @@
-"""Workers that answer, die, grow and are replaced, and what becomes of their tasks: the middle part of the machine."""
+"""Workers that answer, die, grow and are replaced, and their tasks: the middle layer of the machine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
 
 @dataclass(slots=True)
 class _Replacement:
-    """A worker that is about to be replaced, and what it leaves."""
+    """A worker that is being replaced, and the tasks it leaves."""
 
     death: BaseException | None
-    """None if it has merely grown."""
+    """None if it was replaced for its memory use, or is new."""
     begun: Flight | None
     waiting: list[Flight]
     is_new: bool = False
-    """True if there was none, and there are to be more workers than before."""
+    """True if this worker is an addition and replaces none."""
 
 
 class Workers(Tasks):
     """Workers and their tasks.
 
     Args:
-        worker_count: how many workers there are.
-        slots: what batches are written to.
-        recovery: what is done about deaths.
-        counters: told what happened.
-        moves: True if any worker may make a batch: with a seed, and on threads, which share one dataset.
-        now_s: the time.
-        most: how many workers there may come to be; None if their number stays.
+        worker_count: number of workers.
+        slots: where batches are written.
+        recovery: decides what to do about deaths.
+        counters: records what happened.
+        moves: True if any worker may make any batch: with a seed, and on threads, which share one dataset.
+        now_s: the current time.
+        most: maximum number of workers; None if the number is fixed.
     """
 
     def __init__(
@@ -55,37 +55,37 @@ class Workers(Tasks):
     ) -> None:
         super().__init__(worker_count, slots, counters, moves=moves, now_s=now_s, most=most)
         self.pending_warnings: list[tuple[str, type[FeedlineWarning]]] = []
-        """What the user is to be told, when there is nothing that an exception could disturb."""
+        """Warnings to issue once an exception could not disturb anything."""
         self.fatal: BaseException | None = None
-        """After this there is no going on."""
+        """The exception after which the workers cannot continue."""
         self.memory = Memory()
         self._recovery = recovery
         self._pace = Pace()
         self._begun_s = now_s
         self._answers = 0
         self._leaving: dict[int, _Replacement] = {}
-        """Workers in whose place another is being started."""
+        """Workers whose replacement is being started."""
         self._silent = set(range(worker_count))
-        """Workers that have not answered anything since they were started."""
+        """Workers that have not answered since they were started."""
         self._owed: dict[int, Resume] = {}
-        """Where workers that are new go on, until they are told."""
+        """States from which new workers resume, until sent to them."""
         self._moving: tuple[int, int] | None = None
-        """From whom a task is being taken back, and for whom."""
+        """The worker that a task is being taken back from, and the worker that gets it."""
         self._stuck: dict[int, WorkerTimeout] = {}
-        """Workers that were ended because they did not answer, and what is to be said of it."""
+        """Workers killed because they did not answer, and the error that says so."""
         self._failed_call: BaseException | None = None
-        """What a call in a worker raised; the training loop gets it with the next batch."""
+        """What a call raised in a worker; the next `ask` raises it."""
         self._told_of: Call | None = None
         self.is_elastic = False
-        """True if there may be fewer workers than were decided."""
+        """True if the machine may run with fewer workers than were decided."""
         self._unsent_call: BaseException | None = None
-        """What kept a call from being sent."""
+        """The exception that kept a call from being sent."""
 
     def answered(self, result: Result) -> None:
-        """A worker has answered."""
+        """Handle the answer of a worker."""
         flight = self._flights.get(result.task_id)
         if flight is None or flight.worker != result.worker:
-            return  # of a worker that was replaced, or that lost the task to another
+            return  # from a worker that was replaced, or that lost the task to another
         del self._flights[result.task_id]
         self._answers += 1
         worker = result.worker
@@ -110,7 +110,7 @@ class Workers(Tasks):
             self._survived(flight.suspect)
         elif flight.is_call:
             if result.kind is ResultKind.FAILED and flight.task.indices is not self._told_of:
-                self._told_of = flight.task.indices  # the other workers will say the same
+                self._told_of = flight.task.indices  # the other workers will report the same
                 self._failed_call = result.payload
         else:
             self._settle(flight, result)
@@ -120,7 +120,7 @@ class Workers(Tasks):
             self._retire_if_idle(worker)
 
     def not_given(self, task_id: int, exc: Exception) -> None:
-        """A task could not be sent, for what it consists of: that is raised when its batch would have come."""
+        """Handle a task whose contents could not be sent; `exc` is raised when its batch would have been delivered."""
         flight = self._flights.pop(task_id)
         self._take_from(self.workers[flight.worker])
         if flight.task.resume is not None:
@@ -134,13 +134,13 @@ class Workers(Tasks):
         self._retire_if_idle(flight.worker)
 
     def check_call(self) -> None:
-        """Raise what kept a call from being sent to workers, to whoever has it called."""
+        """Raise, in the caller of the method, what kept the call from being sent to workers."""
         if self._unsent_call is not None:
             unsent, self._unsent_call = self._unsent_call, None
             raise unsent
 
     def _tell_with_the_next(self, worker: int, resume: Resume) -> None:
-        """Tell a worker with the next task that it is given where to go on."""
+        """Attach the state to resume from to the next task of a worker."""
         assert self.epoch is not None
         for what, other, *rest in self.decisions:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
@@ -150,11 +150,11 @@ class Workers(Tasks):
         self.epoch.owe(worker, resume)
 
     def taken_back(self, worker: int, task_ids: list[int]) -> None:
-        """Tasks that a worker had not begun were taken back, as was decided."""
+        """Handle tasks taken back from a worker that had not begun them, as decided."""
         moving, self._moving = self._moving, None
         target = moving[1] if moving is not None and moving[0] == worker else None
         if target is not None:
-            self._has_begun_all.add(worker)  # unless something is found that may move
+            self._has_begun_all.add(worker)  # unless a task that may move is found below
         view = self.workers[worker]
         for task_id in task_ids:
             flight = self._flights[task_id]
@@ -163,7 +163,7 @@ class Workers(Tasks):
                 del self._flights[task_id]
                 self._drop(flight)
                 continue
-            # Calls, probes and what tells a worker where to go on are meant for this worker and no other.
+            # Calls, probes and tasks that carry a state to resume from are meant for this worker only.
             alone = flight.is_call or flight.suspect is not None or flight.task.resume is not None
             if target is not None and not alone:
                 flight.worker = target
@@ -195,9 +195,9 @@ class Workers(Tasks):
     # -- workers that died, or are to go -----------------------------------------------------------------------------
 
     def died(self, worker: int, death: BaseException, unbegun: list[int]) -> None:
-        """A worker has died; `unbegun` are the tasks that it had not begun."""
+        """Handle the death of a worker; `unbegun` are the tasks that it had not begun."""
         if worker in self._absent:
-            return  # after its last task, and nobody was to take its place
+            return  # it died after its last task, and was not to be replaced
         unbegun = [*unbegun, *self._not_given_any_more(worker)]
         death = self._stuck.pop(worker, death)
         if self.is_elastic and worker and isinstance(death, WorkerStartError) and self._do_without(worker):
@@ -219,20 +219,20 @@ class Workers(Tasks):
         self._replace(worker, replacement)
 
     def _not_given_any_more(self, worker: int) -> list[int]:
-        """Leave out what was decided to be given to a worker, and return the tasks: none of them has killed it."""
+        """Remove pending assignments to a worker, and return their tasks: none of them can have killed it."""
         decisions = list(self.decisions)
         self.decisions.clear()
         self.decisions.extend(one for one in decisions if one[0] is not GIVE or one[1] != worker)
         return [one[2].id for one in decisions if one[0] is GIVE and one[1] == worker]
 
     def grown(self, worker: int) -> None:
-        """A worker has more memory than it may have: it ends what it has begun, and another takes its place."""
+        """Handle a worker above its memory limit: it finishes what it has begun, then another replaces it."""
         if worker not in self._parked and worker not in self._leaving and worker < len(self.active):
             self._parked[worker] = []
             self.decisions.append((TAKE_BACK, worker, None))
 
     def _replace_if_idle(self, worker: int) -> None:
-        """Replace a worker that is to go, if it has done what it had begun. Nobody died: this is no restart."""
+        """Replace a parked worker once it has finished what it had begun. As it did not die, this is not a restart."""
         if self.workers[worker].outstanding > len(self._parked[worker]):
             return
         waiting = self._parked.pop(worker)
@@ -246,7 +246,7 @@ class Workers(Tasks):
         self.decisions.append((START, worker))
 
     def started(self, worker: int) -> None:
-        """Another worker was started in the place of one that is gone: it gets what that one had."""
+        """Give a worker that was started the tasks of the one it replaces."""
         left, epoch, view = self._leaving.pop(worker), self.epoch, self.workers[worker]
         self._idle += view.outstanding > 0 and worker < len(self.active)
         view.outstanding = 0
@@ -257,7 +257,7 @@ class Workers(Tasks):
         if resume is not None:
             self._owed[worker] = resume
         if (resume is not None and resume.skip) or (epoch is not None and epoch.replays):
-            view.since_s += self.now_s - self._begun_s  # it reads again what the other has read
+            view.since_s += self.now_s - self._begun_s  # it reads again what its predecessor has read
         if left.death is not None:
             told = self._recovery.told_of_restart(left.death, worker, left.begun)
             self.pending_warnings.append((told, WorkerWarning))
@@ -271,11 +271,11 @@ class Workers(Tasks):
     # -- workers that are added or retired ---------------------------------------------------------------------------
 
     def resize(self, count: int, depth: int | None = None) -> None:
-        """Have so many workers from now on, of those that there is room for; each may have `depth` tasks at once.
+        """Change the number of workers, within the room there is; each may have `depth` tasks at once.
 
         New workers are started. If there are too many, those with the highest numbers get no more tasks and are retired
         once they have answered the tasks they have; no task is taken from them, so this works for streams too. Call it
-        when no decision is pending. Not for workers that have a state or a stream of their own.
+        when no decision is pending. Do not use it for workers that have a state or a stream of their own.
         """
         assert 0 < count <= len(self.workers)
         self.active = self.workers[:count]
@@ -292,16 +292,16 @@ class Workers(Tasks):
             epoch.scheduler.depth = depth
 
     def work(self) -> tuple[int, int]:
-        """Return how many tasks were answered with a batch, and how long all of them took, in nanoseconds."""
+        """Return how many tasks were answered with a batch, and their total time in nanoseconds."""
         return self._pace.work()
 
     @property
     def is_settled(self) -> bool:
-        """True if every worker that gets tasks has answered one, and those that were too many are gone."""
+        """True if every active worker has answered a task, and all surplus workers are gone."""
         return not self._silent and len(self.active) + len(self._absent) == len(self.workers)
 
     def _do_without(self, worker: int) -> bool:
-        """Have fewer workers, since there is no place for one of them, and give others its work; False if it stays."""
+        """Drop a worker that there is no place for and reassign its tasks; False if they cannot move."""
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
         if any(flight.stays for flight in held):
             return False
@@ -314,13 +314,13 @@ class Workers(Tasks):
                 del self._flights[flight.task.id]
                 self._drop(flight)
                 continue
-            flight.task.resume = None  # the others have been told
+            flight.task.resume = None  # the others have their states already
             flight.worker = min(self.active, key=lambda view: view.outstanding).id
             self._hand_over(flight)
         return True
 
     def _retire_if_idle(self, worker: int) -> None:
-        """Retire a worker that is one too many, if it has done what it had."""
+        """Retire a surplus worker once it has finished its tasks."""
         is_kept = worker < len(self.active) or worker in self._absent or worker in self._leaving
         if is_kept or self.workers[worker].outstanding:
             return
@@ -331,7 +331,7 @@ class Workers(Tasks):
         self.decisions.append((RETIRE, worker))
 
     def not_started(self, worker: int, exc: Exception) -> None:
-        """No other worker could be started: there is no going on, unless it is one more than there were."""
+        """Handle a failed start: fatal, unless the worker was an addition."""
         left = self._leaving.pop(worker)
         if left.is_new:
             self._absent.add(worker)
@@ -342,7 +342,7 @@ class Workers(Tasks):
         self._end(self._recovery.told_of_budget(exc), left)
 
     def _end(self, last: BaseException, left: _Replacement) -> None:
-        """Give up: there is no going on after this death."""
+        """Give up after a death that cannot be recovered from."""
         killers: list[Any] = []
         for flight in left.waiting if left.begun is None else [left.begun, *left.waiting]:
             trouble = flight.whole.trouble
@@ -365,7 +365,7 @@ class Workers(Tasks):
         return Doubts(sum(task is not suspect for task in doubted), self._answers)
 
     def _redo(self, begun: Flight, death: BaseException | None) -> None:
-        if not begun.whole.wanted:  # of an epoch that was left
+        if not begun.whole.wanted:  # from an epoch that was left
             self._drop(begun)
         elif begun.is_call:
             self._give_again(begun.worker, [begun])
@@ -374,7 +374,7 @@ class Workers(Tasks):
             self._act(begun.whole, self._recovery.redo(begun, death, self._doubts(begun)))
 
     def _survived(self, suspect: Flight) -> None:
-        """A part of a task that kills was made without harm."""
+        """Continue the search after a part of a task that kills workers was made without harm."""
         if not suspect.wanted:
             self._drop(suspect)
         else:
@@ -389,10 +389,10 @@ class Workers(Tasks):
             self._settle(flight, redone)
 
     def _give_again(self, worker: int, flights: list[Flight]) -> None:
-        """Give a worker that is new what the one before it had."""
+        """Give a new worker the tasks of its predecessor."""
         for flight in flights:
             if flight.is_call:
-                continue  # the dataset that the new worker was given has heard it already
+                continue  # the dataset that the new worker received includes the call
             if not flight.whole.wanted:
                 self._drop(flight)
             else:

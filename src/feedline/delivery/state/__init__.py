@@ -1,4 +1,4 @@
-"""What a saved state looks like, and which ones fit."""
+"""The format of a saved state, and which states are compatible."""
 
 from feedline.delivery.state.snapshot import VERSION, Snapshot
 
