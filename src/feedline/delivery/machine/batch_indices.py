@@ -1,6 +1,6 @@
-"""What a batch consists of, whatever form the sampler gave it: a block, a list, an array, or one index.
+"""The indices of a batch in any form that a sampler may yield: a block, a list, an array, or one index.
 
-Whether it is a batch or one index cannot be seen: an index may be a tuple, too. So it has to be told.
+The form does not show whether it is a batch or one index, as an index may be a tuple. So callers pass `batched`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 from feedline.types import IndexBlock
 
-# Any, throughout: whatever the sampler yields.
+# Any, throughout: the sampler may yield any type.
 
 
 def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
-    """Return the samples one by one; what is no batch after all counts as one index."""
+    """Return the samples as a list; an object that is not iterable counts as one index."""
     if type(indices) is IndexBlock:
         numbers: list[int] = indices.array.tolist()
         return numbers
@@ -27,14 +27,14 @@ def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
 
 
 def reusable(indices: Any) -> Any:
-    """Return a batch that can be gone through more than once: an iterator becomes a list."""
-    if type(indices) is IndexBlock:  # which is quicker to see
+    """Return a batch that can be iterated more than once: an iterator becomes a list."""
+    if type(indices) is IndexBlock:  # checked first because it is quicker
         return indices
     return list(indices) if isinstance(indices, Iterator) else indices
 
 
 def count_of(indices: Any, *, batched: bool = True) -> int:
-    """Return how many samples there are."""
+    """Return the number of samples."""
     if not batched:
         return 1
     try:
@@ -44,14 +44,14 @@ def count_of(indices: Any, *, batched: bool = True) -> int:
 
 
 def rows_of(indices: Any, start: int, stop: int) -> Any:
-    """Return some of the samples of a batch."""
+    """Return a slice of a batch's samples."""
     if type(indices) is IndexBlock:
         return IndexBlock(indices.array[start:stop])
     return indices[start:stop] if isinstance(indices, (list, tuple)) else as_list(indices)[start:stop]
 
 
 def with_item(indices: Any, place: int, item: Any, *, batched: bool = True) -> Any:
-    """Return the samples with another one at a place."""
+    """Return the samples with the one at `place` replaced."""
     if not batched:
         return item
     if type(indices) is IndexBlock and isinstance(item, int):

@@ -1,4 +1,4 @@
-"""Which sample of a batch kills its worker: found by making halves of the batch on their own."""
+"""Find the sample of a batch that kills its worker, by making halves of the batch separately."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Bisection:
-    """Narrows the places of a batch down to the one that kills.
+    """Narrow the places of a batch down to the one that kills.
 
     Example:
         >>> search = Bisection(0, 8)
@@ -27,9 +27,9 @@ class Bisection:
     high: int
     """The place is one of `low` to `high - 1`."""
     enough: int = 2
-    """How many workers have to die over one place alone, one after the other, before it is to blame."""
+    """How many workers in a row must die over a single place before it is blamed."""
     deaths_alone: int = 0
-    """Workers that died over one place alone."""
+    """Workers that died over a single place."""
     failed: bool = False
     """True if no place kills by itself."""
 
@@ -38,7 +38,7 @@ class Bisection:
 
     @property
     def probe(self) -> tuple[int, int]:
-        """The places to make on their own next."""
+        """The range of places to make separately next."""
         return self.low, self.low + 1 if self._is_single else (self.low + self.high) // 2
 
     @property
@@ -47,16 +47,16 @@ class Bisection:
 
     @property
     def found(self) -> int | None:
-        """The place that kills, once it is known."""
+        """The place that kills, once known."""
         return self.low if self.deaths_alone >= self.enough else None
 
     def died(self) -> None:
-        """Note that the probe killed its worker."""
+        """Record that the probe killed its worker."""
         self.high = self.probe[1]
         self.deaths_alone += self._is_single
 
     def survived(self) -> None:
-        """Note that the probe killed nobody."""
+        """Record that the probe killed no worker."""
         if self._is_single:
             self.failed = True
         else:

@@ -1,15 +1,16 @@
-"""How many workers there are to be: told how the training loop and the workers spent their time, it answers.
+"""Decide how many workers to use, given how the training loop and the workers spent their time.
 
-It has no clock and touches no worker. Whoever drives it measures a period with a fixed number of workers, tells it, and
-has as many workers as it says from then on. It looks for the fewest workers with which the training loop does not wait:
+The controller has no clock and touches no worker. Its caller measures a period with a fixed number of workers, passes
+in the measurement, and adopts the number that the controller decides. The controller looks for the fewest workers with
+which the training loop does not wait:
 
-- The loop waits and the workers are busy: more of them, as many as the loop would need, at most twice as many at once.
-  What that gains is compared with the rate before. What did not help in two periods is taken back, and not tried again.
-- The loop does not wait, and fewer workers would have done the work: fewer. If the loop waits then, they come back, and
-  so few are not tried again.
+- The loop waits and the workers are busy: add workers, as many as the loop would need, at most doubling the number.
+  Compare the rate with the one before. An addition that did not help in two periods is undone, and not tried again.
+- The loop does not wait, and fewer workers could have done the work: retire some. If the loop waits then, bring them
+  back, and do not try that few again.
 
-So between two changes of the load each number is left at most once in each direction, and it settles. From then on it
-takes several periods in a row to move it: one that is slow says nothing.
+So between two changes of the load each number is left at most once in each direction, and the search settles. From then
+on it takes several periods in a row to change the number: one slow period proves nothing.
 """
 
 from __future__ import annotations
@@ -22,43 +23,45 @@ from feedline.types.shown import counted, percent
 
 _WAITS = 0.05
 _HARDLY_WAITS = 0.02
-"""Shares of the time that the training loop waits: above the first it wants more, below the second fewer may do."""
+"""Shares of the time that the training loop waits: above the first it needs more workers, below the second fewer may
+do.
+"""
 
 _BUSY = 0.6
-"""Share of their time that workers are busy below which more of them would not help. A guess."""
+"""Share of time that workers are busy below which more of them would not help. A guess."""
 
 _LEAST_PART = 0.2
-"""Which part of what was hoped for more workers must gain to go on adding. A guess."""
+"""Fraction of the expected gain that an addition must reach for more to be added. A guess."""
 
 _SPARE = 1.25
-"""How much more work than on average the workers must be able to do: batches do not take equally long. A guess."""
+"""Spare capacity of the workers relative to the average work: batches vary in duration. A guess."""
 
 _SETTLED_AFTER = 3
 """Periods without a change after which the number counts as found."""
 
 _OTHER_LOAD = 1.5
-"""By which factor a batch, or the training loop's work on it, takes longer or shorter if the load is another."""
+"""Factor by which the time for a batch, or the training loop's work on it, must change to count as another load."""
 
 _OTHER_PERIODS = 3
-"""Periods in a row after which it counts as another. One in eight that is an exception is none of that."""
+"""Periods in a row after which the load counts as another. An exceptional period in every eight does not count."""
 
 MOST_DEPTH = 8
-"""Batches that each worker may come to be ahead."""
+"""Maximum number of batches that each worker may be ahead."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """How some batches were made and consumed, with a fixed number of workers."""
+    """How batches were made and consumed in a period with a fixed number of workers."""
 
     batches: int
     seconds: float
-    """From the first of them to the last, the training loop's work on them included."""
+    """From the first batch to the last, including the training loop's work on them."""
     wait_s: float
-    """How much of it the training loop waited."""
+    """How long the training loop waited."""
     busy_s: float
     """How long a worker took for a batch, on average."""
     cpu_share: float = 1.0
-    """How much of that it computed; the rest it slept, for a disk or a network."""
+    """Share of that time spent computing; the rest is waiting for a disk or a network."""
     most: int = 1 << 30
     """Workers for which there is memory."""
 
@@ -79,21 +82,21 @@ class Measurement:
 
     def is_like(self, other: Measurement) -> bool:
         """True if batches, and the training loop's work on them, take about as long as in another period."""
-        least_s = 0.1 * min(self.busy_s, other.busy_s)  # what is less hardly counts, and varies a lot
+        least_s = 0.1 * min(self.busy_s, other.busy_s)  # smaller values hardly count, and vary a lot
         pairs = ((self.busy_s, other.busy_s), (max(self.body_s, least_s), max(other.body_s, least_s)))
         return all(1 / _OTHER_LOAD < (one + 1e-9) / (two + 1e-9) < _OTHER_LOAD for one, two in pairs)
 
 
 class Controller:
-    """Decides how many workers there are to be, and how many batches each may be ahead.
+    """Decide how many workers to use, and how many batches each may be ahead.
 
     Args:
-        count: how many workers there are.
-        most: how many there may come to be.
+        count: current number of workers.
+        most: maximum number of workers.
         cores: how many can compute at the same time.
-        least: how few there may come to be.
+        least: minimum number of workers.
         depth: how many batches each worker may be ahead.
-        tunes_depth: True if that may change.
+        tunes_depth: True if the depth may change.
 
     Example:
         >>> controller = Controller(2, most=16, cores=8)
@@ -109,7 +112,7 @@ class Controller:
         self.count = count
         self.depth = depth
         self.log: list[str] = []
-        """A line for every decision."""
+        """One line per decision."""
         self._least, self._most = least, most
         self._cores = cores
         self._tunes_depth = tunes_depth
@@ -117,26 +120,28 @@ class Controller:
 
     def _forget(self) -> None:
         self._floor, self._ceiling = self._least, self._most
-        """Fewer are too few, more do not help."""
+        """Fewer than the first are too few; more than the second do not help."""
         self._before: tuple[int, float] | None = None
-        """How many there were before some were added, and the rate then."""
+        """The number of workers before some were added, and the rate then."""
         self._is_doubted = False
-        """True if those that were added did not help in one period, which may be chance."""
+        """True if the added workers did not help in one period, which may be chance."""
         self._left: int | None = None
-        """How many there were before some were retired."""
+        """The number of workers before some were retired."""
         self._found: Measurement | None = None
-        """In which the number was found; None as long as it is not."""
+        """The period in which the number was found; None until then."""
         self._kept = self._waited = self._idled = self._unlike = 0
         """Periods in a row: without a change; in which the loop waited; in which fewer would have done; in which the
-        load was another than when the number was found."""
+        load
+        differed from the one for which the number was found.
+        """
 
     @property
     def is_settled(self) -> bool:
-        """True if the number was found, for this load."""
+        """True if the number was found for this load."""
         return self._found is not None
 
     def decide(self, seen: Measurement) -> bool:
-        """Take note of a period; returns True if there are to be other workers, or another depth, from now on."""
+        """Process a period; return True if the number of workers or the depth changes from now on."""
         self._note_load(seen)
         self._waited = self._waited + 1 if seen.stall > _WAITS else 0
         busy = min(1.0, seen.rate * seen.busy_s / self.count)
@@ -166,7 +171,7 @@ class Controller:
         return has_changed
 
     def is_refused(self, count: int) -> None:
-        """There are no more than so many workers: others could not be started."""
+        """Handle a failure to start workers: there are only `count`."""
         if count < self.count:
             self._ceiling = count
             self._before = None
@@ -182,7 +187,7 @@ class Controller:
             self._forget()
 
     def _has_failed(self, seen: Measurement, count: int, rate: float) -> bool:
-        """True if workers that were added did not help; no more are added if they helped little."""
+        """True if added workers did not help; stop adding more if they helped little."""
         gain, hoped = seen.rate / rate - 1, self.count / count - 1
         has_failed = 1 + gain < LEAST_GAIN and seen.stall > _WAITS
         if not has_failed and gain < hoped * _LEAST_PART:
@@ -191,7 +196,7 @@ class Controller:
 
     def _add(self, seen: Measurement, busy: float) -> None:
         waited = f"training waited {percent(seen.stall)} of the time"
-        if self._left is not None:  # they were too few
+        if self._left is not None:  # the retired workers were needed
             self._floor, left, self._left = min(self._left, self.count + 1), self._left, None
             self._set(left, f"{waited}; fewer than {left} are too few")
             return
@@ -203,12 +208,12 @@ class Controller:
                 self.log.append(f"{counted(self.count, 'worker')}, each {self.depth} batches ahead: {reason}.")
             return
         if most <= self.count:
-            if most <= self.count // 2:  # less may be chance
+            if most <= self.count // 2:  # a smaller difference may be chance
                 self._set(most, f"{waited}, and no more than {most} can compute at a time, or have the memory")
             return
         wanted = math.ceil(self.count * seen.seconds / max(seen.seconds - seen.wait_s, seen.seconds / 2) * 1.1)
         self._before = self.count, seen.rate
-        self._floor = self.count  # which did not do
+        self._floor = self.count  # which was not enough
         self._set(
             min(most, max(self.count + 1, min(wanted, 2 * self.count))),
             f"{waited}, and the workers were busy {percent(busy)} of theirs",

@@ -1,4 +1,4 @@
-"""What happened so far, in numbers."""
+"""Counters of events so far."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from feedline.errors import PerformanceWarning, warn_user
 from feedline.insight.observer import Observer
 
 _LOST_S = 5.0
-"""What starting and ending workers may cost in all before it is told. A guess, not measured."""
+"""Total cost of starting and ending workers above which the user is warned. A guess, not measured."""
 
 _SHARE = 0.25
-"""Which part of the passes that may be. Part of what it costs is not seen here: workers get ready beside the rest."""
+"""The same as a share of the passes. Some of the cost is not visible here: workers get ready in the background."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What happened so far; shown by `stats()`."""
+    """Event counts so far; shown by `stats()`."""
 
     batches: int = 0
     copied_out: int = 0
@@ -24,29 +24,29 @@ class Counters:
     overflowed: int = 0
     """Batches that came in memory of their own because they had no slot or did not fit."""
     relieved: int = 0
-    """Waiting tasks that went from a late worker to an idle one."""
+    """Waiting tasks moved from a late worker to an idle one."""
     run_ahead: int = 0
-    """Tasks begun beyond the window while an early batch was late."""
+    """Tasks started beyond the window while an early batch was late."""
     failures: int = 0
     restarts: int = 0
-    """Workers that were replaced because they died or were stuck."""
+    """Workers replaced because they died or were stuck."""
     recycled: int = 0
-    """Workers that were replaced because they had taken too much memory."""
+    """Workers replaced because they used too much memory."""
     passes: int = 0
-    """Passes that came to their end, with workers of their own."""
+    """Completed passes that started their own workers."""
     passes_s: float = 0.0
-    """How long they took, without the first one, for which much is done that is not done again."""
+    """How long they took, without the first one, which includes one-time work."""
     starts_s: float = 0.0
-    """How much of that went into starting and ending the workers."""
+    """How much of that time went into starting and ending workers."""
 
     observer: Observer = field(default_factory=Observer)
-    """What is measured of every batch."""
+    """Records the measurements of every batch."""
 
     told: bool = False
-    """True if the user was told to keep the workers."""
+    """True if the user was advised to keep the workers."""
 
     def as_dict(self) -> dict[str, int]:
-        """Return what users see, by the names of `stats()`."""
+        """Return the public counters, by the names of `stats()`."""
         return {
             "batches": self.batches,
             "failures": self.failures,
@@ -59,7 +59,7 @@ class Counters:
         }
 
     def passed(self, pass_s: float, start_s: float) -> None:
-        """Note a pass that has come to its end; tells once if much of the time goes into starting workers."""
+        """Record a completed pass; warn once if much of the time goes into starting workers."""
         self.passes += 1
         if self.passes == 1:
             return

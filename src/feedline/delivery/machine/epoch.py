@@ -1,10 +1,10 @@
-"""One pass over the batches of a plan: what is asked for next, what has come, what the training loop has.
+"""One pass over the batches of a plan: batches requested, finished and delivered.
 
-Three kinds of plans go through the same machine. The batches of a map-style dataset can be made by any worker. The
-batches of a stream that the loader shares out can be made by any worker that has read as far; a task stays with its
-worker. If every worker has a stream of its own, see `OwnStreamsEpoch`.
+Three kinds of plans use the same machine. For a map-style dataset, any worker can make any batch. For a stream that the
+loader shares out, any worker that has read far enough can make a batch; a task stays with its worker. If every worker
+has its own stream, see `OwnStreamsEpoch`.
 
-An epoch knows nothing of workers' lives. Batches are numbered from 0, from where the epoch was entered.
+An epoch knows nothing about the lifetime of workers. Batches are numbered from 0, starting where the epoch was entered.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from feedline.system.failures import is_interrupt
 from feedline.types import Notes, Result, ResultKind, Resume, Task
 
 NOTHING: Any = object()
-"""Stands for a batch where there is none."""
+"""Marks the absence of a batch."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What workers are asked for."""
+    """What to request from workers."""
 
     batched: bool = True
-    """False if the plan is of single samples."""
+    """False if the plan yields single samples."""
     stream_count: int = 0
-    """Samples of a batch, if batches are cut from a stream; 0 if the dataset has indices."""
+    """Samples per batch, if batches are cut from a stream; 0 if the dataset has indices."""
     shared_seed: int | None = None
     """For torch's data pipes."""
     snapshot_every: int = 0
-    """Ask for the states of dataset and iterator with every n-th batch; 0 for never."""
+    """Request the states of dataset and iterator with every n-th batch; 0 for never."""
 
 
 @dataclass(frozen=True)
@@ -48,44 +48,44 @@ class Origin:
     """Where an epoch is entered."""
 
     already: tuple[int, ...] = ()
-    """Batches of the plan that were delivered before, out of turn."""
+    """Batches of the plan that were already delivered, out of turn."""
     resumes: dict[int, Resume] = field(default_factory=dict)
-    """Where the workers' datasets go on, by worker."""
+    """Where the workers' datasets resume, by worker."""
     turn: int = 0
-    """Whose turn the first batch is."""
+    """The worker whose turn the first batch is."""
     awaits_openings: bool = False
     """True if the workers are in a state that new ones would not be in."""
 
 
 @dataclass
 class Memory:
-    """What outlives an epoch, as far as workers are concerned."""
+    """What outlives an epoch and concerns workers."""
 
     last_notes: dict[int, Notes] = field(default_factory=dict)
-    """The last states of its dataset that each worker told."""
+    """The last dataset state that each worker reported."""
     unresumed: dict[int, Resume] = field(default_factory=dict)
-    """Where datasets of workers go on that have not heard of it, for want of a task."""
+    """States to resume from that workers have not received yet, for want of a task."""
 
 
 class Epoch:
     """One pass over a plan, or the rest of one.
 
     Args:
-        plan: yields what each batch consists of.
-        scheduler: who works on what.
+        plan: yields the contents of each batch.
+        scheduler: assigns batches to workers.
         limits: how much may be in flight, and how long it may take.
-        progress: told about every batch that is delivered.
-        fault_budget: keeps account of samples that fail.
-        request: what workers are asked for.
+        progress: records every delivered batch.
+        fault_budget: keeps account of failed samples.
+        request: what to request from workers.
         origin: where the epoch is entered.
         number: the number of the epoch.
     """
 
     checkpoint: Any = None
-    """Where the loader notes how far this epoch is."""
+    """Where the loader records the position in this epoch."""
 
     awaits_one = True
-    """True if whoever waits for a batch waits for its worker alone, as long as that is not late."""
+    """True if waiting for a batch means waiting for its worker alone, as long as that worker is not late."""
 
     def __init__(
         self,
@@ -105,49 +105,49 @@ class Epoch:
         self._origin = origin or Origin()
         self._guards = self.fault_budget.guards
         self.deepens = limits.deepens and plan.goes_ahead
-        # What a dataset remembers depends on which samples it made.
+        # The state of a dataset depends on which samples it made.
         self.can_move = plan.can_move and not self._request.snapshot_every
         self.stays = self._request.stream_count > 0
-        """True if a task stays with the worker that it was given to."""
+        """True if a task stays with the worker it was assigned to."""
         self.replays = self.stays
-        """True if a worker that is new reads again all that comes before its task."""
+        """True if a new worker reads again everything before its task."""
         self._stream: SharedStream | OwnStreams = SharedStream()
         progress.early.update(self._origin.already)
         self._already = frozenset(self._origin.already)
         self.sent = 0
-        """Batches given out, and those that need not be."""
+        """Batches assigned, plus those that need not be."""
         self.done = 0
-        """Those of them that the training loop has, or that need not be delivered."""
+        """Batches among these that the training loop has, or that need not be delivered."""
         self.in_flight: dict[int, Flight] = {}
-        """By number."""
+        """Tasks in flight, by batch number."""
         self.ready: dict[int, Result] = {}
         """Batches that wait for the training loop, by number."""
         self.exhausted = False
         """True if the plan has no more batches, or none that are wanted."""
         self.held: Any = NOTHING
-        """The next batch of the plan, if no worker may have it yet."""
+        """The next batch of the plan, while no worker may have it."""
         self.unraised: BaseException | None = None
-        """What the scheduler raised when a batch was there; the training loop gets it in place of the next batch."""
+        """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
         self._end: int | None = None
-        """The first batch that a stream of samples does not have any more."""
+        """The number of the first batch past the end of the stream."""
         self._treated: dict[int, Treated] = {}
-        """What batches that are not delivered consist of, if samples that fail are not just raised."""
+        """Contents of undelivered batches, if failed samples are not just raised."""
         self._resumes = dict(self._origin.resumes)
         self._entered = dict(self._resumes)
         self._memory = Memory()
         self._unopened: set[int] = set()
-        """Workers that have not told yet in which state they began."""
+        """Workers that have not reported yet in which state they began."""
         self._openings: dict[int, Notes] = {}
-        """In which state the others did, if it was not known before."""
+        """States in which the other workers began, if not known before."""
         self.taken: tuple[Any, ...] | None = None
-        """What `take_back` needs, after a batch was delivered."""
+        """What `take_back` needs after a batch was delivered."""
 
     def open(self, worker_count: int, memory: Memory) -> None:
-        """Begin, with workers of which something may be known."""
+        """Begin, with workers whose states may be known."""
         self._memory = memory
         self._resumes = {**memory.unresumed, **self._origin.resumes}
         self._entered = dict(self._resumes)
-        for worker in self._entered:  # what it told before is of another time
+        for worker in self._entered:  # older reports are out of date
             memory.last_notes.pop(worker, None)
         memory.unresumed = {}
         self._unopened = set(range(worker_count)) if self._origin.awaits_openings else set()
@@ -156,7 +156,7 @@ class Epoch:
     # -- what is asked for -------------------------------------------------------------------------------------------
 
     def next(self) -> Any:
-        """Return what the next batch consists of; `NOTHING` if there is none for now."""
+        """Return the contents of the next batch; `NOTHING` if there is none for now."""
         if self.held is not NOTHING:
             return self.held
         if self.exhausted:
@@ -170,7 +170,7 @@ class Epoch:
         except StopIteration:
             self.exhausted = True
             return NOTHING
-        except BaseException as exc:  # the sampler's own, such as SystemExit: raised when its batch would have come
+        except BaseException as exc:  # from the sampler, such as SystemExit: raised when its batch would have come
             if is_interrupt(exc):
                 raise
             self.exhausted = True
@@ -181,11 +181,11 @@ class Epoch:
 
     @property
     def turn(self) -> int:
-        """Whose turn the first batch is."""
+        """The worker whose turn the first batch is."""
         return self._origin.turn
 
     def assign(self, indices: Any, workers: list[WorkerView]) -> int | None:
-        """Return who makes the next batch; None if it is held back, until a worker has answered."""
+        """Return the worker that makes the next batch; None to hold it back until a worker has answered."""
         self.held = indices  # first: nothing of the plan is lost if the scheduler raises
         worker = self.scheduler.assign(self.sent + self.turn, indices, workers)
         if worker is None:
@@ -196,7 +196,7 @@ class Epoch:
         return worker
 
     def task(self, ordinal: int, indices: Any, worker: int, treated: Treated | None = None) -> Task:
-        """Return the task for a batch, without number and slot."""
+        """Return the task for a batch, without id and slot."""
         resume = self._resumes.pop(worker, None) if self._resumes else None
         snapshot = self._request.snapshot_every > 0
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=snapshot)
@@ -207,17 +207,17 @@ class Epoch:
         return task
 
     def instead_of(self, ordinal: int) -> Treated:
-        """Return what to make a batch of when no sample of its own is left, and it must not be left out.
+        """Return the contents of a substitute for a batch that has no samples left and must not be left out.
 
         Raises:
-            EmptyBatch: there is nothing.
+            EmptyBatch: there is no substitute.
         """
         return self.fault_budget.instead_of(self._treated[ordinal], batched=self._request.batched)
 
     # -- what has come -----------------------------------------------------------------------------------------------
 
     def arrived(self, flight: Flight, result: Result) -> None:
-        """Take the answer to a task of this epoch."""
+        """Accept the answer to a task of this epoch."""
         del self.in_flight[flight.ordinal]
         if self._unopened:
             self._note_opening(result)
@@ -238,11 +238,11 @@ class Epoch:
 
     @property
     def is_over(self) -> bool:
-        """True if a stream has come to its end, and the training loop has what came before."""
+        """True if a stream has ended, and the training loop has every batch before its end."""
         return self._end is not None and self.progress.delivered >= self._end
 
     def take(self) -> int | None:
-        """Return the finished batch that comes next, None if it is not there."""
+        """Return the number of the finished batch to deliver next, None if it is not ready."""
         if not self.ready:
             return None
         ordinal = self.scheduler.take(self.ready, self.expected)
@@ -254,7 +254,7 @@ class Epoch:
         return ordinal
 
     def note_faults(self, ordinal: int, result: Result) -> None:
-        """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much.
+        """Log the faults of a batch that is about to be delivered; the batch stays in `ready` if there were too many.
 
         Raises:
             TooManyBadSamples: the budget of the policy is spent.
@@ -276,26 +276,26 @@ class Epoch:
         return self._request.stream_count or count_of(flight.task.indices, batched=self._request.batched)
 
     def pop(self, ordinal: int) -> Result:
-        """Take a batch out, which is delivered or passed over."""
+        """Remove a batch that is delivered or skipped."""
         self._treated.pop(ordinal, None)
         self.done += 1
         return self.ready.pop(ordinal)
 
     def end_stream(self, ordinal: int) -> list[Result]:
-        """Take note of the end of one worker's own stream; returns answers that nobody wants any more."""
+        """Note the end of one worker's own stream; return the answers that are no longer wanted."""
         raise AssertionError("the end of a common stream is noted when it arrives")
 
     def look_at(self, notes: Notes) -> Message | None:
-        """Return what to tell of a stream that is not what it has to be."""
+        """Return the warning for a stream that is not as required."""
         return self._stream.look_at(notes)
 
     # -- what the training loop has ----------------------------------------------------------------------------------
 
     def ask_again(self, worker: int) -> None:
-        """Ask for another batch of a worker whose batch was taken, if every worker has a stream of its own."""
+        """Request another batch from a worker whose batch was taken, if every worker has its own stream."""
 
     def note(self, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
-        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        """Record a batch as delivered. This is the last step of a delivery, so that an interrupt loses nothing."""
         progress = self.progress
         if notes is None:
             self.taken = (ordinal, worker, progress.notes.get(worker) if progress.notes else None)
@@ -307,7 +307,7 @@ class Epoch:
             progress.notes[worker] = notes
 
     def take_back(self) -> None:
-        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""
         if self.taken is None:
             return
         ordinal, worker, before = self.taken
@@ -320,27 +320,27 @@ class Epoch:
     # -- workers that are new, or began in a state of their own ------------------------------------------------------
 
     def resume_for(self, worker: int) -> Resume | None:
-        """Return where a worker goes on that takes the place of another."""
+        """Return where a replacement for this worker resumes."""
         known = self._entered.get(worker)
-        if self.replays:  # it goes on by reading again what comes before its task
+        if self.replays:  # it resumes by reading again everything before its task
             return known
         notes = self._memory.last_notes.get(worker)
         return known if notes is None else Resume(notes.dataset)
 
     def owe(self, worker: int, resume: Resume) -> None:
-        """Tell a worker with its next task where to go on."""
+        """Send a worker the state to resume from with its next task."""
         self._resumes[worker] = resume
 
     def is_opened(self) -> bool:
-        """True if a state can be told: it is known in which states the workers began."""
+        """True if a state can be saved: the states in which the workers began are known."""
         return not self._unopened
 
     def unopened(self) -> Flight | None:
-        """Return a task whose answer will tell in which state its worker began, None if there is no such task."""
+        """Return a task whose answer will contain the state in which its worker began, None if there is no such task."""
         return next((flight for flight in self.in_flight.values() if flight.worker in self._unopened), None)
 
     def assume_openings(self) -> bool:
-        """Take the last states that workers told for those in which they began; False if one has told none."""
+        """Take the states that workers last reported as those in which they began; False if one is missing."""
         tasked = {flight.worker for flight in self.in_flight.values()}
         for worker in self._unopened:
             notes = self._memory.last_notes.get(worker)
@@ -360,15 +360,15 @@ class Epoch:
                 self.add_openings(self.progress)
 
     def add_openings(self, progress: Progress) -> None:
-        """Add in which states workers began to a progress of this epoch, where it knows nothing later of them."""
+        """Add the states in which workers began to a progress of this epoch, where it has no later ones."""
         for worker, notes in list(self._openings.items()):
             progress.notes.setdefault(worker, notes)
 
     def leave(self) -> list[Result]:
-        """Ask for nothing any more; returns answers that nobody wants. May be called twice."""
+        """Stop requesting batches; return the answers that are no longer wanted. May be called twice."""
         self.exhausted = True
         self.held = NOTHING
-        # Workers that had no batch left to make still have to hear what their datasets were at.
+        # Workers that had no batch left to make must still receive the states of their datasets.
         self._memory.unresumed = {worker: Resume(resume.dataset) for worker, resume in self._resumes.items()}
         unwanted = list(self.ready.values())
         self._treated.clear()

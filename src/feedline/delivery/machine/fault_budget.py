@@ -1,4 +1,4 @@
-"""Keeps account of samples that failed: the log, who is not asked for again, and whether the budget is spent."""
+"""Account of failed samples: the log, the quarantine, and whether the budget is spent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from feedline.types import Result
 from feedline.workers.fetch.guard import neighbour_of
 
 _LONGEST_CHAIN = 16
-"""Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
+"""Maximum length of a chain of replacements. A policy that goes round in circles ends here, and decides again."""
 
 _MOST_NEIGHBOURS = 16
-"""Samples that are tried for a batch that has none left and must not be left out."""
+"""Samples to try as a substitute for a batch that has none left and must not be left out."""
 
 _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
@@ -31,27 +31,27 @@ Mark = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Treated:
-    """A batch that is asked for, of which some samples may be known to fail."""
+    """A requested batch, after applying what is known about samples that fail."""
 
     indices: Any
-    """What to ask for."""
+    """What to request."""
     skip: tuple[int, ...] = ()
     """Places to leave out."""
     known: int = 0
     """How many of its samples are left out or replaced."""
     is_entered: bool = False
-    """True once what came of it is in the log."""
+    """True once its outcome is in the log."""
     faults: tuple[Fault, ...] = ()
-    """What failed in it."""
+    """Its faults."""
     neighbours: int = 0
-    """How many samples were asked for in its place so far."""
+    """How many substitutes were tried so far."""
 
 
 class FaultBudget:
-    """The samples of one loader that failed.
+    """The failed samples of one loader.
 
     Args:
-        policy: what becomes of such samples.
+        policy: decides what to do with them.
     """
 
     def __init__(self, policy: ErrorPolicy) -> None:
@@ -60,47 +60,47 @@ class FaultBudget:
         self._seen = 0
         self._lost = 0
         self._approved = (0, 0)
-        """The same with the last batch that was within the budget: one that is not is not delivered."""
+        """Both counts as of the last batch within the budget: a batch that exceeds it is not delivered."""
         self.counts_known = True
-        """False if those that are known to fail are not counted when they come again: an order without end."""
+        """False if samples known to fail are not counted when they come again: an endless order."""
         self.dataset: Any = None
-        """Whose samples they are, if they have indices: not those of an iterable dataset."""
+        """The dataset, if its samples have indices; None for an iterable dataset."""
         self.keeps_steps = False
-        """True if ranks have to deliver as many batches as the others do."""
+        """True if all ranks must deliver the same number of batches."""
 
     def copy(self) -> FaultBudget:
-        """Return the account of a copied loader: with the same policy, and nothing in it."""
+        """Return an empty account with the same policy, for a copied loader."""
         return FaultBudget(self.policy)
 
     @property
     def guards(self) -> bool:
-        """True if samples that fail may be dealt with, not just raised."""
+        """True if the policy may handle failed samples instead of just raising."""
         return not self.policy.never_catches
 
     def begin_epoch(self, *, resumes: bool) -> None:
-        """Begin to count what the budget allows in an epoch, or go on where a state was saved."""
+        """Reset the counts for a new epoch, or keep them when resuming from a state."""
         if not resumes:
             self._seen, self._lost = self._approved = 0, 0
 
     def mark(self) -> Mark:
-        """Return how far the account is now, for `state`."""
+        """Return the current position of the account, for `state`."""
         return (*self._approved, self.log.total)
 
     def state(self, mark: Mark | None = None) -> dict[str, Any]:
-        """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell.
+        """Return the log and the counts of the budget as plain values; {} if there is nothing to save.
 
         Args:
-            mark: when; None for now.
+            mark: the position to save; None for the current one.
         """
         seen, lost, total = mark or self.mark()
         state = self.log.state(total)
         return {**state, "seen": seen, "lost": lost} if self.guards and (state or seen) else state
 
     def restore(self, state: Any) -> None:
-        """Become the account whose state this is.
+        """Restore the account from a state.
 
         Raises:
-            BadState: it is something else; nothing has changed then.
+            BadState: the state is invalid; the account is unchanged.
         """
         log = FaultLog()
         log.restore(state)
@@ -111,7 +111,7 @@ class FaultBudget:
         self._seen, self._lost = self._approved = seen, lost
 
     def treat(self, indices: Any, *, batched: bool) -> Treated:
-        """Deal with samples that are known to fail before they are asked for."""
+        """Skip or replace samples that are known to fail before they are requested."""
         log = self.log
         indices = reusable(indices) if batched else indices
         treated = Treated(indices)
@@ -124,7 +124,7 @@ class FaultBudget:
             fault = log.quarantined_as(index)
             if fault is not None:
                 treated.known += 1
-            for _ in range(_LONGEST_CHAIN):  # a sample that replaces another may fail later
+            for _ in range(_LONGEST_CHAIN):  # a replacement may fail later
                 if fault is None or fault.action != "replace":
                     break
                 treated.indices = with_item(treated.indices, place, fault.replacement, batched=batched)
@@ -134,7 +134,7 @@ class FaultBudget:
         return treated
 
     def instead_of(self, empty: Treated, *, batched: bool) -> Treated:
-        """Return what to ask for in place of a batch of which no sample is left: the next sample after its last one.
+        """Return a substitute for a batch that has no samples left: the next sample after its last one.
 
         Raises:
             EmptyBatch: there is none, or too many were tried.
@@ -144,7 +144,7 @@ class FaultBudget:
             f"leave these samples out of the sampler or dataset.\n{_named(empty.faults)}"
         )
         tried = empty.neighbours
-        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # which no other sample would help
+        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # no other sample would help
         other = None if is_whole or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
         while other is not None and tried < _MOST_NEIGHBOURS:
             tried += 1
@@ -154,13 +154,13 @@ class FaultBudget:
         raise error
 
     def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
-        """Take what an answer says of samples that failed into the log, once.
+        """Log the faults that an answer reports, once.
 
         Args:
             result: the answer.
-            count: how many samples it is about.
+            count: how many samples it covers.
             epoch: the number of the epoch.
-            treated: what was asked for, if samples that fail are not just raised.
+            treated: what was requested, if failed samples are not just raised.
         """
         notes = result.notes
         faults: Iterable[Fault] = () if notes is None else notes.faults
@@ -173,20 +173,20 @@ class FaultBudget:
         self.write(faults, count, epoch)
 
     def write(self, faults: Iterable[Fault], count: int, epoch: int) -> None:
-        """Take faults into the log, and count the samples that they are among."""
+        """Log faults, and count the samples they are among."""
         self._seen += count
         for fault in faults:
-            # A sample that came twice may have been asked for twice before it was known to fail.
+            # A sample that occurs twice may have been requested twice before it was known to fail.
             known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
             has_index = self.dataset is not None
             if not (known and has_index):
                 self.log.append(replace(fault, epoch=epoch), quarantine=has_index)
-            # A batch that could not be made is lost with all its samples.
+            # A batch that could not be collated loses all its samples.
             of_batch = fault.stage == "collate" and isinstance(fault.index, list)
             self._lost += fault.lost * (len(fault.index) if of_batch else 1)
 
     def check(self, *, ended: bool = False) -> None:
-        """Refuse to go on when the policy's budget is spent.
+        """Raise when the policy's budget is spent.
 
         Raises:
             TooManyBadSamples: too many samples were lost, or too large a share of them.

@@ -1,9 +1,9 @@
-"""One pass over an iterable dataset of which every worker has a stream of its own, as torch has it.
+"""One pass over an iterable dataset where every worker has its own stream, as in torch.
 
-Workers take turns: 0, 1, ... n-1, 0, 1, ...; one whose stream has ended is left out from then on. So the order is the
-same in every epoch, however fast the workers are. It comes about by itself: each worker is asked for as many batches as
-the window allows, in turn, and whose batch is delivered is asked for another. Requests are numbered, and answered
-batches are delivered by these numbers. The numbers of a worker whose stream has ended are passed over.
+Workers take turns: 0, 1, ... n-1, 0, 1, ...; a worker whose stream has ended is left out from then on. So the order is
+the same in every epoch, however fast the workers are. The order needs no bookkeeping: each worker in turn is asked for
+as many batches as the window allows, and a worker whose batch is delivered is asked for another. Requests are numbered,
+and batches are delivered in the order of these numbers. The numbers of a worker whose stream has ended are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OwnStreamsEpoch(Epoch):
     """One pass over the workers' own streams."""
 
     _plan: StreamPlan
-    awaits_one = False  # nobody else could do its work; several answers at once cost the training loop less
+    awaits_one = False  # no other worker could do its work; handling several answers at once is cheaper
 
     def open(self, worker_count: int, memory: Memory) -> None:
         self._memory = memory
@@ -38,12 +38,12 @@ class OwnStreamsEpoch(Epoch):
             streams.extend(StreamProgress() for _ in range(worker_count))
         self._count = self._request.stream_count if self._request.batched else None
         self._origins = {worker: self._origin_of(worker) for worker in range(worker_count)}
-        """Where a worker's stream can be entered again: the last states that were told of it."""
+        """Where each worker's stream can be entered again: the last states that it reported."""
         self._read = {worker: origin.place + origin.skip for worker, origin in self._origins.items()}
-        """Samples of each stream that its answers so far have taken."""
+        """Samples of each stream used by its answers so far."""
         self._asked = [stream.batches for stream in streams]
         self._numbers = Progress()
-        """Which of the numbered requests were dealt with."""
+        """Which numbered requests are finished."""
         turn = self.progress.turn
         active = [worker for worker, stream in enumerate(streams) if not stream.ended]
         in_turn = [worker for worker in active if worker >= turn] + [worker for worker in active if worker < turn]
@@ -53,7 +53,7 @@ class OwnStreamsEpoch(Epoch):
         self.scheduler.open(worker_count, self.limits.depth)
 
     def _origin_of(self, worker: int) -> Resume:
-        """Return where a stream begins: where a snapshot says, or with what is left of the epoch before."""
+        """Return where a stream begins: where the snapshot says, or with what is left of the previous epoch."""
         known = self._origin.resumes.get(worker)
         if known is not None:
             return known
@@ -118,7 +118,7 @@ class OwnStreamsEpoch(Epoch):
         if result.kind is ResultKind.DONE:
             count += self._count or 1
         elif result.kind is ResultKind.ENDED and notes is not None and notes.faults:
-            count = max(count, notes.place - self._read[result.worker])  # with what drop_last has left out
+            count = max(count, notes.place - self._read[result.worker])  # includes samples that drop_last has left out
         fault_budget.enter(result, count, self.number)
         fault_budget.check()
 
@@ -132,7 +132,7 @@ class OwnStreamsEpoch(Epoch):
         self._active.discard(worker)
         self._numbers.note(ordinal)
         for other, flight in list(self.in_flight.items()):
-            if flight.worker == worker:  # it will say again that this is the end
+            if flight.worker == worker:  # it will report the end again
                 flight.wanted = False
                 del self.in_flight[other]
                 self.done += 1
@@ -140,7 +140,7 @@ class OwnStreamsEpoch(Epoch):
         more = [other for other, result in self.ready.items() if result.worker == worker]
         for other in more:
             self._numbers.note(other)
-        return [self.pop(other) for other in more]  # an iterator that went on after its end
+        return [self.pop(other) for other in more]  # from an iterator that continued after its end
 
     # -- what the training loop has ----------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class OwnStreamsEpoch(Epoch):
     # -- workers that are new, or began in a state of their own ------------------------------------------------------
 
     def resume_for(self, worker: int) -> Resume | None:
-        """Return where the stream of a worker goes on that takes the place of another: after its last answer."""
+        """Return where a replacement for this worker resumes its stream: after the last answer."""
         origin = self._origins[worker]
         return replace(copy.deepcopy(origin), skip=self._read[worker] - origin.place, least=0)
 
@@ -202,5 +202,5 @@ class OwnStreamsEpoch(Epoch):
         self._active.clear()
         unresumed = self._memory.unresumed
         unwanted = super().leave()
-        self._memory.unresumed = unresumed  # a stream begins anew
+        self._memory.unresumed = unresumed  # a stream starts over
         return unwanted

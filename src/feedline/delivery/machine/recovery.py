@@ -1,13 +1,13 @@
-"""What is done when a worker dies: another takes its place and its work, and a sample that kills is found.
+"""Recover from the death of a worker: replace it, redo its work, and find samples that kill.
 
-A task over which two workers have died is made in halves until one sample is left that kills by itself. What becomes of
-that one, the user's policy says, as of any sample that fails.
+After two workers have died over a task, it is made in halves until one sample is left that kills by itself. The user's
+policy decides what to do with that sample, as with any sample that fails.
 
-Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory.
-Such a death betrays itself: the worker was at no task, or the batch is made later, with all its samples. So these
-accidents are counted, and the more there are, the more workers in a row have to die before a batch is searched, and
-then over the sample alone before it is to blame: so many that accidents would do the first once in a hundred times, and
-the second once in ten thousand.
+Workers also die of causes that have nothing to do with their samples: somebody kills them, or the system needs memory.
+Such a death is recognizable: the worker had no task, or the batch is made later with all its samples. These accidents
+are counted. The more there are, the more workers in a row must die before a batch is searched, and then over the sample
+alone before it is blamed: so many that accidents would cause the first once in a hundred times, and the second once in
+ten thousand.
 """
 
 from __future__ import annotations
@@ -36,74 +36,77 @@ _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
 
 _MOST_STARTS = 2
-"""How often in a row a worker that ends by its own fault before it is ready is started again, such as by an exception
-in `worker_init_fn`."""
+"""How often in a row to restart a worker that ends by its own fault before it is ready, such as by an exception
+in `worker_init_fn`.
+"""
 
 _MOST_STARTS_KILLED = 9
-"""The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`), unless it was killed
-and the user set `restarts`, which then is the only limit."""
+"""The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`). If it was killed
+and the user set `restarts`, that is the only limit.
+"""
 
 _DOUBT = 1e-4
-"""How likely it may be that a sample is blamed for accidents."""
+"""Accepted probability that a sample is blamed for accidents."""
 
 _SUSPICION = 0.2
-"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with
-more, a sample that kills at the beginning of an epoch takes many workers with it."""
+"""Number of accidents assumed before any happened. A guess: with less, samples are blamed for the first ones; with
+more, a sample that kills at the beginning of an epoch takes many workers with it.
+"""
 
 _DOUBT_OF_BATCH = 1e-2
-"""How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
+"""Accepted probability that a batch is searched because of accidents. A search costs only time."""
 
 _DOING = "What it is doing (most recent call first):\n"
 
 
 @dataclass(frozen=True)
 class RecoveryOptions:
-    """What is done for workers that die or are stuck."""
+    """Options for workers that die or are stuck."""
 
     policy: ErrorPolicy | None = None
-    """What becomes of a sample that kills its worker."""
+    """Decides about a sample that kills its worker."""
     dataset: Any = None
     batched: bool = True
     """False if tasks are single samples."""
     searches: bool = True
-    """False if samples cannot be tried one by one, because the dataset would remember it."""
+    """False if samples cannot be tried one by one, because that would change the dataset's state."""
     restarts: int = 0
     """Workers that may be replaced in an epoch."""
     sets_restarts: bool = True
     """False if `restarts` is the default and not the user's choice."""
     wall_s: Callable[[], float] = lambda: 0.0
-    """The time of day, for the log of faults."""
+    """The time of day, for the fault log."""
     chance: Callable[[], float] = lambda: 0.5
     """A random number below 1, for policies that spread their pauses."""
 
 
 class Doubts(NamedTuple):
-    """What is known of accidents at the moment when a task is judged."""
+    """What is known about accidents when a task is judged."""
 
     others: int
-    """Other tasks in flight over which workers have died: these may turn out to be accidents as well."""
+    """Other tasks in flight over which workers have died: these deaths may turn out to be accidents too."""
     answers: int
-    """Tasks that were answered so far."""
+    """Tasks answered so far."""
 
 
 Redone = Task | Result | None
-"""What comes of a task over which a worker died: a probe, an answer, or None: it is given to a worker again."""
+"""What to do with a task over which a worker died: send a probe, settle it with a result, or (None) assign it again."""
 
 
 class Recovery:
-    """Decides what becomes of tasks over which workers died, and whether another worker may be started."""
+    """Decide what to do with tasks over which workers died, and whether another worker may be started."""
 
     def __init__(self, care: RecoveryOptions) -> None:
         self._care = care
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}
         self._accidents = 0
-        """Workers that were killed while idle, or died over batches that were made later with all their samples."""
+        """Workers killed while idle, or that died over batches later made with all their samples."""
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 
     def begin_epoch(self) -> None:
-        """Have the whole budget again."""
+        """Reset the budget."""
         self._left = self._care.restarts
         self._starts_failed.clear()
 
@@ -113,12 +116,12 @@ class Recovery:
         return self._left > 0
 
     def made(self, trouble: Trouble) -> None:
-        """Note that a task was done over which workers had died, with nobody to blame: these were accidents."""
+        """Record that a task with unexplained deaths was done after all: these deaths were accidents."""
         self._accidents += trouble.unexplained
         trouble.unexplained = 0
 
     def _enough(self, doubts: Doubts, doubt: float = _DOUBT) -> int:
-        """How many workers have to die over the same samples of a task before that is no accident."""
+        """How many workers must die over the same samples of a task to rule out an accident."""
         doubtful = self._accidents + doubts.others + _SUSPICION
         share = doubtful / (doubtful + doubts.answers + 1)
         return max(2, math.ceil(math.log(doubt) / math.log(share)))
@@ -130,13 +133,13 @@ class Recovery:
         return isinstance(death, WorkerError)
 
     def end_by(self, worker: int, death: BaseException, begun: Flight | None, doubts: Doubts) -> BaseException | None:
-        """Count a death; returns what the epoch ends with, None if another worker takes the place.
+        """Count a death; return the exception that ends the epoch, None if the worker is to be replaced.
 
         Args:
-            worker: who died.
-            death: of what.
-            begun: the task that it was at.
-            doubts: what is known of accidents.
+            worker: the worker that died.
+            death: why it died.
+            begun: the task that it was working on.
+            doubts: what is known about accidents.
         """
         failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
         starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
@@ -153,24 +156,24 @@ class Recovery:
         never_starts = starts > self._most_starts(was_killed)
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
             self._tell_of_starts(death, worker, starts)
-        is_final = isinstance(death, (WorkerStartError, NotPicklable))  # another would end alike
+        is_final = isinstance(death, (WorkerStartError, NotPicklable))  # a replacement would end the same way
         if self._left <= 0 or stays_stuck or never_starts or is_final:
             return self.told_of_budget(death)
         self._left -= 1
         return None
 
     def _most_starts(self, was_killed: bool | None) -> float:
-        """How often in a row a worker that ended this way before it was ready is started again."""
+        """How often in a row to restart a worker that ended this way before it was ready."""
         if was_killed and self._care.sets_restarts:
             return math.inf
         return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
 
     def answered(self, worker: int) -> None:
-        """Note that a worker has answered for the first time since it was started."""
+        """Record the first answer of a worker since it was started."""
         self._starts_failed.pop(worker, None)
 
     def told_of_budget(self, last: BaseException) -> BaseException:
-        """Say of the last death that the budget is spent, if it is; returns it."""
+        """Add to the last death's message that the budget is spent, if it is; return the exception."""
         if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
             last.args = (
                 f"{last} It is one too many: {self._care.restarts} workers were replaced in this epoch, and "
@@ -180,7 +183,7 @@ class Recovery:
         return last
 
     def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
-        """Add to the last words of a worker that it is one of several that did not get ready."""
+        """Add to the exception that this worker failed several times to get ready."""
         told = (
             f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
             "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
@@ -191,7 +194,7 @@ class Recovery:
             add_note(death, told)
 
     def told_of_restart(self, death: BaseException, worker: int, begun: Flight | None) -> str:
-        """Return what to say of a worker that was replaced."""
+        """Return the warning about a worker that was replaced."""
         text = (
             str(death)
             if isinstance(death, WorkerError)
@@ -204,7 +207,7 @@ class Recovery:
             doing = "making" if begun.suspect is None else "looking for the sample that kills in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
-        if isinstance(death, WorkerTimeout):  # it ends with a stack, which the first warning shows
+        if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
             start, _, frames = text.partition(_DOING)
             if frames in self._shown:
                 text = f"{start}It is stuck where one was before:\n{frames.splitlines()[0]}"
@@ -216,7 +219,7 @@ class Recovery:
     # -- tasks over which workers died -------------------------------------------------------------------------------
 
     def redo(self, begun: Flight, death: BaseException, doubts: Doubts) -> Redone:
-        """Say how a task over which a worker died is done; if it killed before, find out which sample does it."""
+        """Decide how to redo a task over which a worker died; if it killed before, search for the sample."""
         if begun.suspect is not None:
             trouble = begun.suspect.trouble
             assert trouble is not None
@@ -227,7 +230,7 @@ class Recovery:
         trouble = begun.trouble = begun.trouble or Trouble()
         trouble.deaths += 1
         trouble.unexplained += 1
-        # A single sample cannot be searched, so it has to convince at once.
+        # A single sample cannot be searched, so the evidence must suffice at once.
         enough = self._enough(doubts, _DOUBT_OF_BATCH * (1 if self._care.batched else _DOUBT))
         if trouble.deaths < enough or begun.stays or not self._care.searches:
             return None
@@ -237,7 +240,7 @@ class Recovery:
         return self._search_on(begun, death, doubts)
 
     def survived(self, suspect: Flight, doubts: Doubts) -> Redone:
-        """Note that a part of a task that kills was made without harm."""
+        """Record that a part of a task that kills was made without harm."""
         assert suspect.trouble is not None
         assert suspect.trouble.search is not None
         suspect.trouble.search.survived()
@@ -250,7 +253,7 @@ class Recovery:
         assert search is not None
         trouble.last_death = death or trouble.last_death
         search.enough = self._enough(doubts)
-        if search.failed:  # each of its samples can be made: it was an accident, or they are too much together
+        if search.failed:  # each sample can be made: it was an accident, or they are too much together
             trouble.search, trouble.deaths = None, 0
             return None
         if search.found is not None:
@@ -277,7 +280,7 @@ class Recovery:
         return policy.decide(failure, self._care.chance())
 
     def _found(self, suspect: Flight, place: int, death: BaseException, doubts: Doubts) -> Redone:
-        """Do with a sample that kills what the policy says."""
+        """Apply the policy's verdict to a sample that kills."""
         trouble, task = suspect.trouble, suspect.task
         assert trouble is not None
         index = self._samples_of(suspect)[place]
@@ -291,7 +294,7 @@ class Recovery:
         failure = Failure(index, error, "worker", trouble.attempts[known], suspect.worker)
         try:
             verdict = self._decide(failure)
-        except Exception as exc:  # of the user's policy: it is raised in place of the batch
+        except Exception as exc:  # from the user's policy: raised in place of the batch
             if is_interrupt(exc):
                 raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
@@ -303,7 +306,7 @@ class Recovery:
         if action == "raise" or (action == "replace" and other is None):
             notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
             return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
-        # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
+        # One more death starts the search for the next sample of a batch; a single death never convicts a sample.
         trouble.deaths = self._enough(doubts, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
         if action == "skip":
             task.skip = (*task.skip, place)
@@ -316,7 +319,7 @@ class Recovery:
     # -- workers that are stuck --------------------------------------------------------------------------------------
 
     def told_of_stuck(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
-        """Return what to say about a worker that does not answer: its task, and what it is doing."""
+        """Return the error for an unresponsive worker: its task, and what it is doing."""
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
         samples = "" if late.stays else f" (samples {told_indices(self._samples_of(late))})"
@@ -343,7 +346,7 @@ class Recovery:
 
 
 class Seen(NamedTuple):
-    """What was seen of a worker that does not answer."""
+    """The result of inspecting an unresponsive worker."""
 
     pid: int | None = None
     stack: str | None = None
@@ -356,13 +359,14 @@ _FRAME = re.compile(r'\s*File "(.*)", line')
 
 
 def users_frames(stacks: str) -> str:
-    """Return what of a worker's stacks is the user's affair.
+    """Return the frames of a worker's stacks that concern the user.
 
-    That is what the worker's thread has called since it left feedline's machinery; the sources and collate functions of
-    feedline are not part of that. Of other threads it is the same, unless they only wait somewhere in Python's library.
+    For the worker's thread, these are the calls made since it left feedline's machinery, which does not include
+    feedline's sources and collate functions. The same applies to other threads, unless they only wait somewhere in
+    Python's library.
 
     Args:
-        stacks: as `faulthandler` writes them, the innermost frame first.
+        stacks: in the format of `faulthandler`, the innermost frame first.
     """
     own: list[str] = []
     others: list[str] = []
@@ -374,6 +378,6 @@ def users_frames(stacks: str) -> str:
             if not all(path.startswith(_LIBRARY) and "site-packages" not in path for path in paths[1:end]):
                 others += lines[:end]
         else:
-            end += not any(paths[:end])  # one that is at work in the machinery itself
+            end += not any(paths[:end])  # the thread is working in the machinery itself
             own += lines[stack.startswith("Current thread ") : end]
     return "\n".join(own + others)

@@ -1,7 +1,7 @@
-"""Whether the streams of workers are what they have to be, as far as their first samples tell.
+"""Check that workers' streams are as required, judging by their first samples.
 
-If the loader shares out the samples of an iterable dataset, every worker has to read the same; if not, each has to read
-something else. A user whose dataset does otherwise is told so once.
+If the loader shares out the samples of an iterable dataset, every worker must read the same ones; if not, each must
+read different ones. The user is warned once if the dataset does otherwise.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from feedline.errors import DataWarning, FeedlineWarning
 from feedline.types import Notes
 
 Message = tuple[str, type[FeedlineWarning]]
-"""What is to be told to the user."""
+"""A warning for the user."""
 
 
 class SharedStream:
-    """A stream that every worker reads as a whole, and keeps its part of."""
+    """A stream that every worker reads completely, keeping only its share."""
 
     def __init__(self) -> None:
         self._has_told = False
         self._digest: bytes | None = None
-        """Of the first sample."""
+        """Digest of the first sample."""
 
     def look_at(self, notes: Notes) -> Message | None:
-        """Return what to tell if the dataset splits itself as well, or does not yield the same in every worker."""
+        """Return a warning if the dataset also splits itself, or does not yield the same samples in every worker."""
         if self._has_told:
             return None
         if notes.splits_itself:
@@ -38,19 +38,20 @@ class SharedStream:
 
 
 class OwnStreams:
-    """Streams of which each worker has its own.
+    """Streams of workers that each have their own.
 
     Args:
-        count: how many there are.
+        count: number of streams.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._digests: set[bytes] | None = set()
-        """Of the first samples of workers whose dataset does not split itself; None once that was told."""
+        """Digests of the first samples of workers whose dataset does not split itself; None once the user was warned.
+        """
 
     def look_at(self, notes: Notes) -> Message | None:
-        """Return what to tell if a second worker begins with the same sample, and never asked which worker it is."""
+        """Return a warning if two workers begin with the same sample without having asked for their worker id."""
         if self._digests is None or notes.digest is None:
             return None
         if notes.digest not in self._digests:
