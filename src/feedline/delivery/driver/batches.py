@@ -1,4 +1,4 @@
-"""Batches that workers make, and how an epoch with workers begins."""
+"""Batches made by workers, and how an epoch with workers begins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def new_epoch(
 ) -> Epoch:
     """Return a pass over a dataset, or the rest of one, for the machine to begin.
 
-    With a target, batches are taken before the training loop gets them; who hands them over tells the checkpoint.
+    With a target, batches are taken before the training loop gets them; the object that hands them over updates the
+    checkpoint.
     """
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
@@ -58,7 +59,7 @@ def new_epoch(
     )
     streams = () if snapshot is None else snapshot.streams
     worker_count = len(machine.workers)
-    # Workers that have made batches, or begin where others ended, draw other random numbers than new ones.
+    # Workers that have made batches, or resume where others ended, draw different random numbers than new ones.
     awaits = machine.passes > 0 or any(stream.get("last") is not None for stream in streams)
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     assert checkpoint.plan is not None
@@ -132,7 +133,7 @@ def _freeze(checkpoints: list[Checkpoint]) -> None:
 
 
 def ended_by(exc: BaseException | None) -> WorkerError:
-    """Return what to say of an iteration that a signal has interrupted at a moment from which there is no going on."""
+    """Return the error for an iteration that a signal interrupted where it cannot continue."""
     what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
     return WorkerError(
         f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure "
@@ -142,7 +143,7 @@ def ended_by(exc: BaseException | None) -> WorkerError:
 
 
 class WorkerBatches(OneCallerBatches):
-    """Batches that workers make.
+    """Batches made by workers.
 
     The workers end with the epoch, or with this object if they are persistent; in both cases also when the object is
     dropped, or the program ends.
@@ -155,9 +156,11 @@ class WorkerBatches(OneCallerBatches):
         self._ended = False
         self._death: BaseException | None = None
         self._unopened_by: BaseException | None = None
-        """What kept workers from telling how they began, where that is not known otherwise: no state can be told."""
+        """What kept workers from reporting how they began, if that is not known otherwise: no state can be saved."""
         self._is_torn = False
-        """True while books are changed. One that is so when nobody is inside was interrupted, and is of no more use."""
+        """True while the bookkeeping changes. If it is True while no thread is inside, the change was interrupted, and
+        this object is unusable.
+        """
         self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
         self._checkpoints: list[Checkpoint] = []
         weakref.finalize(self, _freeze, self._checkpoints).atexit = False
@@ -173,13 +176,13 @@ class WorkerBatches(OneCallerBatches):
 
     @property
     def closed(self) -> bool:
-        """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
+        """True if the workers are gone or unusable, or belong to the process that this one was forked from."""
         torn = self._is_torn and self._caller_lock.owner is None
         return torn or self.leaving or self.driver.closed or self.driver.pid != os.getpid()
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers; none of threads."""
+        """Process ids of the workers; empty for threads."""
         return [] if self.driver.closed else self.driver.engine.pids
 
     # Any: processes or threads.
@@ -190,18 +193,18 @@ class WorkerBatches(OneCallerBatches):
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What tells how far the training loop is."""
+        """Records the position of the training loop."""
         checkpoint: Checkpoint = self.driver.epoch.checkpoint
         return checkpoint
 
     @property
     def progress(self) -> Progress:
-        """How far the epoch is."""
+        """The position in the epoch."""
         return self.driver.epoch.progress
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """Event counts so far."""
         return self.driver.counters
 
     @property
@@ -215,11 +218,11 @@ class WorkerBatches(OneCallerBatches):
 
     @property
     def facts(self) -> Facts | None:
-        """What is known of the last batch, if somebody else writes its row."""
+        """What is known about the last batch, if another object writes its row."""
         return self.driver.facts
 
     def is_ready(self) -> bool:
-        """True if the next batch has come already."""
+        """True if the next batch has already arrived."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
         return usable and self.at_first is None and self.driver.epoch.take() is not None
 
@@ -227,7 +230,7 @@ class WorkerBatches(OneCallerBatches):
         return sum(result.kind is ResultKind.DONE for result in self.driver.epoch.ready.values())
 
     def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
-        """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
+        """Begin another epoch with the same workers; `inside` if the caller holds the lock, as in `at_first`."""
         if inside:
             self._restart(begin_epoch)
         else:
@@ -279,7 +282,7 @@ class WorkerBatches(OneCallerBatches):
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self._end_by(exc)
                 raise
-            if self._is_over():  # there is no going on after this, and whoever asks for the next batch is told
+            if self._is_over():  # the iteration cannot continue; the next request raises this
                 self._death = twin_of(exc)
             self._is_torn = False
             if not self.driver.epoch.assume_openings():
@@ -299,20 +302,20 @@ class WorkerBatches(OneCallerBatches):
                 f"This iteration belongs to process {self.driver.pid}, from which this one was forked, and so do its "
                 "workers. Begin another one: iter(loader)."
             )
-        self.driver.epoch.taken = None  # which was of the batch before
+        self.driver.epoch.taken = None  # it described the previous batch
         self._is_torn = True
         try:
-            batch = self.driver.next()  # not the function next(), after which a signal could come
+            batch = self.driver.next()  # not the built-in next(), after which a signal could come
             self._is_torn = False
             if self.leaving:
                 self._close()
             return batch
         except StopIteration:
-            self._ended = True  # the rest is done outside: Ctrl-C is to be raised without this one as its context
+            self._ended = True  # the rest is outside, so that Ctrl-C is not raised with this as its context
         except BaseException as exc:
             if is_interrupt(exc):
                 self._end_by(exc)
-            elif self._is_over() and isinstance(exc, Exception):  # there is no going on after this
+            elif self._is_over() and isinstance(exc, Exception):  # the iteration cannot continue
                 self._death = twin_of(exc)
             self._is_torn = False
             raise
@@ -335,7 +338,7 @@ class WorkerBatches(OneCallerBatches):
         return self.driver.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
-        """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
+        """End an interrupted iteration whose bookkeeping is inconsistent. Undelivered batches come again."""
         self.driver.take_back()
         self._death = ended_by(exc)
         self._let_go()
@@ -356,4 +359,4 @@ class WorkerBatches(OneCallerBatches):
 
     def _let_go(self) -> None:
         self.driver.close()
-        self._finalizer.detach()  # it has nothing left to do, and Python drops exceptions of signal handlers there
+        self._finalizer.detach()  # it has nothing left to do, and in it Python drops signal handlers' exceptions

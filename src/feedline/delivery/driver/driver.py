@@ -1,7 +1,7 @@
-"""The driver: does what the machine decides, with an engine, and waits for what happens.
+"""The driver: performs the machine's decisions with an engine, and waits for events.
 
 A driver outlives an epoch when workers are persistent. Everything that blocks, starts, kills or allocates is here and
-in the engine; what is to be done, the machine says.
+in the engine; the machine decides what to do.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from feedline.types import Call, Parcel, Result, ResultKind, Task
 from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
-"""How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
+"""How often to interrupt a wait for workers to check whether it should end. Nothing else depends on it."""
 
 _TOGETHER = 8
-"""The most tasks in a message: a quarter of a window, if it is as deep as can be. More could not be taken
-back one by one."""
+"""Maximum number of tasks per message: a quarter of a window of maximum depth. Tasks in larger messages could not be
+taken
+back one by one.
+"""
 
 _LONG_S = 0.01
-"""A wait that is so long has a row of its own; see `feedline.insight.observer`."""
+"""A wait of at least this length gets its own row; see `feedline.insight.observer`."""
 
 Facts = tuple[Row, Row]
-"""What is known of a batch before it is delivered: see `Observer.write`."""
+"""What is known about a batch before it is delivered: see `Observer.write`."""
 
 Prepare = Callable[[Any], Any]
-"""Last touch to a batch in the training process, such as pinning what is not pinned."""
+"""Final processing of a batch in the training process, such as pinning."""
 
 
 class Driver:
@@ -52,13 +54,13 @@ class Driver:
 
     Args:
         engine: the workers.
-        machine: decides.
-        slots: what batches lie in.
-        watch: of the workers' memory.
-        prepare: the last touch to a batch.
+        machine: makes the decisions.
+        slots: memory of the batches.
+        watch: watches the workers' memory.
+        prepare: final processing of a batch.
         rest: gives back memory when no epoch is under way.
-        dataset: hears which of its samples were consumed, if it wants to.
-        clock: tells the time; `time.monotonic` if None.
+        dataset: notified which of its samples were consumed, if it supports that.
+        clock: returns the time; `time.monotonic` if None.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Driver:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.engine = engine
-        # Whatever becomes of the driver before somebody iterates with it: nobody is left behind.
+        # Even if the driver is dropped before its first use, no worker is left behind.
         self._last = weakref.finalize(self, interrupts.see_through, engine.close)
         self.machine = machine
         self.counters = slots.counters
@@ -85,25 +87,27 @@ class Driver:
         self._rest = rest
         self._receipts = Acknowledgements(dataset)
         self.wants_receipts = isinstance(dataset, Acknowledged)
-        """True if the dataset hears which of its samples were consumed."""
+        """True if the dataset is notified which of its samples were consumed."""
         self._receipt: Any = None
-        """Of the batch that was delivered last."""
+        """Receipt of the batch that was delivered last."""
         self.pid = os.getpid()
         self.caller_lock = CallerLock()
-        """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
+        """Protects the bookkeeping: held by the thread that waits for a batch, or that calls a method in the workers.
+        """
         self.closed = False
         self._clock = clock or time.monotonic
         self._asked_s = 0.0
         self.keeps_facts = False
-        """True if somebody else hands batches to the training loop, and writes their rows: then `facts` holds what is
-        known of the last one."""
+        """True if another object hands batches to the training loop and writes their rows; `facts` then describes the
+        last batch.
+        """
         self.facts: Facts | None = None
         self.leaving = False
-        """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
+        """True once the workers should end. A thread that waits for them at that moment stops waiting."""
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch that is gone through, or was."""
+        """The current epoch, or the last one."""
         assert self.machine.epoch is not None
         return self.machine.epoch
 
@@ -114,13 +118,13 @@ class Driver:
         self._perform()
 
     def leave_epoch(self) -> None:
-        """Leave the epoch; what is in flight is dropped."""
+        """Leave the epoch; drop everything in flight."""
         if not self.closed:
             self.machine.leave_epoch()
             self._perform()
 
     def broadcast(self, call: Call) -> None:
-        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        """Call a method of the dataset in every worker, after the tasks already assigned to it."""
         self.machine.now_s = self._clock()
         self.machine.call(call)
         self._perform()
@@ -129,10 +133,10 @@ class Driver:
     # -- batches -----------------------------------------------------------------------------------------------------
 
     def next(self) -> Any:
-        """Return the next batch, and note, at the very end, that it is delivered.
+        """Return the next batch; as the very last step, record it as delivered.
 
         Raises:
-            StopIteration: there is none, or nobody is to wait any more.
+            StopIteration: there is none, or the wait was cancelled.
         """
         machine = self.machine
         if self._receipts.are_held:
@@ -159,7 +163,7 @@ class Driver:
                 self._give_held()
 
     def _give_held(self) -> None:
-        """Give out what was held back, if the scheduler wants it so now that workers have answered."""
+        """Assign batches that were held back, if the scheduler allows it now that workers have answered."""
         self._perform()
         self.machine.fill()
         self._perform()
@@ -179,7 +183,7 @@ class Driver:
                     self._warn_pending()
                 batch = self._unpack(result)
             except BaseException:
-                self._slots.discard(result)  # if a warning, made an error, kept it from being delivered
+                self._slots.discard(result)  # if a warning, turned into an error, prevented the delivery
                 raise
             finally:
                 del result  # its exception refers to this frame: no cycle for the garbage collector
@@ -187,7 +191,7 @@ class Driver:
                 if machine.decisions:
                     self._perform()
         except BaseException as exc:
-            if not is_interrupt(exc):  # otherwise it comes again
+            if not is_interrupt(exc):  # after an interrupt the batch comes again
                 epoch.note(ordinal, worker, notes, read)
                 epoch.progress.missing += 1
             raise
@@ -208,7 +212,7 @@ class Driver:
         return batch
 
     def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
-        """Return what is known of a batch before it is delivered; None if it is none."""
+        """Return what is known about a batch before it is delivered; None if the result is not a batch."""
         flight, parcel = result.flight, result.payload
         if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
             return None
@@ -219,21 +223,22 @@ class Driver:
             self._observer.hear(told, worker)
         given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
         (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
-        if not began:  # an engine that does not say
+        if not began:  # the engine does not report it
             began, fetch = came - busy, busy
         size = parcel.used if type(parcel) is Parcel else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, computed, queued, began + busy)
         facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
         ready = self.epoch.ready
         behind = len(ready)
-        if behind and self.machine.now_s != asked_s:  # some of them may have come only since it was asked for
+        if behind and self.machine.now_s != asked_s:  # some of them may have arrived after the request
             asked = int(asked_s * 1e9)
-            # Who has not come was perhaps ready as well: that is found out later, from when each was finished.
+            # Batches that have not arrived may have been ready too: that is determined later, from when each was
+            # finished.
             behind = sum(0 < other.task_times[0] + other.busy_ns <= asked for other in ready.values())
         return facts, (behind, 0, int(flight.is_held_up), int(result.first))
 
     def _write(self, facts: Facts) -> None:
-        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        """Write the row of a batch that is about to be delivered, or keep its facts for the object that hands it on."""
         if self.keeps_facts:
             self.facts = facts
         else:
@@ -242,7 +247,7 @@ class Driver:
             self._observer.write(before, asked, time.monotonic_ns(), more, self.counters.batches)
 
     def _unpack(self, result: Result) -> Any:
-        """Turn an answer into the batch, or raise what went wrong."""
+        """Turn an answer into the batch, or raise its exception."""
         if result.kind is ResultKind.FAILED:
             self.counters.failures += 1
             try:
@@ -256,18 +261,18 @@ class Driver:
         return batch if self._prepare is None else self._prepare(batch)
 
     def end(self) -> None:
-        """Note that the epoch is over, unless whoever hands batches on does so."""
+        """Record the end of the epoch, unless another object hands batches on and does so."""
         if not self.keeps_facts:
             self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
     def take_back(self) -> None:
-        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""
         self.epoch.take_back()
         if self.epoch.taken is not None:
             self._receipts.release(self._receipt)
 
     def await_openings(self) -> None:
-        """Wait for the first answer of every worker that has a task, which tells in which state it began."""
+        """Wait for the first answer of every worker with a task, which contains the state in which it began."""
         machine = self.machine
         machine.now_s = self._clock()
         machine.wait_anew()
@@ -280,10 +285,10 @@ class Driver:
     # -- what happens, and what is done about it ---------------------------------------------------------------------
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
-        """Wait, and tell the machine what happened. Perhaps nothing, before the time is over.
+        """Wait for events and report them to the machine. May return early without any.
 
         Raises:
-            StopIteration: nobody is to wait any more.
+            StopIteration: the wait was cancelled.
         """
         machine, watch = self.machine, self._watch
         pause_s = _LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S)
@@ -299,7 +304,7 @@ class Driver:
             return
         for result in results:
             if result.kind is ResultKind.DIED:
-                death, result.payload = result.payload, None  # whose traceback will refer to this frame: no cycle
+                death, result.payload = result.payload, None  # its traceback will refer to this frame: no cycle
                 machine.died(result.worker, death, self._revoke(result.worker, None))
                 del death
                 continue
@@ -321,7 +326,7 @@ class Driver:
             self._give_up()
 
     def _perform(self) -> None:
-        """Do what was decided, and tell the machine what came of it."""
+        """Perform the pending decisions, and report the results to the machine."""
         machine = self.machine
         decisions = machine.decisions
         while decisions:
@@ -357,7 +362,7 @@ class Driver:
             self.machine.not_given(task.id, exc)
 
     def _give_together(self) -> None:
-        """Give each worker what was decided next for it, up to the first decision of another kind."""
+        """Send each worker its next tasks together, up to the first decision of another kind."""
         decisions = self.machine.decisions
         given: dict[int, list[Task]] = {}
         while decisions and decisions[0][0] is GIVE:
@@ -372,11 +377,11 @@ class Driver:
                     if is_interrupt(exc):
                         raise
                     decisions.extendleft((GIVE, worker, task) for task in reversed(some))
-                    for _ in some:  # which tells what cannot be sent
+                    for _ in some:  # one by one, to find the task that cannot be sent
                         self._give(*decisions.popleft()[1:])
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
-        """Take back so many tasks that a worker has not begun; None for all."""
+        """Take back `count` tasks that a worker has not begun; None for all."""
         taken: list[int] = []
         while count is None or len(taken) < count:
             task_id = self.engine.revoke(worker)
@@ -386,7 +391,7 @@ class Driver:
         return taken
 
     def _start_another(self, worker: int) -> None:
-        """Start another worker in the place of one that has nothing to do any more."""
+        """Start another worker in place of one that has ended or is idle."""
         self._watch.forget(worker)
         try:
             self.engine.replace(worker)
@@ -394,24 +399,27 @@ class Driver:
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self.close()
                 raise
-            self.machine.not_started(worker, exc)  # whatever it is
+            self.machine.not_started(worker, exc)
             return
         self.machine.now_s = self._clock()
         self.machine.started(worker)
 
     def _look_at(self, worker: int, *, kills: bool) -> None:
-        """See what a worker does that does not answer; end it if that is wanted."""
+        """Inspect an unresponsive worker; kill it if requested."""
         self._warn_pending()  # what led here, before an error
         self.machine.now_s = self._clock()
         if self.machine.was_placed(worker, self.engine.placed_s(worker)):
             return
-        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # first: afterwards it does nothing
+        pid, stack = (
+            self.engine.pid(worker),
+            self.engine.stack(worker),
+        )  # before the kill: afterwards it does nothing
         killed = kills and self.engine.kill(worker)
         self.machine.now_s = self._clock()
         self.machine.seen(worker, Seen(pid, stack, killed))
 
     def _give_up(self) -> None:
-        """End the workers, and raise what one of them died of."""
+        """End the workers, and raise the exception that one of them died of."""
         death, self.machine.fatal = self.machine.fatal, None
         self.close()
         assert death is not None
@@ -421,7 +429,7 @@ class Driver:
             del death  # the traceback refers to this frame: no cycle for the garbage collector
 
     def _warn_pending(self) -> None:
-        """Tell the user what there is to tell. A filter may make an exception of it."""
+        """Issue the pending warnings. A warning filter may turn one into an exception."""
         pending_warnings = self.machine.pending_warnings
         while pending_warnings:
             warn_user(*pending_warnings.pop(0))
@@ -429,15 +437,15 @@ class Driver:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """No epoch is under way: what the program drops from now on goes back to the system at once."""
+        """Release memory between epochs: what the program drops from now on goes back to the system at once."""
         if self._rest is not None:
             self._rest()
 
     def close(self) -> None:
-        """End the workers and take back every slot they had. May be called twice."""
+        """End the workers and take back all their slots. May be called twice."""
         if self.closed:
             return
-        with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
+        with interrupts.put_off(starts_process=False):  # an interrupted close would leave workers and files behind
             self.closed = True
             self.engine.close()
             self._last.detach()

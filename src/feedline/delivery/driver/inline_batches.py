@@ -1,4 +1,4 @@
-"""Batches that are made when they are asked for, in the thread that asks."""
+"""Batches made on request, in the calling thread."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from feedline.workers.runner import Runner
 
 
 class InlineBatches(OneCallerBatches):
-    """Makes each batch when it is asked for, in the thread that asks.
+    """Make each batch on request, in the calling thread.
 
-    An interrupt loses nothing: the batch that was being made is made when the next one is asked for. Only one in the
-    middle of the user's sampler ends the iteration, because nobody knows whether the sampler has gone on.
+    An interrupt loses nothing: the interrupted batch is made at the next request. Only an interrupt in the middle of
+    the user's sampler ends the iteration, because it is unknown whether the sampler has advanced.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class InlineBatches(OneCallerBatches):
         self._arena = arena
         self._room = None if arena is None else LocalBuffers(arena)
         if arena is not None:
-            arena.serve(self)  # the loader may be dropped while somebody iterates
+            arena.serve(self)  # the loader may be dropped while its iterator is in use
         self.counters = counters
         self._observer = counters.observer
         self.keeps_facts = False
@@ -65,7 +65,7 @@ class InlineBatches(OneCallerBatches):
         self.begin(spec, checkpoint, snapshot)
 
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
-        """Begin an epoch, or the rest of one; again, if nothing was asked for yet."""
+        """Begin an epoch, or the rest of one; call it again only before the first request."""
         runner = Runner(spec, None)
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
@@ -80,7 +80,7 @@ class InlineBatches(OneCallerBatches):
         already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
         self._is_spent = False
-        """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
+        """True if the policy's budget was spent: no batch is made until that has changed."""
         self._stream_count = checkpoint.batch_size
         progress = checkpoint.entry.progress
         self._already = already
@@ -88,25 +88,25 @@ class InlineBatches(OneCallerBatches):
         if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
             progress.delivered = streams[0].get("batches", 0)
         exact = spec.split is not None and spec.split.share.tail == "exact"
-        # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
+        # Kept only for a state that is not known otherwise: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             checkpoint.live = runner.states
         assert checkpoint.plan is not None
         self._runner = runner
         self._quick = runner.quick
-        """What makes small batches at less than the price of a task, if there is such a thing."""
+        """A faster way to make small batches than a task, if there is one."""
         self._plan = checkpoint.plan
         weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress.copy() if self._has_target else progress
-        """How far it is; the checkpoint says how far the training loop is."""
+        """The position of this iteration; the checkpoint has that of the training loop."""
         self._ordinal = progress.delivered
         self._asks_plan = False
-        """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
+        """True while the plan is being advanced. If it is True at a request, the plan was interrupted."""
         self._begun: tuple[int, Any] | None = None
-        """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
+        """The batch being made, or interrupted while being made: its number and contents."""
         self._made: Any = _NOTHING
-        """The batch itself, from when it is made until it is delivered."""
+        """The finished batch, until it is delivered."""
         self._receipts = Acknowledgements(spec.dataset)
         self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
@@ -133,7 +133,7 @@ class InlineBatches(OneCallerBatches):
                 try:
                     batch = None
                     if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        arena = self._arena  # what it keeps for large batches is given back by whoever closes a room
+                        arena = self._arena  # what it keeps for large batches is given back when a room is closed
                         batch = quick(indices.array) if arena is None or not arena.is_warm else None
                     if batch is None:
                         batch = self._make(ordinal, indices)
@@ -162,7 +162,7 @@ class InlineBatches(OneCallerBatches):
             return batch
 
     def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
-        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
+        """Write the row of a batch that is about to be delivered, or keep its facts for the object that hands it on."""
         began, finished = made
         fetch, collate, told = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
@@ -178,7 +178,7 @@ class InlineBatches(OneCallerBatches):
             self._observer.write(facts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
     def is_ready(self) -> bool:
-        """False: a batch is made when it is asked for."""
+        """False: batches are made on request."""
         return False
 
     def _end(self) -> None:
@@ -188,7 +188,7 @@ class InlineBatches(OneCallerBatches):
             self._arena.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
-        """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
+        """Handle an exception in place of a batch: log it and count the batch as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
             self._end()
             self._begun = None
@@ -207,13 +207,13 @@ class InlineBatches(OneCallerBatches):
         try:
             return prepare(self._made)
         except BaseException as exc:
-            if not is_interrupt(exc):  # which would come again and again
+            if not is_interrupt(exc):  # it would come again and again
                 self.progress.missing += 1
                 self._note(ordinal)
             raise
 
     def _take(self) -> tuple[int, Any]:
-        """Begin the next batch that was not delivered; returns its number, and what it consists of."""
+        """Begin the next undelivered batch; return its number and contents."""
         if self._asks_plan:
             raise ended_by(None)
         self._asks_plan = True
@@ -231,13 +231,13 @@ class InlineBatches(OneCallerBatches):
         except BaseException as exc:
             self._asks_plan = is_interrupt(exc)
             raise
-        begun = self._begun = self._ordinal, indices  # here: a signal may come when this returns, in Python 3.10
+        begun = self._begun = self._ordinal, indices  # here: in Python 3.10 a signal may come when this returns
         self._ordinal += 1
         self._asks_plan = False
         return begun
 
     def _note(self, ordinal: int, *, failed: bool = False) -> None:
-        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        """Record a batch as delivered. This is the last step of a delivery, so that an interrupt loses nothing."""
         progress = self.progress
         place = None
         if self._runner.streams:
@@ -245,23 +245,23 @@ class InlineBatches(OneCallerBatches):
             if self._wants_receipts and not failed:
                 self._receipts.hold(self._runner.take_receipts())
         if ordinal == progress.delivered and not progress.early:
-            progress.delivered = ordinal + 1  # what `note` would do, at less than its price
+            progress.delivered = ordinal + 1  # what `note` would do, but cheaper
         else:
             progress.note(ordinal)
         progress.read = place
         self._begun, self._made = None, _NOTHING
 
     def _log(self, exc: BaseException, indices: Any) -> None:
-        """Keep account of an exception that is about to be raised, unless that was done."""
-        if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # of which no result tells
+        """Log an exception that is about to be raised, unless it is logged already."""
+        if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # which no result reports
             fault = self._runner.describe(exc, indices)
             self._fault_budget.write([] if fault is None else [fault], 0, self._epoch)
 
     def _make(self, ordinal: int, indices: Any) -> Any:
-        """Make a batch; `_VOID` if no sample of it is left."""
+        """Make a batch; return `_VOID` if it has no samples left."""
         if not self._guards:
             room = self._room
-            try:  # what `in_local_buffers` does, at less than its price
+            try:  # what `in_local_buffers` does, but cheaper
                 return self._runner.make(indices, partial(self._plan.draw, ordinal), room)
             finally:
                 if room is not None:
@@ -283,14 +283,14 @@ class InlineBatches(OneCallerBatches):
         return self._with_faults_noted(result, treated)
 
     def _with_faults_noted(self, result: Result, treated: Treated) -> Any:
-        """Log what failed in a batch; returns the batch, `_VOID`, or raises what there is in its place."""
+        """Log the faults of a batch; return the batch or `_VOID`, or raise the exception in its place."""
         if result.kind is ResultKind.ENDED:
             count = 0
         elif not self._runner.streams:
             count = count_of(treated.indices, batched=self._batched)
         else:
             count = self._stream_count
-            if type(treated.indices) is not Span:  # which keeps the places of samples that failed; others read on
+            if type(treated.indices) is not Span:  # a span keeps the places of failed samples; others read on
                 count += len(result.notes.faults if result.notes else ())
         self._fault_budget.enter(result, count, self._epoch, treated)
         if result.kind is ResultKind.ENDED:
@@ -301,14 +301,14 @@ class InlineBatches(OneCallerBatches):
         return _VOID if result.kind is ResultKind.EMPTY else result.payload
 
     def close(self) -> None:
-        """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""
+        """End the iteration: no further batch is begun. Does not wait, as nothing is running."""
         self.leaving = True
 
     def _close(self) -> None:
-        """Nothing is running."""
+        """Do nothing, as nothing is running."""
 
 
 _NOTHING = object()
 
 _VOID = object()
-"""Stands in for a batch of which no sample is left."""
+"""Stands for a batch that has no samples left."""

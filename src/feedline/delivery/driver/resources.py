@@ -1,4 +1,4 @@
-"""What a loader keeps from epoch to epoch: its memory and its counters; and how it gets workers."""
+"""What a loader keeps between epochs (its memory and counters), and how it gets workers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities, interrupts
 
 if abilities.has_shared_arenas():  # elsewhere it is never chosen
-    from feedline.workers.processes import ProcessEngine  # not when the first batch is waited for
+    from feedline.workers.processes import ProcessEngine  # imported here, not while the first batch is waited for
 
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
 _MOST_SLOTS = 1024
-"""Slots are cheap (address space and a few list entries); more of them let a late batch be overtaken further and let
-the training loop keep more batches before they are copied."""
+"""Slots are cheap (address space and a few list entries). More of them let other batches get further ahead of a late
+one,
+and let the training loop keep more batches before they are copied.
+"""
 
 _FEW_SLOTS = 8
-"""Slots that may be in use before the size of a batch is known, if nobody has set a budget."""
+"""Slots that may be in use before the size of a batch is known, if the user set no budget."""
 
 
 class Resources:
@@ -51,9 +53,9 @@ class Resources:
         self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
-        """Memory that is closed when no other thread starts workers with it any more."""
+        """Memory to close once no other thread is starting workers with it."""
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
-        """Of the workers that were started last, as long as they are there."""
+        """The watch of the workers that were started last, while they exist."""
         self._tuning: Tuning | None = None
 
     def __reduce__(self) -> Any:
@@ -63,9 +65,9 @@ class Resources:
         )  # a loader that is sent elsewhere has its own memory there
 
     def arena(self) -> Arena | None:
-        """Return the loader's memory; new in a forked process.
+        """Return the loader's memory; a new one in a forked process.
 
-        None if the system has no such memory: batches then lie in memory of their own.
+        None if the system does not support such memory: each batch then has memory of its own.
         """
         shared = self.settings.engine_name == "process"
         if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
@@ -75,7 +77,7 @@ class Resources:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.most_window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             workers = max(1, settings.worker_count)
-            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+            with interrupts.put_off(starts_process=False):  # or a file could stay open without an owner
                 arena = Arena(
                     count,
                     shared=shared,
@@ -92,10 +94,10 @@ class Resources:
         return arena
 
     def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
-        """Start workers; as many as `tuning` says, and then as it goes on, if there is one."""
+        """Start workers; with `tuning`, as many as it decides, now and later."""
         self._tuning = tuning
         engine, arena = self._engine()
-        memory = self._arena  # a copy: `close` of another thread forgets it
+        memory = self._arena  # a copy: `close` in another thread clears it
         settings = self.settings
         depth = max(1, settings.depth)
         slots = Slots(arena, self.framework, self.counters, depth=depth, has_room=engine.has_room)
@@ -118,7 +120,7 @@ class Resources:
             now_s=time.monotonic(),
             most=settings.most_workers,
         )
-        # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        # Create the driver first: it closes the engine when dropped, so no worker is ever left behind.
         watch = MemoryWatch(engine, settings.worker_bytes)
         self.watch = weakref.ref(watch)
         is_tuned = tuning is not None and tuning.is_under_way
@@ -135,7 +137,7 @@ class Resources:
             driver.tuning = tuning
         try:
             engine.open(spec)
-        except BaseException:  # Ctrl-C, too
+        except BaseException:  # Ctrl-C too
             driver.close()
             raise
         return driver
@@ -159,14 +161,14 @@ class Resources:
 
     @property
     def worker_count(self) -> int:
-        """How many workers there are, or would be."""
+        """The number of workers, also before they are started."""
         return self.settings.worker_count if self._tuning is None else self._tuning.count
 
     def stats(self, faults: Mapping[str, int]) -> Stats:
-        """Return what was measured so far.
+        """Return the measurements so far.
 
         Args:
-            faults: samples that failed, by what became of them.
+            faults: numbers of failed samples, by the action taken.
         """
         counters, workers = self.counters, self.worker_count
         epoch, last, total = counters.observer.totals(counters.batches)
@@ -220,9 +222,9 @@ class Resources:
         """Give the memory back; batches that are still held stay valid.
 
         Args:
-            is_used: True if another thread starts workers with it right now: that one keeps and later closes it.
+            is_used: returns True if another thread is starting workers with it: that thread keeps and later closes it.
         """
-        arena, self._arena = self._arena, None  # first: whoever begins from now on makes another one
+        arena, self._arena = self._arena, None  # first: an iteration that begins from now on creates another one
         if arena is not None:
             self._given_up.append(arena)
         if is_used():

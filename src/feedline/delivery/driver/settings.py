@@ -1,4 +1,4 @@
-"""What a loader was asked to do, checked once."""
+"""The options of a loader, validated once."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ from feedline.types.ranks import local_rank_count
 from feedline.workers.ray.options import RayOptions
 
 DEFAULT_DEPTH = 2
-"""Torch's. Whoever gives this number cannot be told from whoever gives none: frameworks build a loader anew from its
-attributes."""
+"""Torch's default. An explicit 2 cannot be distinguished from the default, because frameworks rebuild a loader from its
+attributes.
+"""
 
 DEFAULT_RESTARTS = 32
 """Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
-would keep a job alive that makes no progress. A guess."""
+would keep a job alive that makes no progress. A guess.
+"""
 
 ENGINES = get_args(EngineName)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How batches are to be made."""
+    """How to make batches."""
 
     worker_count: int = 0
     engine: str | RayOptions = "auto"
     depth: int = DEFAULT_DEPTH
-    """Batches per worker that are under way or waiting for the training loop."""
+    """Batches per worker that are being made or waiting for the training loop."""
     in_order: bool = True
     timeout_s: float = 0.0
     persistent: bool = False
     context: BaseContext | None = None
     scheduler: Scheduler | None = None
     memory_budget: int | None = None
-    """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
+    """Bytes of slots; None for a quarter of the machine's memory, shared by its ranks."""
     snapshot_every: int = 1
-    """A worker's own stream tells its state with every n-th of its batches; 0 for never."""
+    """A worker's own stream reports its state with every n-th of its batches; 0 for never."""
     pin: bool = False
     restarts: int | None = None
-    """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, and for a time-out to be an error."""
+    """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, with timeouts as errors."""
     most_workers: int | None = None
-    """How many workers there may come to be, if their number changes; None if it does not."""
+    """Maximum number of workers, if it changes; None if it does not."""
     most_depth: int = 0
-    """The same of the depth; 0 if it does not change."""
+    """Maximum depth; 0 if it does not change."""
     worker_bytes: int | None = None
-    """Memory of its own that a worker may come to have before it is replaced."""
+    """Private memory that a worker may use before it is replaced."""
     seeded: bool = False
-    """True if batches follow from a seed, whoever makes them."""
+    """True if batches follow from a seed, regardless of which worker makes them."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
@@ -81,28 +83,29 @@ class Settings:
 
     @property
     def engine_name(self) -> str:
-        """The engine that is meant."""
+        """The name of the engine, with "auto" resolved."""
         if isinstance(self.engine, RayOptions):
             return "ray"
         if self.engine != "auto":
             return self.engine
         if self.worker_count == 0:
             return "inline"
-        process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
+        process = getattr(self.context, "Process", None)  # MONAI's loader has one that is actually a thread
         return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
 
     @property
     def moves(self) -> bool:
         """True if an idle worker may take over batches of a late one.
 
-        With a seed a batch does not depend on who makes it. Threads share one dataset, so which thread makes a batch
-        changes nothing that was fixed before. Elsewhere worker i makes batch i mod n, as in torch's loader.
+        With a seed, a batch does not depend on the worker that makes it. Threads share one dataset, so which thread
+        makes a batch changes nothing that was fixed before. Otherwise worker i makes batch i mod n, as in torch's
+        loader.
         """
         return self.seeded or self.engine_name == "thread"
 
     @property
     def ray(self) -> RayOptions | None:
-        """What Ray is told of the workers, if anything was said."""
+        """The Ray options, if given."""
         return self.engine if isinstance(self.engine, RayOptions) else None
 
     @property
@@ -112,22 +115,22 @@ class Settings:
 
     @property
     def window(self) -> int:
-        """Batches in flight: under way or waiting for the training loop."""
+        """Batches in flight: being made or waiting for the training loop."""
         return max(1, self.depth * max(1, self.worker_count))
 
     @property
     def most_window(self) -> int:
-        """How many that may come to be."""
+        """Maximum number of batches in flight."""
         return max(self.window, max(self.depth, self.most_depth) * self.room)
 
     @property
     def room(self) -> int:
-        """How many workers there are, or may come to be."""
+        """Maximum number of workers."""
         return max(self.worker_count, self.most_workers or 0)
 
     @property
     def deepens(self) -> bool:
-        """True if there may be more in flight while batches are small and made in no time: nothing else was asked."""
+        """True if more may be in flight while batches are small and quick to make: only with default options."""
         return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
 
     def make_scheduler(self) -> Scheduler:
@@ -137,7 +140,7 @@ class Settings:
         return InOrder() if self.in_order else Unordered()
 
     def budget_bytes(self) -> int:
-        """Return the most memory that slots may take."""
+        """Return the maximum memory for slots."""
         if self.memory_budget is not None:
             return self.memory_budget
         return memory_limit() // 4 // local_rank_count()

@@ -1,9 +1,9 @@
-"""The slots of batches: what becomes of each, from the task that gets it to the training loop that has its batch.
+"""The slots of batches, from the task that gets a slot to the training loop that gets its batch.
 
-A slot is acquired for a task, unless batches are so small that they come with a message. It is released when the task
-is answered without a batch, or nobody wants the batch any more; otherwise it waits until the batch is unpacked. Then
-the small arrays of the batch are copied, and each large one is either a view, whose part of the slot comes back when
-the array is dropped, or a copy.
+A slot is acquired for a task, unless batches are small enough to come with a message. It is released when the task is
+answered without a batch, or the batch is no longer wanted; otherwise it stays in use until the batch is unpacked. Then
+the small arrays of the batch are copied. Each large one is either a copy or a view, whose part of the slot is freed
+when the array is dropped.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from feedline.types import Parcel, Result
 
 _IN_MESSAGES = 96 << 10
 """Bytes that may wait for the training loop in messages of one worker: half of what a socket holds. With more, the
-worker would wait as well."""
+worker would wait as well.
+"""
 
 _SURE_AFTER = 4
 _SURE_AGAIN_AFTER = 64
-"""So many small batches in a row, and the next one is expected to be small. After a large one it takes longer: what
-does not fit a message and has no slot has to travel in memory of its own."""
+"""Number of small batches in a row after which the next one is expected to be small. The second applies after a large
+one,
+because a batch that does not fit a message and has no slot must travel in memory of its own.
+"""
 
 
 class Slots:
-    """Slots for tasks that are under way, and those of batches that the training loop does not have yet.
+    """Slots of tasks in flight, and of batches that the training loop does not have yet.
 
     Args:
-        arena: what they are cut from; None if batches come in memory of their own.
+        arena: where slots are cut from; None if batches come in memory of their own.
         framework: the array library.
-        counters: told about batches that could not stay where they were.
+        counters: counts batches that could not stay in place.
         depth: how many batches of one worker may wait for the training loop.
-        has_room: True if there is room for another batch in memory of the engine's own.
+        has_room: returns True if there is room for another batch in the engine's own memory.
     """
 
     def __init__(
@@ -53,39 +56,39 @@ class Slots:
         self._codec = Codec(framework)
         self.counters = counters
         if arena is not None:
-            arena.serve(self)  # the loader may be dropped while somebody iterates
-        self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
+            arena.serve(self)  # the loader may be dropped while its iterator is in use
+        self._owner = object()  # the arena's bookkeeping must not refer to this object: no cycle
         self._small_bytes = min(SMALL_BYTES, _IN_MESSAGES // depth)
         self._small_count = 0
-        """Batches in a row that were small."""
+        """Small batches in a row."""
         self._largest = 0
         """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
         self._has_room = has_room
         self._does_without = arena is None
-        """True while tasks are given no slots."""
+        """True while tasks get no slots."""
 
     def are_left(self) -> bool:
-        """True while another task can be given what it needs."""
+        """True while another task can be assigned."""
         if self._arena is None:
             return self._has_room()
         return self._does_without or self._arena.available()
 
     def acquire(self, worker: int) -> int:
-        """Return a slot for a task of a worker; -1 if it has to do without."""
+        """Return a slot for a task of a worker; -1 if the task must do without."""
         return -1 if self._does_without or self._arena is None else self._arena.acquire(worker, self._owner)
 
     def fit_messages(self) -> int:
-        """Return how many batches of one worker can wait for the training loop in messages; 0 if none comes so."""
+        """Return how many batches of one worker can wait for the training loop in messages; 0 if none come that way."""
         return _IN_MESSAGES // self._largest if self._does_without and self._largest else 0
 
     def release(self, slot: int, used: int | None = None) -> None:
-        """Take back a slot in which nothing lies; `used` tells how far it was written, None if that is not known."""
+        """Take back an empty slot; `used` is the number of bytes written, None if unknown."""
         if self._arena is not None:
             self._arena.release(slot, used)
 
     def _learn(self, used: int) -> None:
-        """Find out from the size of a batch whether the next ones need slots."""
+        """Decide from the size of a batch whether the next ones need slots."""
         if used > self._small_bytes:
             self._small_count, self._sure_after, self._does_without = 0, _SURE_AGAIN_AFTER, False
             self._largest = 0
@@ -95,7 +98,7 @@ class Slots:
             self._does_without = self._small_count >= self._sure_after
 
     def unpack(self, parcel: Parcel) -> Any:
-        """Return the batch that lies in a slot. What it refers to stays its own from then on; the rest is free."""
+        """Return the batch in a slot. It keeps the parts of the slot that it refers to; the rest is free."""
         arena = self._arena
         slot, parcel.slot = parcel.slot, -1
         if arena is not None and (parcel.used > self._largest or not self._does_without):
@@ -118,7 +121,7 @@ class Slots:
             arena.finish(slot)
 
     def unpack_ahead(self, results: list[Result]) -> None:
-        """Unpack small batches that came at once: in a row, each takes half the time that it takes alone."""
+        """Unpack small batches that arrived together: in a row, each takes half the time that it takes alone."""
         if not self._framework.makes_usual_arrays():
             return
         for result in results:
@@ -129,12 +132,12 @@ class Slots:
                     return
 
     def discard(self, result: Result) -> None:
-        """Take back the slot of a batch nobody wants. May be called for what was unpacked, or has no slot."""
+        """Take back the slot of an unwanted batch. May be called if it was unpacked or has no slot."""
         if type(result.payload) is Parcel:
             slot, result.payload.slot = result.payload.slot, -1
             self.release(slot, result.payload.used)
 
     def close(self) -> None:
-        """Take back all slots: no task is under way, and no epoch will ask for batches that came."""
+        """Take back all slots: no task is in flight, and no epoch will request the finished batches."""
         if self._arena is not None:
             self._arena.release_all(self._owner)

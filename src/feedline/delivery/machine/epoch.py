@@ -336,7 +336,7 @@ class Epoch:
         return not self._unopened
 
     def unopened(self) -> Flight | None:
-        """Return a task whose answer will contain the state in which its worker began, None if there is no such task."""
+        """Return a task whose answer will contain the state in which its worker began; None if there is none."""
         return next((flight for flight in self.in_flight.values() if flight.worker in self._unopened), None)
 
     def assume_openings(self) -> bool:
