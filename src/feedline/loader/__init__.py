@@ -1,1 +1,1 @@
-"""The loaders: where the parts meet."""
+"""The public loaders, which connect all other parts."""

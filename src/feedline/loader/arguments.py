@@ -1,4 +1,4 @@
-"""The arguments of the loaders: checks, and those that both have. Torch's own arguments are checked by torch."""
+"""The loaders' arguments: checks, and the options that both loaders share. Torch checks its own arguments."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from feedline.workers.ray.options import RayOptions
 Init = TypeVar("Init", bound=Callable[..., None])
 
 _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "start_method": "multiprocessing_context"}
-"""What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
+"""The other loader's name for an argument, where the two names have nothing in common."""
 
 
 _OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps")
-"""What `feedline.DataLoader` alone has."""
+"""Arguments that only `feedline.DataLoader` has."""
 
 
 def named(init: Init) -> Init:
-    """Let a constructor say how an argument is called that it does not know by the name it was given.
+    """Make a constructor suggest the right name when it gets an unknown argument.
 
-    The two loaders have torch's names and feedline's, which are easily mixed up.
+    One loader has torch's names and the other feedline's, which are easily mixed up.
     """
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def checked(*arguments: Any, **options: Any) -> None:  # of any type: those of `init`
+    def checked(*arguments: Any, **options: Any) -> None:  # Any: the types of `init`
         for name in options:
             if name not in known:
                 kind = type(arguments[0]).__name__
@@ -62,7 +62,7 @@ def named(init: Init) -> Init:
 
 
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
-    """Warn of arguments that are accepted, and hardly do what was meant. torch asserts that the last one is 0."""
+    """Warn about arguments that are valid but probably not what you meant. torch asserts that the last one is 0."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(
             f"dataset={dataset!r:.200} is a text, and each of its {len(dataset)} characters is a sample. "
@@ -83,7 +83,7 @@ def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
 
 
 def _looks_like_path(text: str) -> bool:
-    """True unless it is plainly a text that somebody trains on, character by character."""
+    """True unless the text is plainly one to train on, character by character."""
     return len(text) < _LONGEST_PATH and "\n" not in text and (os.sep in text or os.path.exists(text))
 
 
@@ -91,18 +91,18 @@ _LONGEST_PATH = 4096
 
 
 def budget_of(memory_budget: Any) -> int | None:
-    """Return the memory for batches in bytes; refuse what is too little for any, such as gigabytes without a unit."""
+    """Return the memory for batches in bytes; reject too small a size, such as gigabytes without a unit."""
     least = 0 if memory_budget == 0 else _LEAST_BUDGET
     size: int | None = byte_count("memory_budget", memory_budget, least=least)
     return size
 
 
 _LEAST_BUDGET = 1024
-"""Bytes. Whoever asks for less means something else; 0 is for as little as possible."""
+"""Bytes. A smaller value is probably a mistake; 0 means as little as possible."""
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """Say which argument was probably meant."""
+    """Return a sentence that names the argument that was probably meant."""
     if name in _OF_TENSORS:
         return "feedline.DataLoader has it, the loader for torch."
     inside = sorted((one for one in known if one in name or name in one), key=lambda one: abs(len(one) - len(name)))
@@ -114,11 +114,11 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def kind_of(dataset: Any) -> DatasetKind:
-    """Return how samples come out of a dataset; refuse what is none."""
+    """Return how samples come out of a dataset; reject anything that is not a dataset."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):
         raise BadOption(f"dataset={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")
-    torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
+    torch_data = sys.modules.get("torch.utils.data")  # its iterable datasets inherit a __getitem__ that only raises
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return DatasetKind.ITERABLE
     if hasattr(kind, "__getitem__"):
@@ -133,7 +133,7 @@ def kind_of(dataset: Any) -> DatasetKind:
 
 
 def check_sized(dataset: Any) -> None:
-    """Refuse a dataset whose indices nobody knows."""
+    """Reject a dataset whose indices are unknown."""
     if not hasattr(type(dataset), "__len__"):
         raise BadOption(
             f"dataset= is a {type(dataset).__name__} with __getitem__ but without __len__, so its indices are not "
@@ -142,7 +142,7 @@ def check_sized(dataset: Any) -> None:
 
 
 def check_sampler(name: str, sampler: Any) -> None:
-    """Refuse a sampler that cannot be iterated over in every epoch."""
+    """Reject a sampler that cannot be iterated over in every epoch."""
     if sampler is None:
         return
     if not hasattr(type(sampler), "__iter__") or isinstance(sampler, (str, bytes)):
@@ -151,7 +151,7 @@ def check_sampler(name: str, sampler: Any) -> None:
 
 
 def check_not_batches(sampler: Any, batch_size: int | None) -> None:
-    """Refuse a batch sampler in the place of a sampler, whose indices would be cut into batches again."""
+    """Reject a batch sampler given as a sampler: its indices would be cut into batches again."""
     if batch_size is not None and isinstance(sampler, BatchSampler):
         raise BadOption(
             f"sampler= is a {type(sampler).__name__}, which yields batches already. Give it as batch_sampler=, without "
@@ -160,7 +160,7 @@ def check_not_batches(sampler: Any, batch_size: int | None) -> None:
 
 
 def check_unordered(dataset: Any, given: str) -> None:
-    """Refuse to order the samples of a stream of feedline's own; `given` is the argument that was to do so."""
+    """Reject an argument that would order the samples of one of feedline's streams; `given` is its name."""
     if isinstance(dataset, (SplitSource, StreamSource)):
         raise BadOption(
             f"{given}= was given, but a {type(dataset).__name__} is a stream, which decides the order of its samples "
@@ -171,7 +171,7 @@ def check_unordered(dataset: Any, given: str) -> None:
 
 
 def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
-    """Refuse what cannot be done about samples of an iterable dataset."""
+    """Reject error policies that do not work for iterable datasets."""
     if is_map:
         return
     for action in getattr(policy, "actions", ()):
@@ -183,7 +183,7 @@ def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
 
 
 def check_lasting(name: str, value: Any) -> None:
-    """Refuse generators and the like, which are empty from the second epoch on."""
+    """Reject generators and similar iterators, which are empty from the second epoch on."""
     kind = type(value)
     if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
         raise BadOption(
@@ -193,13 +193,13 @@ def check_lasting(name: str, value: Any) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Refuse what is not a bool."""
+    """Reject anything that is not a bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadOption(f"{name}={value!r} is not True or False.")
 
 
 def check_count(name: str, value: Any, *, least: int, optional: bool = False, auto: bool = False) -> None:
-    """Refuse what is not an integer of at least `least`; None passes if optional. "auto" is told of, if it may be."""
+    """Reject anything but an integer of at least `least`, or None if `optional`. `auto` adds "auto" to the message."""
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -210,13 +210,13 @@ def check_count(name: str, value: Any, *, least: int, optional: bool = False, au
 
 
 def check_callable(name: str, value: Any, what: str) -> None:
-    """Refuse what cannot be called; `what` completes "a function that ..."."""
+    """Reject anything that cannot be called; `what` completes "a function that ..."."""
     if value is not None and not callable(value):
         raise BadOption(f"{name}={value!r} is not a function that {what}.")
 
 
 def check_timeout(timeout_s: Any) -> float:
-    """Return a time-out as a float; refuse what is none."""
+    """Return a timeout as a float; reject anything else."""
     number = isinstance(timeout_s, (int, float, np.integer, np.floating)) and not isinstance(timeout_s, bool)
     if not number or not math.isfinite(timeout_s) or timeout_s < 0:
         raise BadOption(f"timeout_s={timeout_s!r} is not a number of seconds; 0 waits without limit.")
@@ -224,7 +224,7 @@ def check_timeout(timeout_s: Any) -> float:
 
 
 def check_persistent(persistent: bool, workers: int) -> bool:
-    """Refuse to keep workers that do not exist."""
+    """Reject `persistent` without workers."""
     if persistent and workers == 0:
         raise BadOption("persistent=True keeps workers from epoch to epoch, but there are none: workers=0. Drop it.")
     return bool(persistent)
@@ -247,11 +247,11 @@ def context_of(start_method: str | None, workers: int, engine: str | RayOptions)
 
 @dataclass(frozen=True)
 class Options:
-    """What a loader goes by, whatever becomes of its public attributes.
+    """The options that a loader uses, independent of its public attributes.
 
-    Subclasses have attributes of their own, and `engine`, `seed` or `device` are likely names. So the loader reads its
-    options from here. Frameworks, on the other hand, build a loader anew from its public attributes: `show` makes
-    them, for readers only.
+    Subclasses have attributes of their own, and `engine`, `seed` or `device` are likely names, so the loader reads its
+    options from here. Frameworks, on the other hand, rebuild a loader from its public attributes: `show` creates these,
+    for reading only.
     """
 
     seed: int | None
@@ -263,7 +263,7 @@ class Options:
     max_memory_per_worker: int | str | None
     snapshot_every_n_steps: int | None = 1
     device: Any = None
-    """A device of torch, a device or sharding of JAX; None if batches stay where they are."""
+    """A torch device, or a JAX device or sharding; None if batches stay where they are."""
     device_transform: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -274,9 +274,9 @@ class Options:
         if self.seed is not None:
             object.__setattr__(self, "seed", int(self.seed))  # NumPy's integers are not plain values
 
-    # Any: what else `Settings` has, which each loader calls by names of its own.
+    # Any: the other fields of `Settings`, which each loader stores under its own names.
     def settings(self, **others: Any) -> Settings:
-        """Return how batches are to be made."""
+        """Return how to make batches."""
         return Settings(
             **{"engine": self.engine, **others},
             scheduler=self.scheduler,
@@ -287,7 +287,7 @@ class Options:
             seeded=self.seed is not None,
         )
 
-    # Any: the loader of whatever class.
+    # Any: a loader of any class.
     def show(self, loader: Any) -> None:
         """Give a loader a public attribute for each option, unless it or its class has one of that name already."""
         for name, value in vars(self).items():
@@ -296,11 +296,11 @@ class Options:
 
 
 def name_options(init: Callable[..., None], options: Iterable[inspect.Parameter]) -> None:
-    """Write options into the signature of a subclass's constructor that passes on `**kwargs`.
+    """Add options to the signature of a subclass's constructor that passes on `**kwargs`.
 
-    Frameworks rebuild a loader with the arguments that its signature names; of `**kwargs` they know only that torch's
-    own arguments fit in. An option whose name occurs in the constructor stays out: it is given there, or means
-    something else.
+    Frameworks rebuild a loader with the arguments that its signature names; they assume that `**kwargs` takes only
+    torch's own arguments. An option whose name occurs in the constructor is left out: the constructor sets it, or uses
+    the name for something else.
     """
     signature = inspect.signature(init)
     *own, last = signature.parameters.values()

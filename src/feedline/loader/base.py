@@ -1,4 +1,4 @@
-"""What both loaders are: a place in the data that is gone through, saved, restored and counted."""
+"""The base of both loaders: iteration, saving and restoring the position, and statistics."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class LoaderBase(LoaderParts):
     """Base of the loaders."""
 
     _listener: Listener | None = None
-    """What `on_stats` was given."""
+    """The callback given to `on_stats`."""
 
     def stats(self) -> Stats:
-        """Return what was measured so far: rates, what training waited for, stages, workers, memory, faults.
+        """Return the measurements so far: rates, what training waited for, stages, workers, memory, faults.
 
-        Print it, or read `verdict`: what training waits for, and what to do about it. May be called at any time, also
-        while somebody iterates. Workers that have ended are not among those whose memory is told.
+        Print it, or read `verdict`: what training waits for, and what to do about it. You may call this at any time,
+        also during an iteration. Memory figures leave out workers that have ended.
 
         Example:
             >>> from feedline import Loader
@@ -52,11 +52,11 @@ class LoaderBase(LoaderParts):
         return replace(stats, settings={**stats.settings, "batch_size": self.batch_size, "auto": auto})
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
-        """Have a function called with `stats()` about every `every_s` seconds, while somebody iterates.
+        """Call `callback` with `stats()` about every `every_s` seconds during iteration.
 
-        The training loop's thread calls it, when it asks for a batch: it may log to W&B, MLflow, TensorBoard or
-        whatever else wants to be called there, and what it raises is raised by `next()`. Holds from the next epoch on.
-        A loader has one such function; None takes it away.
+        The call happens in the training loop's thread, when it requests a batch. So the callback may log to W&B,
+        MLflow, TensorBoard or any other tool that must be called from there, and `next()` raises its exceptions. Takes
+        effect from the next epoch on. A loader has one callback; None removes it.
 
         Example:
             >>> from feedline import Loader
@@ -75,10 +75,10 @@ class LoaderBase(LoaderParts):
         self._listener = None if callback is None else Listener(weakref.ref(self), callback, every_s)
 
     def live(self) -> AbstractContextManager[None]:
-        """Show on standard error, while the training loop runs inside of this context, what the loader is at.
+        """Show the loader's progress on standard error while the training loop runs inside this context.
 
-        On a terminal it is drawn in place once a second if rich is installed; elsewhere a line is written every five
-        seconds. `FEEDLINE_LIVE=1` in the environment shows every loader of a program.
+        On a terminal the view is redrawn in place once a second if rich is installed; elsewhere a line is written every
+        five seconds. `FEEDLINE_LIVE=1` in the environment shows every loader of a program.
 
         Example:
             >>> from feedline import Loader
@@ -92,25 +92,25 @@ class LoaderBase(LoaderParts):
         return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"
 
     def close(self) -> None:
-        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
+        """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.
 
-        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
-        how far it was. An iterator that `iter()` is making in another thread at that moment has no batches. May be
-        called from a signal handler.
+        A loop in another thread that is waiting for a batch ends as at the end of an epoch; `state_dict` returns its
+        position. If another thread is inside `iter()` at that moment, its iterator has no batches. May be called from a
+        signal handler.
         """
         self._running.close()
         self._iterator = None
         self._give_back()
 
     def _give_back(self) -> None:
-        """Give the memory back, unless an iterator is being made: then that is done afterwards."""
+        """Free the memory; if an iterator is being created, do so after that."""
         self._resources.close(self._running.is_beginning)
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
     @property
     def faults(self) -> FaultLog:
-        """The samples that failed, and what became of them. Part of `state_dict`.
+        """The samples that failed, and how each failure was handled. Part of `state_dict`.
 
         Example:
             >>> from feedline import Loader
@@ -130,20 +130,20 @@ class LoaderBase(LoaderParts):
         return self._begun()
 
     def _begun(self) -> Any:
-        """Return an iteration that begins now, or the one that `state_dict` began to tell how it begins."""
+        """Return a new iteration, or the one that `state_dict` already started to find out its initial state."""
         early = self._running.take_early()
         return self._iterate(self._epochs.order_of(self._order())) if early is None else early
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
     ) -> VirtualEpochs:
-        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+        """Iterate over the data endlessly, in virtual epochs of exactly `steps_per_epoch` batches.
 
-        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
-        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
-        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
-        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
-        with whatever last batch and whatever ranks these have.
+        The order continues where the last virtual epoch stopped. When all samples have been delivered, it starts over,
+        reshuffled. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by
+        `rank` and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader
+        save and restore the position. With other samplers and iterable datasets, ordinary epochs follow one another,
+        and keep their own last batch and split over ranks.
 
         Example:
             >>> from itertools import islice
@@ -155,11 +155,11 @@ class LoaderBase(LoaderParts):
         return VirtualEpochs(self, steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: after the batches it has got, whatever was made ahead.
+        """Return the training loop's position: after the batches it has received, not those prefetched.
 
-        It is about the iteration that was begun last. With feedline's samplers it is a few numbers, and the number of
-        workers, of ranks and the batch size may be others when it is loaded. With samplers of other kinds batches are
-        counted, and the sampler is gone through again. What stateful datasets and samplers return is part of it.
+        The state describes the iteration that started last. With feedline's samplers it is a few numbers, and you may
+        change the number of workers, the number of ranks and the batch size before loading it. With other samplers,
+        batches are counted and the sampler is replayed. The states of stateful datasets and samplers are included.
 
         Example:
             >>> from feedline import Loader
@@ -176,22 +176,22 @@ class LoaderBase(LoaderParts):
         order = self._order()
         is_stream = reads_stream(order) and not repeats_itself(self.dataset)
         if is_stream and self._epochs.has_not_begun and not self._worker_count:
-            self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
+            self._running.early = self._iterate(order)  # the iterator's state is known only once it exists
         state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
         last = self._epochs.checkpoint
         faults = self._fault_budget.state(None if last is None else last.entry.progress.faults)
         return {**state, "faults": faults} if faults else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was taken.
+        """Resume the next iteration where `state_dict` was taken.
 
-        Ranks that read shards of their own are given all of their states, if their number may have changed:
+        If ranks read their own shards and the number of ranks may have changed, give each rank the states of all:
         `feedline.merge_states`.
 
         Raises:
-            BadState: the state is damaged, of another version, or of a loader with other data.
+            BadState: the state is damaged, or from another version or from a loader with other data.
         """
-        if isinstance(state_dict, dict) and not state_dict:  # not `== {}`, which arrays answer with an array
+        if isinstance(state_dict, dict) and not state_dict:  # not `== {}`: arrays compare elementwise
             warn_user(
                 "The state is empty, so the next iteration begins where it would have begun without it. Give what "
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
@@ -201,29 +201,29 @@ class LoaderBase(LoaderParts):
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state_dict
         self._check_draws(_part_of(own, "order"))
         faults = _part_of(own, "faults")
-        self._fault_budget.copy().restore(faults)  # before anything changes: it may be damaged
+        self._fault_budget.copy().restore(faults)  # a trial on a copy, before anything changes: it may be damaged
         self._epochs.load(state_dict, self._order())
         if state_dict:
             self._fault_budget.restore(faults)
             self._running.early = None
-            self._iterator = None  # new workers, as with torchdata: those that are there have moved on
+            self._iterator = None  # new workers, as with torchdata: the existing ones have moved on
         self._broadcast.forget_epoch()
 
     def _check_draws(self, order: Any) -> None:
-        """Refuse what `_after_epoch` cannot have told, of a state that may be anything."""
+        """Reject values that `_after_epoch` cannot have returned; the state may be anything."""
 
     def _after_epoch(self) -> dict[str, Any]:
-        """Return what the next epoch draws from, when one has ended."""
+        """Return the random state that the next epoch draws from, after an epoch has ended."""
         return {}
 
     def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
-        """Describe the dataset before the first batch of an epoch. New workers get it as it is."""
+        """Return the dataset's state before the first batch of an epoch. New workers get the dataset unchanged."""
         if self._worker_count or reads_stream(order) or not is_stateful(self.dataset):
             return ()
         return ({"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None},)
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
-        """Return the state before the first batch of an epoch, and settle what it would draw."""
+        """Return the state before the first batch of an epoch, and fix what that epoch would draw."""
         counted = {} if order.unit == "stream batches" else {"consumed": 0}
         return Snapshot(
             epoch,
@@ -234,9 +234,9 @@ class LoaderBase(LoaderParts):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
+        """Set the epoch of the next iteration, also on the sampler and the dataset if they have a `set_epoch`.
 
-        Without this, epochs are counted from 0.
+        Without this call, epochs count up from 0.
         """
         check_count("epoch", epoch, least=0)
         self._epochs.set_epoch(epoch)
@@ -247,10 +247,10 @@ class LoaderBase(LoaderParts):
             self._broadcast.call("set_epoch", epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
-        """Call a method of the dataset here and in every worker.
+        """Call a method of the dataset in this process and in every worker.
 
-        Workers do so after the batches they have been given already: what changes shows after those that are in flight,
-        which are some thirty if they are tiny. An exception in a worker is raised by the next `next()`.
+        A worker makes the call after the batches already assigned to it, so the change shows after all batches in
+        flight: about thirty if they are tiny. The next `next()` raises an exception that the call raised in a worker.
 
         Example:
             >>> from feedline import Loader
@@ -270,7 +270,7 @@ class LoaderBase(LoaderParts):
 
 @dataclass
 class Listener:
-    """A function that is called with the stats of a loader now and then."""
+    """A callback that is called with a loader's stats at intervals."""
 
     loader: Callable[[], LoaderBase | None]
     callback: Callable[[Stats], object]
@@ -278,7 +278,7 @@ class Listener:
     next_s: float = 0.0
 
     def call_if_due(self) -> None:
-        """Call it if it is time."""
+        """Call the callback if `every_s` has passed."""
         now_s = time.monotonic()
         loader = self.loader() if now_s >= self.next_s else None
         if loader is not None:
@@ -286,7 +286,7 @@ class Listener:
             self.callback(loader.stats())
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # it stays with the loader that it was given to, whose copies have none
+        return type(None), ()  # copies of the loader have no listener
 
 
 def reads_stream(order: Order) -> bool:
@@ -295,5 +295,5 @@ def reads_stream(order: Order) -> bool:
 
 
 def _part_of(state: Any, name: str) -> Any:
-    """Return a part of a state. Who reads the rest refuses what is no state at all."""
+    """Return a part of a state, empty if `state` is no mapping: the code that reads the rest rejects that."""
     return state.get(name, {}) if isinstance(state, Mapping) else {}

@@ -1,4 +1,4 @@
-"""feedline in the place of torch's and torchdata's loader, for a whole program."""
+"""Replace torch's and torchdata's loaders with feedline's, for a whole program."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from feedline.frameworks.substitution import substitute
 from feedline.loader.torch import DataLoader
 from feedline.loader.torch_batches import B_co, S_co
 
-_TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may be ours
+_TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may refer to our class
 
 _originals: dict[type, type] = {}
-"""By the class that stands in for it. They stay after `uninstall`: somebody may have kept a stand-in."""
+"""By the class that replaces it. Entries stay after `uninstall`: other code may have kept a replacement."""
 
 _installed: list[type] = []
-"""Those that stand in now."""
+"""The replacements that are active now."""
 
 
-class _StandIn(ABCMeta):  # ABCMeta, so that a class may derive from a loader and from an ABC as it could before
-    """Lets `isinstance` and `issubclass` answer as for the class that is stood in for."""
+class _StandIn(ABCMeta):  # ABCMeta, so that a class may still derive from both a loader and an ABC
+    """Make `isinstance` and `issubclass` answer as for the class that is replaced."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         original = _originals.get(cls)
@@ -36,15 +36,15 @@ class _StandIn(ABCMeta):  # ABCMeta, so that a class may derive from a loader an
 
 
 class InstalledDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
-    """What `torch.utils.data.DataLoader` is after `install()`."""
+    """The class that `torch.utils.data.DataLoader` refers to after `install()`."""
 
 
 class InstalledStatefulDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
-    """What `torchdata.stateful_dataloader.StatefulDataLoader` is after `install()`."""
+    """The class that `torchdata.stateful_dataloader.StatefulDataLoader` refers to after `install()`."""
 
 
 class Installed:
-    """What `install()` returns. As a context manager it uninstalls at the end, unless somebody had installed before."""
+    """The result of `install()`. As a context manager it uninstalls at the end unless `install()` was called before."""
 
     def __init__(self, *, is_first: bool) -> None:
         self._is_first = is_first
@@ -61,17 +61,17 @@ class Installed:
 
 
 def install() -> Installed:
-    """Put `feedline.DataLoader` in the place of torch's and torchdata's loaders, everywhere in this program.
+    """Replace torch's and torchdata's loaders with `feedline.DataLoader`, everywhere in this program.
 
-    `torch.utils.data.DataLoader` is feedline's afterwards, and so is every name that a module has got by
-    `from torch.utils.data import DataLoader`; the same goes for torchdata's `StatefulDataLoader`. So libraries that
-    build loaders themselves build feedline's. Loaders that exist stay as they are, and `isinstance` says the same of
-    all of them as before. Classes that were derived from torch's loader before stay torch's: call this early.
+    Afterwards `torch.utils.data.DataLoader` is feedline's, and so is every name that a module has imported with
+    `from torch.utils.data import DataLoader`; the same holds for torchdata's `StatefulDataLoader`. So libraries that
+    build loaders themselves build feedline's. Existing loaders stay as they are, and `isinstance` gives the same
+    answers as before for all of them. Classes already derived from torch's loader stay torch's: call this early.
 
-    Worker processes and other ranks are programs of their own. Call it in each rank; workers need no loader.
+    Worker processes and other ranks are separate programs. Call it in each rank; workers need no loader.
 
     Returns:
-        A context manager, for those who want it for a while: it calls `uninstall` at the end.
+        A context manager, in case you want it only for a while: it calls `uninstall` at the end.
 
     Example:
         >>> import torch.utils.data
@@ -83,8 +83,8 @@ def install() -> Installed:
     """
     is_first = not _installed
     if is_first:
-        # Imported later, torchdata would derive its own loader from ours.
-        with contextlib.suppress(ImportError):  # it is not installed, or nobody can use it
+        # If torchdata were imported later, it would derive its own loader from ours.
+        with contextlib.suppress(ImportError):  # it is not installed, or broken
             importlib.import_module("torchdata.stateful_dataloader")
         torchdata: Any = sys.modules.get("torchdata.stateful_dataloader")
         _substitute(_TORCH, InstalledDataLoader)
@@ -94,7 +94,7 @@ def install() -> Installed:
 
 
 def uninstall() -> None:
-    """Take back what `install` did. Loaders that were made meanwhile stay feedline's, and go on working.
+    """Undo `install`. Loaders made in the meantime stay feedline's, and keep working.
 
     Example:
         >>> import torch.utils.data

@@ -1,6 +1,6 @@
-"""What `iter(loader)` begins: an epoch, or the rest of one, and with persistent workers the epochs after it.
+"""The iterator behind `iter(loader)`: an epoch or the rest of one, and the next epochs if workers are persistent.
 
-Both loaders iterate through this. What the torch drop-in draws, and in which order, stands in `TorchBatches`.
+Both loaders iterate through this. `TorchBatches` decides what the torch drop-in draws, and in which order.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from feedline.types import Key, WorkerSpec
 from feedline.types.ranks import share_if_known
 
 watchers: list[Callable[[LoaderBase], None]] = []
-"""Called with a loader whenever an epoch of it is about to begin: by `feedline profile`."""
+"""Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """What an epoch follows from."""
+    """The seeds that determine an epoch."""
 
     order: int | None
     """The seed of its order; None if the order has none of its own."""
@@ -48,13 +48,13 @@ class Seeds:
 
 
 class Iteration(Iterator[Any]):
-    """One iterator of a loader. It does not hold the loader: that may hold it, for its persistent workers.
+    """One iterator of a loader. It holds no reference to the loader, which may hold it for its persistent workers.
 
     Args:
-        loader: whose.
+        loader: the loader that it belongs to.
         order: which batches it delivers.
-        prepare: the last touch to a batch.
-        target: gets batches ready for a device, if there is one.
+        prepare: the last step applied to a batch.
+        target: prepares batches for a device, if there is one.
     """
 
     _batches: InlineBatches | WorkerBatches
@@ -102,22 +102,22 @@ class Iteration(Iterator[Any]):
         self._observe(loader, start.epoch, begun)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
-        """Get loader, dataset and order ready for an epoch, and draw its seeds."""
+        """Prepare loader, dataset and order for an epoch, and draw its seeds."""
         self._announce(loader, order, start)
         order.prepare(order_state(start))
         seeds: Seeds = loader._seeds_of(order, start)
         return seeds
 
     def _announce(self, loader: LoaderBase, order: Order, start: Start) -> None:
-        """Tell whoever keeps account of an epoch, and the dataset, that one begins."""
+        """Notify the fault budget and the dataset that an epoch starts."""
         fault_budget, snapshot, dataset = loader._fault_budget, start.snapshot, loader.dataset
-        own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
+        own_streams = order.unit == "stream batches"  # ranks may have different numbers of batches
         fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
         fault_budget.dataset = dataset if loader._is_map else None
         fault_budget.counts_known = not order.endless
         is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
         fault_budget.begin_epoch(resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
-        # One of feedline's own always hears it, any other what a restored state says.
+        # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = loader._broadcast, None if snapshot is None else snapshot.dataset_epoch
         if isinstance(dataset, EpochAware):
             broadcast.call("set_epoch", start.epoch)
@@ -125,15 +125,15 @@ class Iteration(Iterator[Any]):
             broadcast.call("set_epoch", epoch)
 
     def _spec(self, loader: Any, start: Start) -> WorkerSpec:
-        """Return what workers have to know."""
+        """Return the spec for the workers."""
         spec: WorkerSpec = loader._spec(self.seeds, start)
         return spec
 
     def _before_batches(self, loader: Any) -> None:
-        """Do what is done before anybody can make a batch."""
+        """Run before any batch can be made."""
 
     def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
-        """Do what is done between the start of workers and their first task."""
+        """Run after workers start and before their first task."""
 
     def _beginning(self, loader: LoaderBase, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
@@ -155,12 +155,12 @@ class Iteration(Iterator[Any]):
         return begin
 
     def begin_again(self, loader: LoaderBase, order: Order, *, inside: bool = False) -> None:
-        """Begin another epoch with the same workers, or the same again if nothing of it was asked for.
+        """Start another epoch with the same workers, or the same epoch again if no batch of it was requested.
 
         Args:
-            loader: whose.
+            loader: the loader that it belongs to.
             order: which batches it delivers.
-            inside: True if the caller makes a batch right now.
+            inside: True if the caller is making a batch right now.
         """
         begun = time.monotonic_ns()
         with self.still():
@@ -182,7 +182,7 @@ class Iteration(Iterator[Any]):
             self._observe(loader, start.epoch, begun)
 
     def _observe(self, loader: LoaderBase, epoch: int, begun: int) -> None:
-        """Let whoever measures know that an epoch begins, and whoever watches."""
+        """Notify watchers, the observer and the live view that an epoch starts."""
         counters = self._batches.counters
         for watch in watchers:
             watch(loader)
@@ -191,16 +191,16 @@ class Iteration(Iterator[Any]):
         self._listener = loader._listener
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
-        """Begin again, if the loader is told another epoch before the first batch.
+        """Start over if the loader's epoch is changed before the first batch.
 
-        Frameworks make the iterator, then say which epoch it is. Workers may be at work by then, for the wrong one.
+        Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong one.
         """
         epochs, checkpoint = loader._epochs, loader._epochs.checkpoint
         assert checkpoint is not None
         has_workers = bool(checkpoint.worker_count)
         heard = loader._broadcast.told_count
         this = weakref.ref(self)
-        # A loader that keeps the iteration must not be kept by it.
+        # A loader that keeps the iteration must not be kept alive by it.
         whose = weakref.ref(loader) if loader._resources.settings.persistent else lambda: loader
 
         def obey() -> None:
@@ -216,16 +216,16 @@ class Iteration(Iterator[Any]):
         self._batches.at_first = obey
 
     def still(self) -> AbstractContextManager[None]:
-        """Let nobody ask for batches ahead of the training loop meanwhile."""
+        """Return a context in which no batches are requested ahead of the training loop."""
         return nullcontext() if self._on_device is None else self._on_device.still()
 
     def __next__(self) -> Any:
         if self._listener is not None:
             self._listener.call_if_due()
-        return self._source.__next__()  # not next(), after which a signal could come
+        return self._source.__next__()  # not next(): a signal could arrive after it
 
     def _end(self, has_ended: bool) -> None:
-        """Take the epoch for ended, or for under way, whatever is left of it here."""
+        """Mark the epoch as ended or as under way, regardless of what is left of it here."""
         self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> Any:
@@ -233,24 +233,24 @@ class Iteration(Iterator[Any]):
 
     @property
     def closed(self) -> bool:
-        """True when there are no workers any more."""
+        """True if there are no workers any more."""
         return not isinstance(self._batches, WorkerBatches) or self._batches.closed
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers; none of threads, and none without workers."""
+        """Process ids of the workers; empty with threads and without workers."""
         return self._batches.worker_pids if isinstance(self._batches, WorkerBatches) else []
 
     def apply_pending(self) -> None:
         """See `OneCallerBatches.apply_pending`."""
         batches = self._batches
         batches.apply_pending()
-        if isinstance(batches, WorkerBatches) and self._has_target:  # of what is ahead, how streams began is known
+        if isinstance(batches, WorkerBatches) and self._has_target:  # batches ahead already show how streams began
             batches.driver.epoch.add_openings(batches.checkpoint.entry.progress)
 
     @property
     def leaving(self) -> bool:
-        """True once somebody has closed the iterator."""
+        """True once the iterator has been closed."""
         return self._source.leaving
 
     def close(self) -> None:
@@ -277,18 +277,18 @@ class Iteration(Iterator[Any]):
 
 
 def order_state(start: Start) -> dict[str, Any]:
-    """Return what a state says of the order; nothing at the beginning."""
+    """Return the order's part of the loaded state; empty at the beginning."""
     return {} if start.snapshot is None else start.snapshot.order
 
 
 def _place(loader: LoaderBase) -> None:
-    """Find out where this rank goes on, with the workers that it has, if a state was loaded."""
+    """Determine where this rank resumes, with its current workers, if a state was loaded."""
     share, room = share_if_known(), loader._resources.settings.room
     loader._epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, loader.dataset))
 
 
 def _start_of(loader: LoaderBase, order: Order) -> Start:
-    """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+    """Return how an iteration starts. First restores what outlives the previous epoch, before anything is drawn."""
     _place(loader)
     start = loader._epochs.begin(order)
     streams = () if start.before is None else start.before.streams

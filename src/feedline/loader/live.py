@@ -1,8 +1,8 @@
-"""The live view: what loaders are at, drawn on standard error once a second while they run.
+"""The live view: the progress of loaders, drawn on standard error once a second while they run.
 
-A thread of its own draws, because the figures matter most while the training loop waits inside of `next()`. It is there
-while a loader is shown, and no longer. It asks the observers, which any thread may do, and tells loaders nothing. It
-draws under a lock that a fork waits for, so that no process is forked while rich holds locks of its own.
+A separate thread draws, because the figures matter most while the training loop waits inside `next()`. It exists only
+while a loader is shown. It reads the observers, which any thread may do, and changes nothing in loaders. It draws while
+holding a lock that a fork waits for, so that no process is forked while rich holds locks of its own.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from feedline.types.shown import printable
 from feedline.types.terminal import plain_console
 
 VARIABLE = "FEEDLINE_LIVE"
-"""1 to show all loaders of a program; "lines" to write lines on a terminal, too."""
+"""1 to show all loaders of a program; "lines" to write lines even on a terminal."""
 _EVERY_S = 1.0
 _LINES_EVERY = 5
-"""Of so many looks one is written where the view is lines."""
+"""When the view writes lines, it writes one per this many looks."""
 _LOOKS = 6
-"""Figures are of the time since so many looks ago: batches may take seconds."""
+"""Figures cover this many looks: batches may take seconds."""
 _BARS = 8
-"""Up to so many workers have a line each."""
+"""Up to this many workers have a line each."""
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a loader was at in the last seconds."""
+    """A loader's figures for the last seconds."""
 
     name: str
     batches_per_s: float
@@ -53,15 +53,15 @@ class Figures:
     busy: list[float]
     """The share of the time in which each worker made batches."""
     ready: float
-    """Batches that were ready when one was asked for."""
+    """Batches that were ready when the training loop requested one."""
     faults: int
     restarts: int
     silent_s: float
-    """For how long no batch was delivered."""
+    """How long no batch has been delivered."""
 
     @property
     def words(self) -> str:
-        """All but the workers, on one line."""
+        """Everything but the workers, on one line."""
         told = [f"{self.batches_per_s:,.1f} batches/s", f"{self.samples_per_s:,.0f} samples/s"]
         if self.stall is None:
             told = [f"no batch for {self.silent_s:.0f} s"]
@@ -80,7 +80,7 @@ class Figures:
         return f"{self.words}, workers busy {shares} %" if self.busy else self.words
 
     def bars(self) -> list[str]:
-        """Return the workers as bars, or as one line if they are many."""
+        """Return the workers as bars, or as one line if there are many."""
         if len(self.busy) > _BARS:
             levels = "".join(_LEVELS[min(7, int(8 * share))] for share in self.busy)
             return [f"  workers {levels} {100 * sum(self.busy) / len(self.busy):.0f} %"]
@@ -93,36 +93,36 @@ class Figures:
 
 @dataclass
 class _Shown:
-    """A loader that is shown. Of the loader itself, nothing is held: whoever drops it ends its workers."""
+    """A loader that is shown. It holds no reference to the loader: dropping a loader must end its workers."""
 
     key: int
     name: str
     is_asked_for: bool = False
-    """By `loader.live()`: shown until that is left, not until the loader's epoch is over."""
+    """By `loader.live()`: shown until that context ends, not until the loader's epoch is over."""
     counters: Counters = field(default_factory=Counters)
     faults: FaultLog = field(default_factory=FaultLog)
     worker_count: int = 0
     looks: deque[tuple[int, Totals]] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     is_gone: bool = False
     loader: weakref.ref[Any] | None = None
-    """For its end; is not asked for the loader."""
+    """Only for its callback when the loader is gone; never dereferenced."""
 
     def take(self, loader: Any) -> None:
-        """Look at what the loader is now: its settings may have been changed, and with them who counts."""
+        """Update from the loader: its settings may have changed, and with them its counters."""
         if loader._resources.counters is not self.counters:
             self.looks.clear()
         self.counters, self.worker_count = loader._resources.counters, loader._worker_count
         self.faults = loader.faults
 
     def look(self, now: int) -> Figures | None:
-        """Return the figures of now; None if nothing can be said yet."""
+        """Return the current figures; None if there are none yet."""
         counters = self.counters
         self.looks.append((now, counters.observer.totals(counters.batches)[2]))
         faults = sum(self.faults.counts().values())
         return figures_of(self.name, self.looks, workers=self.worker_count, faults=faults, restarts=counters.restarts)
 
     def end(self, _: object) -> None:
-        """Take note that the loader is gone."""
+        """Mark the loader as gone."""
         self.is_gone = True
 
     @property
@@ -133,7 +133,7 @@ class _Shown:
 def figures_of(
     name: str, looks: deque[tuple[int, Totals]], *, workers: int, faults: int = 0, restarts: int = 0
 ) -> Figures | None:
-    """Return what happened between the first look and the last; None if there was only one."""
+    """Return the figures between the first look and the last; None if there was only one."""
     (begun, before), (now, total) = looks[0], looks[-1]
     passed = now - begun
     if passed <= 0:
@@ -159,11 +159,11 @@ def figures_of(
 
 
 class LiveView:
-    """Draws loaders: with rich in place if the stream is a terminal, else a line each every few seconds.
+    """Draws loaders: in place with rich if the stream is a terminal, else one line each every few seconds.
 
     Args:
-        stream: where to.
-        in_place: False to write lines, True to draw in place, None to go by the stream.
+        stream: where to draw.
+        in_place: False to write lines, True to draw in place, None to decide by the stream.
     """
 
     def __init__(self, stream: TextIO, *, in_place: bool | None = None) -> None:
@@ -200,7 +200,7 @@ class LiveView:
             return self._find(loader) is not None
 
     def remove(self, loader: Any) -> None:
-        """Show a loader no more."""
+        """Stop showing a loader."""
         with self.lock:
             self._shown = [shown for shown in self._shown if shown.key != id(loader)]
             is_last = not self._shown
@@ -211,7 +211,7 @@ class LiveView:
         return next((one for one in self._shown if one.key == id(loader) and not one.is_gone), None)
 
     def close(self) -> None:
-        """Show nothing any more, and end the thread. May be called twice."""
+        """Stop showing loaders, and end the thread. May be called twice."""
         if self._pid != os.getpid():  # in a forked process, where there is no thread
             return
         with self.lock:
@@ -233,7 +233,7 @@ class LiveView:
                     return
 
     def draw(self, now: int) -> None:
-        """Draw what there is, and forget loaders that are over; the lock is held."""
+        """Draw the current figures, and remove loaders that are over. The caller holds the lock."""
         looked = [shown.look(now) for shown in self._shown]
         self._shown = [shown for shown in self._shown if not shown.is_over]
         figures = [one for one in looked if one is not None]
@@ -244,7 +244,7 @@ class LiveView:
             elif self._looks % _LINES_EVERY == 0 and figures:
                 self._stream.write("".join(printable(f"feedline: {one.line}\n") for one in figures))
                 self._stream.flush()
-        except (OSError, ValueError):  # the terminal is gone, or the stream is closed: nobody looks any more
+        except (OSError, ValueError):  # the terminal is gone or the stream is closed
             self._shown.clear()
 
     def _draw_in_place(self, figures: list[Figures]) -> None:
@@ -252,7 +252,7 @@ class LiveView:
         from rich.text import Text
 
         if self._display is None:
-            # What the program prints goes above the view, unless it goes elsewhere.
+            # The program's own output goes above the view, unless it goes elsewhere.
             self._display = Live(
                 console=plain_console(file=self._stream),
                 auto_refresh=False,
@@ -276,16 +276,16 @@ class LiveView:
                 display.stop()
 
     def leave_to_parent(self) -> None:
-        """Write to the streams themselves, in a process that was forked from this one."""
+        """Restore the original streams, in a process that was forked from this one."""
         display, self._display = self._display, None
         if display is not None:
             display._disable_redirect_io()
 
 
 _views: dict[int, LiveView] = {}
-"""By process: one that was forked has none."""
+"""By process id: a forked process has none."""
 _held: list[LiveView] = []
-"""While a process is forked: nobody draws meanwhile."""
+"""Views whose lock is held during a fork, so that none of them draws."""
 
 
 def _view() -> LiveView:
@@ -334,7 +334,7 @@ def live(loader: Any) -> Iterator[None]:
 
 
 def begins(loader: Any) -> None:
-    """Show a loader that begins to iterate, if the environment asks for it. Of ranks, the first one does."""
+    """Show a loader that starts to iterate, if the environment asks for it. With several ranks, only rank 0 does."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
         is_asked_for = False

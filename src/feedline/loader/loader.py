@@ -1,4 +1,4 @@
-"""The loader for NumPy, and for whatever takes NumPy arrays: the same engines as the torch drop-in, without torch."""
+"""The loader for NumPy and for everything that takes NumPy arrays: the drop-in's engines, without torch."""
 
 from __future__ import annotations
 
@@ -46,50 +46,51 @@ from feedline.workers.ray.options import RayOptions
 
 
 class Loader(LoaderBase):
-    """Iterates over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
+    """Iterate over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
 
     Args:
-        dataset: an object with `__getitem__` and `__len__`, or one with only `__iter__`. An array, and a tuple or dict
+        dataset: an object with `__getitem__` and `__len__`, or one with only `__iter__`. An array, or a tuple or dict
             of arrays, is a dataset as well; a list is a list of samples.
         batch_size: samples in a batch; None to get single samples.
         shuffle: True for another order in every epoch.
         sampler: yields the indices of an epoch, every time it is iterated.
         batch_sampler: yields lists of indices.
-        drop_last: True to leave out a last batch that is not full.
-        collate: makes a batch of a list of samples; `feedline.collate.default` if not given. Without batches it is
+        drop_last: True to drop the last batch if it is not full.
+        collate: turns a list of samples into a batch; default: `feedline.collate.default`. Without batches it is
             applied to each sample.
-        workers: how many; 0 to make batches in the training loop itself; "auto" to have as many as it takes that the
-            training loop does not wait. They are found while it runs; see `tuning`.
+        workers: how many; 0 to make batches in the training loop itself; "auto" for just enough that the training loop
+            does not wait, determined while it runs; see `tuning`.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with workers="auto" also threads, if the dataset is as fast
             with them.
-        prefetch: batches per worker that are under way or waiting; by default there are more while batches are small
-            and made in no time. "auto" to have more while workers wait.
+        prefetch: batches per worker that are in flight or waiting; by default more while batches are small and quick to
+            make. "auto" for more while workers wait.
         in_order: False to get batches as they finish.
         timeout_s: the longest wait for a batch; 0 for no limit.
-        seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers;
-            None for another order every time.
-        shard: how a dataset with only `__iter__` is shared out over workers and ranks. True: each sample once; "pad",
-            "drop" or "exact" say what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
-            Of a dataset that splits itself, such as a stream of shards: with "pad" or "drop" ranks end together.
+        seed: makes batches, augmentation included, depend only on it and the epoch, not on the number of workers; None
+            for a different order every time.
+        shard: how a dataset with only `__iter__` is split over workers and ranks. True: each sample once; "pad",
+            "drop" or "exact" choose what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
+            For a dataset that splits itself, such as a stream of shards: with "pad" or "drop" ranks end together.
         persistent: True to keep the workers from epoch to epoch.
-        start_method: of worker processes: "fork", "forkserver" or "spawn"; None for Python's default.
+        start_method: how worker processes start: "fork", "forkserver" or "spawn"; None for Python's default.
         worker_init: called with the worker's number when it starts.
-        scheduler: a `feedline.abc.Scheduler` that decides who works on what.
-        memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
-            given.
-        on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
-            batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
-            for what happened.
-        restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
-            that takes longer than `timeout_s` is replaced as well, instead of an error.
-        max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
-            takes its place.
-        device: one of `jax.devices()`, or a sharding of JAX: arrays are put there ahead of time. None for NumPy arrays.
-        device_transform: called with each batch on the device, ahead of time, too.
+        scheduler: a `feedline.abc.Scheduler` that decides which worker makes which batch.
+        memory_budget: bytes that batches in flight may take, or a string such as "4GB"; default: a quarter of the
+            memory.
+        on_error: how to handle a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
+            batch keeps its size), or a policy of `feedline.faults` that chooses by the kind of exception; `faults`
+            lists what happened.
+        restarts: how many dead workers may be replaced in an epoch; default: 32. If given, a worker that takes longer
+            than `timeout_s` is replaced as well, instead of raising an error.
+        max_memory_per_worker: bytes, or a string such as "4GB", that a worker process may have for itself before
+            another replaces it.
+        device: one of `jax.devices()`, or a JAX sharding, to which arrays are moved ahead of time. None for NumPy
+            arrays.
+        device_transform: called with each batch on the device, also ahead of time.
 
     Raises:
-        BadOption: an argument, or a combination of arguments, that cannot work.
+        BadOption: an argument, or a combination of arguments, cannot work.
 
     Example:
         >>> import numpy as np
@@ -137,7 +138,7 @@ class Loader(LoaderBase):
             check_flag(name, value)
         check_count("batch_size", batch_size, least=1, optional=True)
         tuning = tuning_of(workers, prefetch)
-        count: Any = workers if tuning is None else tuning.count  # Any: what it is, is checked next
+        count: Any = workers if tuning is None else tuning.count  # Any: its type is checked next
         given_depth = depth_of(prefetch)
         depth = DEFAULT_DEPTH if given_depth is None else given_depth
         check_count("workers", count, least=0, auto=True)
@@ -182,10 +183,10 @@ class Loader(LoaderBase):
         self.seed = given.seed
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
-        self._target()  # an error now rather than later
+        self._target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
-        """Return the sampler that `shuffle` stands for, None if the user gave one or there is nothing to sample."""
+        """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
         if self._kind is DatasetKind.ITERABLE or self.sampler is not None or self.batch_sampler is not None:
             return None
         if self.shuffle and len(self.dataset):
@@ -193,7 +194,7 @@ class Loader(LoaderBase):
         return SequentialSampler(self.dataset)
 
     def _check_order(self, batch_size: int | None) -> None:
-        """Refuse arguments that each say what comes when, and disagree."""
+        """Reject conflicting arguments that each set the order."""
         order = {"shuffle": self.shuffle or None, "sampler": self.sampler, "batch_sampler": self.batch_sampler}
         given = [name for name, value in order.items() if value is not None]
         if self._kind is DatasetKind.ITERABLE and given:
@@ -250,7 +251,7 @@ class Loader(LoaderBase):
     def _iterate(self, order: Order) -> Iterator[Any]:
         with self._running.beginning(self._give_back) as beginning:
             self._take_up()
-            iteration: Iteration | None = self._iterator  # a copy: `close` of another thread forgets it
+            iteration: Iteration | None = self._iterator  # a local copy: `close` in another thread clears it
             if iteration is not None and not iteration.closed:
                 iteration.begin_again(self, order)
             else:
@@ -260,7 +261,7 @@ class Loader(LoaderBase):
             return beginning.begun(iteration)
 
     def _target(self) -> Target | None:
-        """Return what gets batches ready for the device, None if they stay where they are."""
+        """Return the target that prepares batches for the device, or None if they stay where they are."""
         device, transform = self._given.device, self._given.device_transform
         if device is None and transform is None:
             return None
@@ -314,7 +315,7 @@ class Loader(LoaderBase):
 
     def _sharing(self) -> Sharing:
         if self._kind is DatasetKind.ITERABLE:
-            return Sharing(None, "shard", is_settled=True)  # by default, or it is not to be
+            return Sharing(None, "shard", is_settled=True)  # shared out by default, or turned off by the user
         if self.batch_sampler is not None:
             return Sharing(self.batch_sampler, "batch_sampler")
         return Sharing(self.sampler if self._own_sampler is None else self._own_sampler, "sampler")

@@ -1,4 +1,4 @@
-"""What a loader is made of: what its arguments say, and the parts that follow from them."""
+"""The parts of a loader: its arguments, and the objects built from them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from feedline.workers.thread_safety import must_leave_threads
 L = TypeVar("L", bound="LoaderParts")
 
 adjusters: list[Callable[[LoaderParts], None]] = []
-"""Called with a loader whenever it is about to settle how batches are made: by `feedline tune --script`."""
+"""Callbacks that get a loader before it fixes how batches are made. Used by `feedline tune --script`."""
 
 
 class LoaderParts:
-    """Arguments and parts of a loader. What torch has, too, goes by torch's names."""
+    """Arguments and parts of a loader. Arguments that torch has too keep torch's names."""
 
     dataset: Any
     batch_size: int | None
@@ -39,13 +39,13 @@ class LoaderParts:
     _given: Options
     _fault_budget: FaultBudget
     _stream_split: StreamSplit | None
-    """How an iterable dataset is shared out; None if every worker has a stream of its own."""
+    """How an iterable dataset is split; None if every worker has a stream of its own."""
     _iterator: Any
     """The iterator of persistent workers."""
     _tuning: Tuning | None = None
-    """What finds the number of workers; None if it was given."""
+    """Finds the number of workers; None if you gave the number."""
 
-    # -- what a loader says of its arguments -------------------------------------------------------------------------
+    # -- what a loader derives from its arguments --------------------------------------------------------------------
 
     @property
     def _is_map(self) -> bool:
@@ -59,12 +59,12 @@ class LoaderParts:
 
     @property
     def _collate(self) -> Callable[[Any], Any]:
-        """What makes a batch of samples, or of each of them if they are not batched."""
+        """The function that makes a batch of samples; without batching, it gets each sample."""
         raise NotImplementedError
 
     @property
     def _init(self) -> Callable[[int], None] | None:
-        """What is called when a worker starts."""
+        """The function called when a worker starts."""
         raise NotImplementedError
 
     @property
@@ -73,27 +73,27 @@ class LoaderParts:
         raise NotImplementedError
 
     def _settings(self) -> Settings:
-        """Return how batches are to be made, by what the arguments are now."""
+        """Return how to make batches, from the current arguments."""
         raise NotImplementedError
 
     def _order_of(self, split: StreamSplit | None) -> Order:
-        """Return which batches the loader delivers, if an iterable dataset is shared out in this way."""
+        """Return which batches the loader delivers if an iterable dataset is split in this way."""
         raise NotImplementedError
 
     @property
     def _has_default_collate(self) -> bool:
-        """True if batches are put together by the default collate function."""
+        """True if the default collate function makes the batches."""
         raise NotImplementedError
 
     @property
     def _image_placement(self) -> Placement:
-        """Who finishes images."""
+        """Where the work on images is finished."""
         deferred = self._has_default_collate and hands_on_images(self.dataset)
         return self._device_placement if deferred else Placement.DATASET
 
     @property
     def _device_placement(self) -> Placement:
-        """What of the work on images is left to the device, where it may be left to anybody."""
+        """How much of the work on images the device does, if the dataset leaves that work to others."""
         return Placement.COLLATE
 
     def _sharing(self) -> Sharing:
@@ -101,11 +101,11 @@ class LoaderParts:
         raise NotImplementedError
 
     def _samplers(self) -> list[Any]:
-        """Return what may have a `set_epoch`, besides the dataset; perhaps None, perhaps twice."""
+        """Return objects besides the dataset that may have a `set_epoch`; may contain None and duplicates."""
         raise NotImplementedError
 
     def _iterate(self, order: Order) -> Any:
-        """Begin an iteration."""
+        """Start an iteration."""
         raise NotImplementedError
 
     def _fresh_seed(self) -> int:
@@ -119,13 +119,13 @@ class LoaderParts:
     # -- its parts ---------------------------------------------------------------------------------------------------
 
     def _set_up(self, given: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
-        """Make the parts, once the arguments are known."""
+        """Create the parts, once the arguments are known."""
         self._given = given
         self._tuning = tuning
         policy = policy_of(on_error)
         check_policy(policy, is_map=self._is_map)
         if type(self).on_error is LoaderParts.on_error:
-            vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
+            vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
         self._fault_budget = FaultBudget(policy)
         self._stream_split = self._split_now()
         self._resources = Resources(self._settings_now(), framework)
@@ -145,25 +145,25 @@ class LoaderParts:
             _broadcast=Broadcast(self.dataset, watches=self._worker_count > 0),
             _running=Running(),
             _iterator=None,
-            _listener=None,  # which was told of this loader
+            _listener=None,  # it belongs to this loader
             _tuning=None if self._tuning is None else self._tuning.copy(),
         )
         return twin
 
     def _settings_now(self) -> Settings:
-        """Return how batches are to be made, by the arguments and what was found out since."""
+        """Return how to make batches, from the arguments and what tuning has found since."""
         return self._settings() if self._tuning is None else self._tuning.applied_to(self._settings())
 
     @property
     def tuning(self) -> Tuning | None:
-        """What `"auto"` has found out so far: `tuning.log` has a line for every decision, `tuning.count` workers.
+        """What `"auto"` has found so far: `tuning.log` has a line for every decision, `tuning.count` workers.
 
-        None if the number of workers was given.
+        None if you gave the number of workers.
         """
         return self._tuning
 
     def _split_now(self) -> StreamSplit | None:
-        """Return how an iterable dataset is shared out, over the ranks that there are now."""
+        """Return how an iterable dataset is split over the current ranks."""
         return split_of(
             self.dataset,
             self._given.shard,
@@ -176,11 +176,11 @@ class LoaderParts:
     def _order(self) -> Order:
         """Return which batches the loader delivers."""
         if self._stream_split is not None and self._stream_split.share.world_size == 1:
-            self._stream_split = self._split_now()  # ranks may have come to be since
+            self._stream_split = self._split_now()  # the process group may have been created since
         return self._order_of(self._stream_split)
 
     def _take_up(self) -> None:
-        """Go by what was reassigned; leave threads to datasets that are reproducible on them, once it is known."""
+        """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
         for adjust in adjusters:
             adjust(self)
         if self._tuning is not None and not self._tuning.is_begun:
@@ -197,11 +197,11 @@ class LoaderParts:
         if settings != self._resources.settings:
             self._resources = Resources(settings, self._resources.framework)
 
-    # Any: a dataset of whatever kind.
+    # Any: a dataset of any kind.
     def _spec_of(
         self, dataset: Any, base_seed: int, init: Callable[[int], None] | None, shared_seed: int | None = None
     ) -> WorkerSpec:
-        """Return what workers have to know."""
+        """Return the spec for the workers."""
         return WorkerSpec(
             dataset=dataset,
             kind=DatasetKind.MAP if self._is_map else DatasetKind.ITERABLE,
@@ -221,7 +221,7 @@ class LoaderParts:
 
     @property
     def on_error(self) -> OnError:
-        """What becomes of samples that fail. May be changed between iterations."""
+        """How samples that fail are handled. May be changed between iterations."""
         if "on_error" not in vars(self):
             raise AttributeError("on_error is not known before the loader's constructor was called")
         on_error: OnError = vars(self)["on_error"]
@@ -229,9 +229,9 @@ class LoaderParts:
 
     @on_error.setter
     def on_error(self, on_error: OnError) -> None:
-        if "_fault_budget" not in vars(self):  # a subclass before it has called this class's constructor, which says it
+        if "_fault_budget" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
             return
         policy = policy_of(on_error)
         check_policy(policy, is_map=self._is_map)
         vars(self)["on_error"], self._fault_budget.policy = on_error, policy
-        self._iterator = None  # its workers go by the old one, and a loop that is under way ends with them
+        self._iterator = None  # its workers use the old policy, and a loop that is under way ends with them

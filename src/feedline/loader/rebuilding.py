@@ -1,4 +1,4 @@
-"""A loader again with other parts: what frameworks do by building torch's loader from a few attributes."""
+"""Rebuild a loader with other parts, as frameworks do by building torch's loader from a few attributes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from feedline.types.ranks import own_share
 L = TypeVar("L", bound="Rebuildable")
 
 _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]  # a list will do
-"""What torch's loader itself keeps of its arguments."""
+"""The attributes in which torch's loader itself keeps its arguments."""
 
 
 class Rebuildable(LoaderBase):
     """Base of the torch drop-in: lets frameworks change its parts, and keeps the rest.
 
-    A rebuilt loader is a copy. So it has all options, whatever they are, and a subclass may have any constructor.
+    A rebuilt loader is a copy, so it keeps all options, and a subclass may have any constructor.
     """
 
     sampler: Any
@@ -37,13 +37,13 @@ class Rebuildable(LoaderBase):
     persistent_workers: bool
 
     def _adopt_samplers(self) -> None:
-        """See to it that whoever iterates over the samplers gets what this loader delivers."""
+        """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
         raise NotImplementedError
 
     def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
-        """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too.
+        """Return this loader with the dataset, the samplers and the other arguments of `other`, a loader of torch's.
 
-        Whoever has made that one sees to the ranks.
+        The code that made `other` is responsible for the ranks.
         """
         parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
         return self._with({**parts, "_rank_watch": RankWatch(is_over=True)})
@@ -55,13 +55,13 @@ class Rebuildable(LoaderBase):
         )
 
     def _shared_out(self: L) -> L:
-        """Return this rank's share of this loader; the loader itself if there is one rank, or it is split already."""
+        """Return this rank's share of the loader; the loader itself if there is one rank or it is split already."""
         if isinstance(self.dataset, IterableDataset) or self._is_split or own_share(None, None, "pad").world_size == 1:
             return self
         if self.batch_size is None and self.batch_sampler is not None:
             return self._with({"batch_sampler": samplers.distribute(self.batch_sampler)})
         sampler: Any = self.sampler
-        if type(sampler) in (RandomSampler, SequentialSampler):  # what torch's loader makes of shuffle=
+        if type(sampler) in (RandomSampler, SequentialSampler):  # which torch's loader creates for shuffle=
             sampler = samplers.DistributedSampler(self.dataset, shuffle=type(sampler) is RandomSampler)
         else:
             sampler = samplers.distribute(sampler)
@@ -70,7 +70,7 @@ class Rebuildable(LoaderBase):
 
     @property
     def _is_split(self) -> bool:
-        """True if each rank gets a share of the samples already: by the loader, its dataset or its sampler."""
+        """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
         if isinstance(self.dataset, IterableDataset):
             split_before = (ranks_of_stream(self.dataset) or 1) > 1
             return split_before or self._stream_split is not None or isinstance(self.dataset, SplitSource)
@@ -79,7 +79,7 @@ class Rebuildable(LoaderBase):
 
     def _with(self: L, parts: dict[str, Any]) -> L:
         twin = copy.copy(self)
-        # Not by setattr: torch forbids it for most of them, since its own loader could not cope.
+        # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
         twin.__dict__.update(parts, _iterator=None, _resources=Resources(twin._settings_now(), TorchFramework()))
         twin._broadcast = Broadcast(twin.dataset, watches=twin.num_workers > 0)
         twin._stream_split = twin._split_now()

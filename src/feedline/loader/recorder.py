@@ -1,4 +1,4 @@
-"""Recording a run of a loader to a file."""
+"""Record a loader's run to a file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from feedline.system.failures import add_note, words
 
 @contextmanager
 def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Write down every batch of a loader inside of this context, and what the machine was at meanwhile.
+    """Record every batch of a loader inside this context, and the machine's load meanwhile.
 
-    The file is written at the end, also if an exception or Ctrl-C ends the run; one that is there is replaced.
-    `feedline.insight.recording.Recording.load` reads it, `feedline report` draws it. While it lasts, every batch is
-    kept: some 190 bytes each.
+    The file is written at the end, also if an exception or Ctrl-C ends the run; an existing file is replaced.
+    `feedline.insight.recording.Recording.load` reads it, `feedline report` draws it. Every batch takes about 190 bytes
+    of memory until the end.
 
     Args:
         loader: a `feedline.DataLoader` or `feedline.Loader`.
-        path: of the file, JSON; compressed if it ends in `.gz`.
+        path: the file, JSON; compressed if the name ends in `.gz`.
 
     Raises:
-        BadOption: it is no loader of feedline's, or there is no such folder.
-        OSError: the file cannot be written. If an exception ends the run, that is raised, and a note says so.
+        BadOption: `loader` is not a feedline loader, or the folder does not exist.
+        OSError: the file cannot be written. If an exception ended the run, that is raised instead, with a note.
 
     Example:
         >>> import feedline, os, tempfile
@@ -57,7 +57,7 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
         raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
-    loader._take_up()  # the settings may have been changed since, and with them who measures
+    loader._take_up()  # the settings may have changed since, and with them the counters
     resources = loader._resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
@@ -65,7 +65,7 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     pid = os.getpid()
 
     def save() -> None:
-        if os.getpid() == pid:  # else this is the end of a process that was forked inside: the file is not its own
+        if os.getpid() == pid:  # else this is the end of a process forked inside the context: not its file
             figures.close()
             recorder.recording(figures).save(path)
 
@@ -74,18 +74,18 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     except BaseException as exc:
         try:
             save()
-        except OSError as unsaved:  # what ended the run counts more
+        except OSError as unsaved:  # the exception that ended the run is more important
             add_note(exc, f"The recording could not be written to {path}: {words(unsaved)}.")
         raise
     save()
 
 
 class Recorder:
-    """Records a loader until `recording` is called. Of the loader it holds nothing that keeps workers or memory.
+    """Records a loader until `recording` is called. It holds no part of the loader that keeps workers or memory alive.
 
     Args:
-        loader: whose settings hold from now on.
-        most: batches that are kept; the others are measured only.
+        loader: its settings apply from now on.
+        most: how many batches are recorded; later ones are only measured.
     """
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
@@ -99,7 +99,7 @@ class Recorder:
         self._kept = self.counters.observer.record(most)
 
     def follow(self, loader: LoaderBase) -> None:
-        """Take note of the workers that the loader has started."""
+        """Follow the workers that the loader has started."""
         self._watch = loader._resources.watch
 
     def pids(self) -> list[int]:
@@ -108,15 +108,15 @@ class Recorder:
         return [] if watch is None else watch.pids()
 
     def period(self) -> Period:
-        """Return the figures of the loader so far, whether or not they are kept."""
+        """Return the loader's figures so far, also for batches that were not recorded."""
         total = self.counters.observer.totals(self.counters.batches)[2]
         return period_of(total, int(self._stats.counters["workers"]))
 
     def recording(self, figures: MachineFigures) -> Recording:
-        """Return what was recorded, and record no more.
+        """Return the recording, and stop recording.
 
         Args:
-            figures: of the machine, from before the recording began or about then.
+            figures: of the machine, started before the recording or at about the same time.
         """
         loader = self._loader()
         is_same = loader is not None and loader._resources.counters is self.counters
@@ -128,7 +128,7 @@ class Recorder:
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
         recording.counters |= {"wait_s": waited, "faults": faults.counts()}
-        if self._tuning is not None:  # which has gone on, also if the loader is gone
+        if self._tuning is not None:  # it has continued, even if the loader is gone
             recording.settings |= {"workers": self._tuning.count, "prefetch": self._tuning.depth}
             recording.counters["workers"] = self._tuning.count
         recording.memory = list(stats.memory)
@@ -147,12 +147,12 @@ class Recorder:
 
 
 def _later(told: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
-    """Return the counters that have gone on since they were told; some count more than is known here."""
+    """Return the current counters, unless the earlier value is larger: some count more than is known here."""
     return {name: max(value, told[name]) for name, value in now.items()}
 
 
 def environment() -> dict[str, str]:
-    """Return what the run ran on, without names of machines or people."""
+    """Return the versions and the platform of the run, without names of machines or people."""
     packages = ("feedline", "numpy", "torch", "jax")
     return {
         **{name: str(getattr(sys.modules[name], "__version__", "")) for name in packages if name in sys.modules},

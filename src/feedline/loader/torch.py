@@ -1,7 +1,7 @@
 """The drop-in: `torch.utils.data.DataLoader` with feedline behind it.
 
-The class is a subclass of torch's and lets torch check and store the arguments, so that errors, warnings and
-attributes are torch's own. What happens on iteration is feedline's.
+The class is a subclass of torch's and lets torch check and store the arguments, so errors, warnings and attributes are
+torch's own. Iteration is feedline's.
 """
 
 from __future__ import annotations
@@ -52,83 +52,82 @@ from feedline.types import EngineName, MapStyle, StreamSplit, Tail
 from feedline.workers.ray.options import RayOptions
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
-"""Samples that are delivered as they are without batches. Torch makes tensors of arrays, and lists of tuples."""
+"""Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
 class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
-    It takes all arguments of torch's, in the same order and with the same defaults. What a script may notice:
-    exceptions of a worker arrive as themselves, with notes that name the sample; a worker that dies is replaced, unless
-    `restarts=0`; a late batch keeps no other worker waiting, so samplers may be read further ahead; and what a sampler
-    yields is copied.
+    It takes all arguments of torch's loader, in the same order and with the same defaults. A script may notice these
+    differences: a worker's exception arrives as itself, with notes that name the sample; a worker that dies is
+    replaced, unless `restarts=0`; a late batch keeps no other worker waiting, so samplers may be read further ahead;
+    and the indices that a sampler yields are copied.
 
     For type checkers it is `DataLoader[Sample, Batch]`. `Sample` comes from the dataset, as with torch's. `Batch` is
-    what `for batch in loader` gives: the return type of `collate_fn`, or with `batch_size=None` the type of the
-    samples, if these are tensors, numbers or texts. Otherwise it is `Any`, since nothing says what the default collate
-    function makes of a sample.
+    the type of `batch` in `for batch in loader`: the return type of `collate_fn`, or with `batch_size=None` the type of
+    the samples, if these are tensors, numbers or strings. Otherwise it is `Any`, since the result of the default
+    collate function has no known type.
 
     Args:
         dataset: a map-style dataset (`__getitem__` and `__len__`; a list will do) or an iterable one, such as a
             subclass of `torch.utils.data.IterableDataset`.
-        batch_size: samples in a batch, an integer from 1 up. None for samples as they are, without a batch dimension.
+        batch_size: samples in a batch, an integer from 1 up. None for single samples, without a batch dimension.
             Default: 1.
-        shuffle: True to draw another order in every epoch. Map-style datasets only, and not beside `sampler`. Default:
-            None, which is False.
-        sampler: an iterable of indices, in the order in which samples are to come. Default: None, all in order.
-        batch_sampler: an iterable of lists of indices, one for each batch. It takes the place of `batch_size`,
-            `shuffle`, `sampler` and `drop_last`. Default: None.
-        num_workers: how many workers make batches ahead; 0 to make them in the training loop. Here also "auto": as many
-            as it takes so that training does not wait, found while it runs; see `tuning`. Default: 0.
-        collate_fn: a function that makes a batch of a list of samples; without batches it gets each sample. Default:
+        shuffle: True to draw a new order in every epoch. Map-style datasets only, and not together with `sampler`.
+            Default: None, which is False.
+        sampler: an iterable of indices, in the order in which you want the samples. Default: None, all in order.
+        batch_sampler: an iterable of lists of indices, one for each batch. It replaces `batch_size`, `shuffle`,
+            `sampler` and `drop_last`. Default: None.
+        num_workers: how many workers make batches ahead; 0 to make them in the training loop. Here also "auto": just
+            enough that training does not wait, determined while it runs; see `tuning`. Default: 0.
+        collate_fn: a function that turns a list of samples into a batch; without batches it gets each sample. Default:
             None, which stacks tensors, arrays and numbers, as torch's `default_collate` does.
-        pin_memory: True to put batches into pinned memory, from which they are copied to a GPU faster. Needless with
+        pin_memory: True to put batches into pinned memory, from which copies to a GPU are faster. Not needed with
             `device`. Default: False.
-        drop_last: True to leave out a last batch that is smaller than the others. Default: False.
-        timeout: seconds to wait for a batch from a worker before an error; 0 waits without limit. With `restarts` a
+        drop_last: True to drop the last batch if it is smaller than the others. Default: False.
+        timeout: seconds to wait for a worker's batch before raising an error; 0 waits without limit. With `restarts`, a
             worker that takes longer is replaced instead. Default: 0.
         worker_init_fn: called in each worker with its number before it loads anything. Default: None.
-        multiprocessing_context: how worker processes are started: "fork", "spawn", "forkserver" or a context of
-            `multiprocessing`. Default: None, the default of Python.
-        generator: a `torch.Generator` from which orders and the seeds of workers are drawn. Not beside `seed`. Default:
+        multiprocessing_context: how worker processes start: "fork", "spawn", "forkserver" or a `multiprocessing`
+            context. Default: None, Python's default.
+        generator: a `torch.Generator` from which orders and worker seeds are drawn. Not together with `seed`. Default:
             None, torch's own.
         prefetch_factor: batches that each worker makes ahead. Here also "auto". Default: None, which is 2 with workers.
-        persistent_workers: True to keep workers from epoch to epoch, with the state that their datasets have. Default:
-            False.
+        persistent_workers: True to keep workers, and the state of their datasets, from epoch to epoch. Default: False.
         pin_memory_device: the device to pin memory for. Recent versions of torch ignore it. Default: "".
         in_order: False to deliver batches as they are ready instead of in order. It works with every version of torch.
             Default: True.
-        snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, in batches, as in
+        snapshot_every_n_steps: after how many batches a worker saves the state of its stateful iterable dataset, as in
             torchdata. Default: 1.
-        seed: an integer that makes batches, augmentation included, follow from it and the epoch alone, whatever the
-            number of workers. Default: None, for torch's rules.
+        seed: an integer that makes batches, augmentation included, depend only on it and the epoch, not on the number
+            of workers. Default: None, for torch's rules.
         shard: True to have the loader split an iterable dataset over workers and ranks, each sample once; "pad", "drop"
-            or "exact" say what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own copy,
-            as torch has it, unless the dataset is one of feedline's own sources. Of one that splits itself, such as a
-            stream of shards: with "pad" or "drop" ranks end together. Default: None.
+            or "exact" choose what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own
+            copy, as with torch, unless the dataset is one of feedline's own sources. For a dataset that splits itself,
+            such as a stream of shards: with "pad" or "drop" ranks end together. Default: None.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
             with them. Default: None, which is "auto".
         scheduler: a `feedline.abc.Scheduler` that decides which worker makes which batch. Default: None, which is
             `feedline.schedulers.InOrder`: worker i mod n makes batch i, and work moves to an idle worker only with
             `seed`, or on threads; with in_order=False, the first worker that is free makes the next batch.
-        memory_budget: bytes that batches under way may take, or a text such as "4GB". Default: None, a quarter of the
+        memory_budget: bytes that batches in flight may take, or a string such as "4GB". Default: None, a quarter of the
             memory.
-        on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
-            batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
-            for what happened. Default: "raise".
-        restarts: how many workers that died may be replaced in an epoch. If it is given, a worker that takes longer
-            than `timeout` is replaced as well, instead of an error. Default: None, which is 32.
-        max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
-            takes its place. Default: None, no limit.
-        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a device of torch. On a GPU they are copied ahead of
-            time, beside the training, and pinned memory is used in any case. Default: None, which leaves them.
-        device_transform: called with each batch on the device, ahead of time, too. Default: None.
+        on_error: how to handle a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
+            batch keeps its size), or a policy of `feedline.faults` that chooses by the kind of exception; `faults`
+            lists what happened. Default: "raise".
+        restarts: how many dead workers may be replaced in an epoch. If given, a worker that takes longer than `timeout`
+            is replaced as well, instead of raising an error. Default: None, which is 32.
+        max_memory_per_worker: bytes, or a string such as "4GB", that a worker process may have for itself before
+            another replaces it. Default: None, no limit.
+        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a torch device. Copies to a GPU run ahead of time,
+            alongside training, and always use pinned memory. Default: None, which leaves batches where they are.
+        device_transform: called with each batch on the device, also ahead of time. Default: None.
 
     Raises:
-        ValueError, TypeError: what torch raises for the same arguments, with a note that says what to write instead.
-        BadOption: an argument of feedline's own cannot work.
+        ValueError, TypeError: as torch raises for the same arguments, with a note that says what to write instead.
+        BadOption: one of feedline's own arguments cannot work.
 
     Example:
         >>> import torch
@@ -150,7 +149,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
     device_transform: Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
     _iterated_order: Order | None = None
-    """What `_get_iterator` goes through, while `_iterate` calls it."""
+    """The order for `_get_iterator`, while `_iterate` calls it."""
 
     @overload
     def __init__(
@@ -266,7 +265,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             device_transform,
         )
         tuning = tuning_of(num_workers, prefetch_factor)
-        count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks what it is
+        count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {
             "prefetch_factor": depth_of(prefetch_factor),
             "persistent_workers": persistent_workers,
@@ -284,10 +283,10 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
                 "Drop one of them."
             )
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
-            # Without a seed of its own: it goes by this loader's, whoever iterates over it.
+            # It has no seed of its own: it uses this loader's, also when other code iterates over it.
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
         super().__init__(
-            dataset,  # type: ignore[arg-type]  # of which torch takes any that fits, but does not say so
+            dataset,  # type: ignore[arg-type]  # torch accepts any that fits, but its annotation does not say so
             batch_size,
             shuffle,
             sampler,
@@ -313,7 +312,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         self._set_up(given, on_error, TorchFramework(), tuning)
         self._adopt_samplers()
 
-    # Any: whatever stands between the brackets.
+    # Any: whatever the brackets contain.
     def __class_getitem__(cls, types: Any) -> Any:
         """Allow `DataLoader[Sample]`, which is `DataLoader[Sample, Any]`, with any version of Python."""
         given = types if isinstance(types, tuple) else (types,)
@@ -331,10 +330,10 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
 
     def _adopt_samplers(self) -> None:
-        """See to it that whoever iterates over the samplers gets what this loader delivers."""
+        """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
         inner = sampler_of(self.batch_sampler)
         if inner is not None:
-            vars(self)["sampler"] = inner  # where torch has a sequential one, whatever the batches are made of
+            vars(self)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
         samplers: list[Any] = [self.sampler, self.batch_sampler]
         for sampler in samplers:
             if isinstance(sampler, Ordered):
@@ -385,12 +384,12 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         return isinstance(self.dataset, pipes) or ranks_of_stream(self.dataset) is not None
 
     def _iterate(self, order: Order) -> Any:
-        # As torch does it: subclasses override `_get_iterator`, and wrap what it returns.
+        # As in torch: subclasses override `_get_iterator`, and wrap what it returns.
         self._iterated_order = order
         try:
             if not self.persistent_workers or self.num_workers == 0:
                 return self._get_iterator()
-            iterator = self._iterator  # a copy: `close` of another thread forgets it
+            iterator = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is None:
                 iterator = self._iterator = self._get_iterator()
             else:
@@ -401,7 +400,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
 
     def _get_iterator(self) -> Any:
         try:
-            # These raise what torch's loader raises, before anything is made.
+            # These raise the same errors as torch's loader, before anything is created.
             range(self.num_workers)
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
@@ -416,14 +415,14 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         return placement_on(self._given.device)
 
     def _target(self) -> Target | None:
-        """Return what gets batches ready for the device, None if they stay where they are."""
+        """Return the target that prepares batches for the device, or None if they stay where they are."""
         return target_for(self._given.device, self._given.device_transform)
 
     def _next_order(self) -> Order:
-        """Return what an iteration goes through that begins now, and take up what was reassigned."""
+        """Return the order for an iteration that starts now, after applying reassigned attributes."""
         self._take_up()
         order = self._iterated_order or self._epochs.order_of(self._order())
-        # SpeechBrain's loader says so when a checkpoint is loaded, and patches torch's iterators to obey.
+        # SpeechBrain's loader sets this when it loads a checkpoint, and patches torch's iterators to skip batches.
         skipped = vars(self).get("_speechbrain_recovery_skip_to")
         if skipped and self._is_map:
             order.skips += skipped
@@ -450,7 +449,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are, or would be. Whoever sets it ends what "auto" does."""
+        """How many workers there are, or would be. Setting it turns "auto" off."""
         number: int = vars(self)["num_workers"]
         return number if self._tuning is None else self._tuning.count
 
@@ -460,7 +459,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         self._tuning = None
 
     @property
-    def _is_map(self) -> bool:  # by the kind that torch noted: frameworks replace the dataset
+    def _is_map(self) -> bool:  # by the kind that torch stored: frameworks replace the dataset
         return self._dataset_kind == torch.utils.data._DatasetKind.Map
 
     @property
@@ -492,7 +491,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         )
 
 
-# To torch these are iterable datasets, also those that were made before torch was imported.
+# Make torch treat these as iterable datasets, also those created before torch was imported.
 for _kind in (MixtureStream, SplitSource, StreamSource):
     tell_torch(_kind)
 
@@ -506,7 +505,7 @@ def _is_map(dataset: Any) -> bool:
 
 
 class DataLoader2(DataLoader[S_co, B_co]):
-    """The same loader with threads as workers unless told otherwise.
+    """A `DataLoader` whose workers are threads by default.
 
     Example:
         >>> import torch

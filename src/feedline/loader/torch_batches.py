@@ -1,4 +1,4 @@
-"""What `iter(loader)` returns for the torch drop-in: torch's bookkeeping around feedline's batches."""
+"""The torch drop-in's iterator: torch's bookkeeping around feedline's batches."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from feedline.types import WorkerSpec
 _profiler: Any = torch.autograd.profiler
 
 S_co = TypeVar("S_co", covariant=True, default=Any)
-"""What a sample is. Any: a dataset without annotations."""
+"""The type of a sample. Any: a dataset without annotations."""
 B_co = TypeVar("B_co", covariant=True, default=Any)
-"""What a batch is. Any: nothing says what the default collate function makes of a sample."""
+"""The type of a batch. Any: the result of the default collate function has no known type."""
 
 
 class TorchBatches(Iteration, Generic[B_co]):
-    """Iterates over the batches of one of torch's loaders.
+    """Iterate over the batches of a `feedline.DataLoader`.
 
     Args:
         loader: a `feedline.DataLoader`.
         order: which batches it delivers.
     """
 
-    # Any: the loader of whatever class, which imports this one.
+    # Any: the loader, of any class; its module imports this one.
     def __init__(self, loader: Any, order: Order) -> None:
         self._dataset = loader.dataset
         self._index_sampler = loader._index_sampler
@@ -71,7 +71,7 @@ class TorchBatches(Iteration, Generic[B_co]):
             return Seeds(seed, _draw_seed(loader, order, start))
 
     def _next_draw_seed(self, loader: Any, start: Start) -> int:
-        """Return the seed of another epoch of the same workers, which would not have been given another one."""
+        """Return the seed for another epoch of the same workers; torch would not give these a new one."""
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             return start.snapshot.draw_seed
         given: int | None = loader._given.seed
@@ -89,15 +89,15 @@ class TorchBatches(Iteration, Generic[B_co]):
 
     def _before_batches(self, loader: Any) -> None:
         if self._num_workers:
-            if loader.tuning is None:  # else they are as many as it takes
+            if loader.tuning is None:  # otherwise "auto" chooses the number
                 loader.check_worker_number_rationality()
         elif isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             shard_pipe(self._dataset, *_distributed_settings())
 
     def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
-        with loader._seeds.drawing():  # torch draws both again before the first task, and so the
+        with loader._seeds.drawing():  # torch draws both again before the first task; doing the same leaves the
             self._seed_pipes(loader, first=False)  # caller's generators and an eager sampler
-            order.prepare(order_state(start))  # end where they would with torch
+            order.prepare(order_state(start))  # in the same state as with torch
 
     def _checkpoint(self, loader: Any, order: Order, start: Start) -> Checkpoint:
         checkpoint = super()._checkpoint(loader, order, start)
@@ -106,7 +106,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         return checkpoint
 
     def _seed_pipes(self, loader: Any, *, first: bool) -> int | None:
-        """Draw the seed that a data pipe shares over workers and ranks."""
+        """Draw the seed that a data pipe shares across workers and ranks."""
         if not isinstance(self._dataset, IterDataPipe):
             return None
         if first and dist.is_available() and dist.is_initialized():
@@ -119,11 +119,11 @@ class TorchBatches(Iteration, Generic[B_co]):
         return shared
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
+        """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         with loader._running.beginning(loader._give_back) as beginning:
             order = loader._next_order()
             if self.closed:
-                self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
+                self.__init__(loader, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
                 self._count_epoch(loader)
                 with loader._seeds.drawing():
@@ -133,7 +133,7 @@ class TorchBatches(Iteration, Generic[B_co]):
 
     @property
     def _num_yielded(self) -> int:
-        """Batches of the epoch that were delivered, under torch's name for it; torchdata, too, counts resumed ones."""
+        """Batches of the epoch delivered so far, under torch's name; like torchdata, counts resumed ones too."""
         return self._skipped + self._progress.count()
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         else:
             if scope.ranges is not None:
                 scope.ranges = None
-            batch = self._source.__next__()  # not next(), after which a signal could come
+            batch = self._source.__next__()  # not next(): a signal could arrive after it
         if self._iterable and self._length_called is not None:
             self._check_length()
         return batch
@@ -172,19 +172,19 @@ class TorchBatches(Iteration, Generic[B_co]):
 
     @property
     def _workers(self) -> list[Any]:
-        """The workers under torch's name for them, also when they have ended: processes or threads.
+        """The workers under torch's name for them, also after they have ended: processes or threads.
 
-        Threads have no `pid`. The list is empty without workers, and with those of Ray, which may be on other machines.
+        Threads have no `pid`. The list is empty without workers, and with Ray, whose workers may be on other machines.
         """
         return self._batches.worker_objects if isinstance(self._batches, WorkerBatches) else []
 
     def _shutdown_workers(self) -> None:
-        """The name under which frameworks end torch's iterators."""
+        """Close the iterator, under the name that frameworks use for torch's iterators."""
         self.close()
 
 
 def _prepare(loader: Any, order: Order, start: Start) -> int | None:
-    """Let the order get ready as torch's samplers do; returns its seed, None if it has none."""
+    """Prepare the order as torch's samplers do; return its seed, None if it has none."""
     for sampler in order.followers():
         sampler.enter(start.epoch)
     order.prepare(order_state(start))
@@ -194,15 +194,15 @@ def _prepare(loader: Any, order: Order, start: Start) -> int | None:
 
 
 def _draw_seed(loader: Any, order: Order, start: Start) -> int:
-    """Return what samples' own random numbers follow from: the loader's seed, or what torch draws for its workers."""
+    """Return the seed for samples' own random numbers: the loader's seed, or the one that torch draws for workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
         return known
     if loader._given.seed is not None:
         return loader._given.seed if known is None else known
     if start.before is not None and start.before.draw_seed is not None and loader.persistent_workers:
-        return epoch_key(start.before.draw_seed, start.epoch)  # persistent workers would not have been given another
-    # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
+        return epoch_key(start.before.draw_seed, start.epoch)  # torch would not give persistent workers a new one
+    # Drawn even if it is known, so that a sampler using the same generator finds it in the same state as at first.
     drawn = fresh_seed(loader.generator)
     common = order.common_seed()
     return (drawn if common is None else common) if known is None else known
@@ -214,8 +214,8 @@ def fresh_seed(generator: torch.Generator | None) -> int:
 
 
 def _base_seed(loader: Any, draw_seed: int, epoch: int) -> int:
-    """Return the seed that workers add their number to."""
-    # Of a state that was saved with a seed it may be larger than what torch's generators accept.
+    """Return the seed to which workers add their number."""
+    # A state that was saved with a seed may have a larger value than torch's generators accept.
     return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
@@ -248,7 +248,7 @@ def _has_accelerator() -> bool:
 
 
 def _pinner(loader: Any) -> Callable[[Any], Any] | None:
-    """Return what pins a batch that is not pinned yet, None if nothing is to be pinned."""
+    """Return a function that pins a batch that is not pinned yet; None if nothing is to be pinned."""
     if not loader.pin_memory or not _has_accelerator():
         return None
     return torch_pin_memory.pin_memory

@@ -1,4 +1,4 @@
-"""Virtual epochs: data without end, cut into pieces of a fixed number of batches."""
+"""Virtual epochs: endless data, cut into pieces of a fixed number of batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedline.types.ranks import own_share
 
 
 class _Loader(Protocol):
-    """What virtual epochs need of a loader."""
+    """The part of a loader that virtual epochs use."""
 
     _epochs: Epochs
 
@@ -25,9 +25,9 @@ class _Loader(Protocol):
 
 
 class VirtualEpochs:
-    """An iterator over virtual epochs, each of which is iterated over for its batches. It never ends.
+    """An endless iterator over virtual epochs; iterate over each of them for its batches.
 
-    An epoch that is left early is over: the next one begins with the batch after the last that was taken.
+    An epoch that you leave early is over: the next one starts with the batch after the last one taken.
     """
 
     def __init__(self, loader: _Loader, steps_per_epoch: int, rank: int | None, world_size: int | None) -> None:
@@ -39,7 +39,7 @@ class VirtualEpochs:
         self._batches: Iterator[Any] | None = None
         self._place = VirtualPlace()
         self.is_over = False
-        """True once the loader was closed: there is nothing more to come."""
+        """True once the loader was closed: no more batches will come."""
 
     def __iter__(self) -> VirtualEpochs:
         return self
@@ -75,12 +75,12 @@ class VirtualEpochs:
 
 
 class _Chain(Iterator[Any]):
-    """One epoch of a loader after the other: for orders that cannot be had without end. An error ends nothing."""
+    """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
     def __init__(self, loader: _Loader) -> None:
         self._loader = loader
         self._batches: Iterator[Any] | None = None
-        self._came = True  # the first may be resumed at the very end of its epoch
+        self._came = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> Any:
         while True:
@@ -89,7 +89,7 @@ class _Chain(Iterator[Any]):
             try:
                 batch = self._batches.__next__()
             except StopIteration:
-                if getattr(self._batches, "leaving", False):  # somebody has closed it
+                if getattr(self._batches, "leaving", False):  # it was closed
                     raise
                 self._batches = None
                 if not self._came:
@@ -103,7 +103,7 @@ class _Chain(Iterator[Any]):
 
 
 class VirtualEpoch:
-    """The batches of one virtual epoch, or those that are left of it after a resumption."""
+    """The batches of one virtual epoch, or those left of it after resuming."""
 
     def __init__(self, epochs: VirtualEpochs, number: int) -> None:
         self._epochs = epochs
@@ -119,13 +119,13 @@ class VirtualEpoch:
         assert batches is not None
         while place.epoch == self.number and place.step < epochs.steps_per_epoch:
             try:
-                batch = batches.__next__()  # not next(), after which a signal could come
+                batch = batches.__next__()  # not next(): a signal could arrive after it
             except StopIteration:  # the loader was closed
                 epochs.is_over = True
                 return
             place.step += 1
             yield batch
-            del batch  # or its memory would wait for the next one
+            del batch  # otherwise its memory stays in use until the next one
 
     def __repr__(self) -> str:
         return f"VirtualEpoch({self.number}, {len(self)} batches)"

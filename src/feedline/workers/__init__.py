@@ -1,1 +1,1 @@
-"""What runs tasks: threads, processes."""
+"""Engines that run tasks: threads, processes."""

@@ -1,4 +1,4 @@
-"""What the system offers beyond what Python has everywhere. The only place that asks."""
+"""What the system supports beyond what Python has everywhere. The only place that checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFUSALS = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 
 
 def has_shared_arenas() -> bool:
-    """True if Python has what it takes to share an arena; whether the system grants it is another question."""
+    """True if Python has the functions to share an arena; the system may still forbid them."""
     return all(hasattr(module, name) for module, name in _FOR_SHARED_ARENAS)
 
 
@@ -34,8 +34,8 @@ def can_share_arenas() -> bool:
         os.close(os.memfd_create("feedline", os.MFD_CLOEXEC))
         os.close(os.pidfd_open(os.getpid()))
     except OSError as exc:
-        # An old kernel, or a sandbox that forbids the call. Anything else, such as too many open files, is no answer
-        # to the question; the engine will say it better.
+        # An old kernel, or a sandbox that forbids the call. Other errors, such as too many open files, say nothing
+        # about support; the engine reports them better.
         return exc.errno not in _REFUSALS
     return True
 

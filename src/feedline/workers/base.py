@@ -1,4 +1,4 @@
-"""What engines have in common: whose workers they are, how they end, and lanes of waiting tasks."""
+"""What engines share: ownership of workers, closing, and lanes of waiting tasks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class WorkerEngine(Engine):
         self._owner_pid = os.getpid()
         self._closed = False
 
-    @interrupts.put_off(starts_process=False)  # half of it would leave workers and their files behind
+    @interrupts.put_off(starts_process=False)  # an interrupted close would leave workers and their files behind
     def close(self) -> None:
         is_first, self._closed = not self._closed, True
-        if is_first and os.getpid() == self._owner_pid:  # in a fork of the trainer they are the parent's workers
+        if is_first and os.getpid() == self._owner_pid:  # in a fork of the trainer, the workers are the parent's
             self._close()
 
     @abstractmethod
     def _close(self) -> None:
-        """Do what `close` has to, once."""
+        """Do the work of `close`, once."""
 
     def _drop_tasks(self, worker: int) -> None:
-        """Take back all that a worker has not begun."""
+        """Take back all tasks that a worker has not begun."""
         while self.revoke(worker) is not None:
             continue
 
@@ -45,7 +45,7 @@ class _Numbered(Protocol):
 
 Waiting = TypeVar("Waiting", bound=_Numbered)
 Lane = queue.SimpleQueue["Waiting | None"]
-"""What waits for a worker; None is its end."""
+"""Tasks waiting for a worker; None ends the worker."""
 
 
 class LaneEngine(WorkerEngine, Generic[Waiting]):
@@ -60,7 +60,7 @@ class LaneEngine(WorkerEngine, Generic[Waiting]):
         self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
 
     def _end_lane(self, worker: int) -> None:
-        """Let a worker end that has nothing to do, if it is still there, and have a lane for another one."""
+        """Let an idle worker end, if it still exists, and create a lane for its successor."""
         self._lanes[worker].put(None)
         self._lanes[worker] = queue.SimpleQueue()
 
@@ -80,7 +80,7 @@ class LaneEngine(WorkerEngine, Generic[Waiting]):
 
 
 def collected(answers: queue.SimpleQueue[Result], timeout_s: float | None) -> list[Result]:
-    """Wait for an answer, at most so long, and return it with all others that are there; nothing if none came."""
+    """Wait up to `timeout_s` for an answer; return it with all others that are there, or nothing if none came."""
     results: list[Result] = []
     with contextlib.suppress(queue.Empty):
         results.append(answers.get(timeout=timeout_s))

@@ -1,7 +1,7 @@
-"""How an exception crosses from a worker to the training loop: as itself, with the worker's traceback.
+"""Send an exception from a worker to the training loop: as itself, with the worker's traceback.
 
 An exception that survives pickling arrives unchanged. One that does not (its constructor takes other arguments, it
-holds a lock) is rebuilt from its type and text, the way torch does; if even that fails, a RuntimeError says the same.
+holds a lock) is rebuilt from its type and text, as torch does; if even that fails, a RuntimeError has the same text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from feedline.system.failures import WorkerTraceback, add_note, words
 from feedline.types import Call
 
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
-"""What pickle raises about an object it cannot take."""
+"""The exceptions that pickle raises for an object it cannot pickle."""
 
 
 def pack_failure(exc: BaseException, where: str) -> bytes:
-    """Describe an exception in bytes.
+    """Serialise an exception.
 
     Args:
-        exc: what was raised.
+        exc: the exception.
         where: completes the sentence "Caught ValueError ...".
     """
     text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
@@ -44,7 +44,7 @@ def _same(exc: BaseException, copy: Any) -> bool:
 
 
 def unpack_failure(data: bytes) -> BaseException:
-    """Return the exception that `pack_failure` described, ready to be raised."""
+    """Return the exception that `pack_failure` serialised, ready to be raised."""
     parts = pickle.loads(data)
     text = f"{parts['summary']}\nOriginal {parts['traceback']}"
     exc = _revive(parts["carrier"], text)
@@ -73,14 +73,14 @@ def _revive(packed: bytes | None, text: str) -> BaseException:
 
 
 class _Verbatim(str):
-    """Text that a KeyError shows as it is, not quoted with its line ends escaped."""
+    """Text that a KeyError shows unchanged, without quotes and escaped line ends."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:
-    """Return what to raise about indices that cannot be pickled."""
+    """Return the error for indices that cannot be pickled."""
     if type(indices) is Call:
         return BatchNotPicklable(
             f"The arguments of {indices.name}() cannot be sent to worker processes: {words(exc)}. Give values that can "

@@ -1,4 +1,4 @@
-"""Notes on an exception: which sample it is about, in which stage and worker, and what to do if that is known."""
+"""Notes on an exception: the sample, stage and worker that it is about, and what to do if that is known."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from feedline.workers.fetch.origins import told_origin
 def notes_on(
     exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None, samples: Any = None
 ) -> Iterator[str]:
-    """Yield what to add to an exception.
+    """Yield the notes to add to an exception.
 
     Args:
         exc: the exception.
         stage: where it came from: "fetch", "transform" or "collate".
-        index: the sample; all that it may be, if it is not known which.
-        dataset: as this worker has it.
-        spec: what this worker works by.
-        worker: which it is; None in the training process itself.
-        samples: those that the default collate function has failed on.
+        index: the sample; a list of candidates, if it is not known which.
+        dataset: this worker's copy.
+        spec: this worker's specification.
+        worker: its number; None in the training process itself.
+        samples: those on which the default collate function failed.
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
@@ -49,16 +49,16 @@ def notes_on(
 
 
 def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: Any) -> Iterator[str]:
-    """Say which sample does not fit into its batch, if that is why the default collate function has failed."""
+    """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
         mismatch = mismatch_of(samples) if samples else None
-    except Exception as looked:  # torch's nested tensors raise whoever asks for their shape: the first error counts
+    except Exception as looked:  # torch's nested tensors raise when asked for their shape: the first error counts
         yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
         return
     if mismatch is None:
         return
     place, told = mismatch
-    if not isinstance(exc, CollateError):  # which says it by itself
+    if not isinstance(exc, CollateError):  # a CollateError already says it
         yield told
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
@@ -66,7 +66,7 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: An
 
 
 def _notes_on_dates(sample: Any) -> Iterator[str]:
-    """Name the field of dates that torch's collate function has refused."""
+    """Name the field with dates that torch's collate function rejected."""
     path = date_in(sample)
     if path is not None:
         yield (

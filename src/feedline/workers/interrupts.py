@@ -1,11 +1,11 @@
-"""Signals while something is done that must not be left half done: put off until it is.
+"""Delay signals during operations that must not be interrupted half-way.
 
-Python runs the handler of a signal between two instructions of the main thread, and whatever the handler raises, such
-as Ctrl-C or a time-out, comes out of there. In the middle of a fork such an exception is dropped if a fork hook is
-running, and leaves a process behind that nobody knows if the fork is done. In the middle of closing it leaves files and
-workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So there the handlers are exchanged for
-one that takes note, and what came is sent again when they are back. A forked child gets the handlers back at once; it
-is not to hear Ctrl-C until it has said that it ignores the signal.
+Python runs a signal handler between two instructions of the main thread, and an exception that the handler raises, such
+as Ctrl-C or a timeout, is raised there. In the middle of a fork, such an exception is dropped if a fork hook is
+running, and leaves an untracked process behind if the fork is done. In the middle of closing, it leaves files and
+workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So during these operations the handlers
+are replaced by one that records the signal, and recorded signals are sent again once the handlers are back. A forked
+child gets the handlers back at once; it must not receive Ctrl-C until it has set the signal to be ignored.
 Test: tests/faults/test_storm.py, tests/workers/test_interrupts.py
 """
 
@@ -23,22 +23,22 @@ from typing import Any
 
 from feedline.system.failures import signal_behind
 
-# Any: what signal.getsignal returns, a function of the user's or a number.
+# Any: the result of signal.getsignal, a function of the user's or a number.
 _exchanged: dict[int, Any] = {}
-"""Handlers that are put off at this moment, by signal, for a child that is forked meanwhile."""
+"""Handlers that are currently replaced, by signal, for a child that is forked in the meantime."""
 
 _NUMBERS = [int(number) for number in signal.valid_signals()]
 
 _MOST_ATTEMPTS = 4
-"""How often a finalizer is begun again that was interrupted before signals were put off."""
+"""How often a finalizer is retried that was interrupted before signals were delayed."""
 
 
 @contextmanager
 def put_off(*, starts_process: bool = True) -> Iterator[None]:
-    """Have signals handled at the end of the block if they come inside. Does nothing in other than the main thread.
+    """Handle signals that arrive inside the block at its end. Does nothing outside the main thread.
 
     Args:
-        starts_process: True if a process is started in the block, which is not to hear Ctrl-C either.
+        starts_process: True if the block starts a process, which must not receive Ctrl-C either.
     """
     came: list[int] = []
     try:
@@ -49,10 +49,10 @@ def put_off(*, starts_process: bool = True) -> Iterator[None]:
 
 
 def see_through(act: Callable[[], None]) -> None:
-    """Do what has to be done when an object dies. Python drops exceptions there, so signals wait until that is over.
+    """Run a finalizer. Python drops exceptions there, so signals wait until it is over.
 
     Args:
-        act: may be called twice, if a signal comes before they are put off.
+        act: may be called twice, if a signal arrives before signals are delayed.
     """
     came: list[int] = []
     for _ in range(_MOST_ATTEMPTS):
@@ -68,11 +68,11 @@ def see_through(act: Callable[[], None]) -> None:
     if came:
         _thread.start_new_thread(
             _send_later, (came,)
-        )  # not of `threading`, whose locks may be held: this may run anywhere
+        )  # not from `threading`, whose locks may be held: this may run anywhere
 
 
 def ignore() -> None:
-    """Ignore Ctrl-C in a worker for good: it is for the training loop, which then ends its workers."""
+    """Ignore Ctrl-C in a worker for good: the training loop handles it, and then ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -80,9 +80,9 @@ def ignore() -> None:
 
 @contextmanager
 def _exchange(came: list[int], *, starts_process: bool) -> Iterator[None]:
-    """Exchange all handlers that are Python functions for one that notes the signal in `came`."""
+    """Replace all handlers that are Python functions with one that records the signal in `came`."""
     blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
-    is_main = threading.get_ident() == threading.main_thread().ident  # only there do Python's handlers run
+    is_main = threading.get_ident() == threading.main_thread().ident  # Python's handlers run only there
     handlers = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     before = dict(_exchanged)
@@ -93,7 +93,7 @@ def _exchange(came: list[int], *, starts_process: bool) -> Iterator[None]:
                 signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        if blocks:  # first, so that what is waiting is noted, and nothing comes between
+        if blocks:  # first, so that pending signals are recorded, and none arrives in between
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if is_main:
             _exchanged.clear()
@@ -105,7 +105,7 @@ def _put_back(handlers: dict[int, Any]) -> None:
     try:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    except BaseException:  # raised by one that is back already
+    except BaseException:  # raised by a handler that is already back
         _put_back(handlers)
         raise
 
@@ -123,7 +123,7 @@ def _send_later(numbers: list[int]) -> None:
     """Send signals again as soon as no finalizer of ours runs on the main thread."""
     main = threading.main_thread().ident
     while _sees_through(main):
-        time.sleep(0.0005)  # it has nothing left to do but to return
+        time.sleep(0.0005)  # it only has to return
     for number in sorted(set(numbers)):
         signal.raise_signal(number)
 

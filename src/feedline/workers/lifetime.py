@@ -1,7 +1,7 @@
-"""How worker processes begin and end, whatever connects them to the training process.
+"""Start and end worker processes, however they are connected to the training process.
 
-fork: OpenMP's idle threads are dismissed before. They would not exist in the child, and a parallel region there would
-wait for them for ever. They come back in the parent when needed.
+fork: OpenMP's idle threads are dismissed first. They would not exist in the child, and a parallel region there would
+wait for them forever. They come back in the parent when needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from feedline.workers import forkserver, handles, unpicklable
 from feedline.workers.failure import UNPICKLABLE
 
 _PATIENCE_S = 0.15
-"""How long workers may finish what they are doing when they are no longer needed."""
+"""How long workers that are no longer needed may take to finish their work."""
 
 _PICKLE_WARNING = (
     "Got pickle error when attempting to start a worker Process. "
@@ -43,7 +43,7 @@ _PICKLE_WARNING = (
 _GUARD = '`if __name__ == "__main__":`'
 
 _IMPORTED = 103
-"""Exit code of a worker that would have started workers of its own while it imported the program. Hardly used else."""
+"""Exit code of a worker that would have started its own workers while importing the program. Rarely used otherwise."""
 
 _NAME = "feedline-worker-"
 
@@ -54,9 +54,9 @@ def process_name(number: int) -> str:
 
 
 def leave_if_imported() -> None:
-    """End this process if it is a worker that is importing the main program: the guard is missing there.
+    """End this process if it is a worker that is importing the main program: the program lacks the guard.
 
-    It ends without a traceback, since every worker would print one; the training process says it, once.
+    It ends without a traceback, since every worker would print one; the training process reports it, once.
     """
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
@@ -64,14 +64,14 @@ def leave_if_imported() -> None:
 
 
 def start_method(context: BaseContext | None) -> str:
-    """Return the name of the start method that `context`, or the default, stands for."""
+    """Return the name of the start method of `context`, or of the default."""
     method: str | None = (context or multiprocessing).get_start_method()
     return method or "fork"
 
 
 @contextmanager
 def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = True) -> Iterator[None]:
-    """Close the engine, if it is to be, when workers cannot be started, and say what to do about it."""
+    """If workers cannot be started, close the engine if `closes`, and raise an error that says what to do."""
     try:
         yield
     except BaseException as exc:
@@ -92,7 +92,7 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
                 f"does not stand under {_GUARD}. Use fewer workers, the start method 'fork', or engine='thread'."
             ) from exc
         if isinstance(exc, NotPicklable):
-            raise  # it says why already
+            raise  # its message already explains it
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
             warn_user(_PICKLE_WARNING, UserWarning)
         if spec is not None and isinstance(exc, UNPICKLABLE):
@@ -101,7 +101,7 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
 
 
 def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
-    """Start the fork server, which imports once what every worker would import for itself."""
+    """Start the fork server, which imports once what every worker would otherwise import itself."""
     sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
     return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
@@ -110,13 +110,13 @@ _workers: References[BaseProcess] = References()
 
 
 def remember(process: BaseProcess) -> None:
-    """Note a worker of this process, so that forks of it do not take it for their own child."""
+    """Register a worker of this process, so that forks of the process do not treat it as their own child."""
     _workers.add(process)
 
 
 def _disown_workers() -> None:
-    # multiprocessing ends the daemons it knows of when a program ends, and a fork that the user made by hand knows
-    # of its parent's. Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
+    # At exit, multiprocessing ends the daemons it knows of, and a fork that the user made by hand knows its parent's.
+    # Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
     children: set[BaseProcess] = multiprocessing.process._children  # type: ignore[attr-defined]
     children.difference_update(_workers)
     _workers.clear()
@@ -129,7 +129,7 @@ if hasattr(os, "register_at_fork"):
 def is_over(process: BaseProcess) -> bool:
     """True if a worker has ended; its files are closed then.
 
-    `close` of the process would do that as well. But then it answers nothing any more, and users may hold it.
+    The process's own `close` would do that too, but then all its methods raise, and users may hold the object.
     """
     if not _has_ended(process):
         return False
@@ -137,23 +137,23 @@ def is_over(process: BaseProcess) -> bool:
     return True
 
 
-# Any: the part of a process that multiprocessing keeps to itself.
+# Any: a private part of a multiprocessing process.
 def _close_files(process: Any) -> None:
-    process.is_alive()  # multiprocessing forgets one that is not
+    process.is_alive()  # makes multiprocessing forget a process that has ended
     process._popen.close()
-    vars(process).pop("_sentinel", None)  # a number that another file may get
+    vars(process).pop("_sentinel", None)  # another file may get this number
 
 
 _UNKNOWN = 255
-"""What multiprocessing itself takes for an exit code that nobody knows."""
+"""The value that multiprocessing itself uses for an unknown exit code."""
 
 
-# Any: the part of a process that multiprocessing keeps to itself.
+# Any: a private part of a multiprocessing process.
 def _has_ended(process: Any) -> bool:
-    """True if a worker has ended, also if somebody else has taken its exit status.
+    """True if a worker has ended, also if other code has taken its exit status.
 
-    That is so in a program that ignores SIGCHLD, or waits for any child. multiprocessing then takes the process for
-    alive for good, and keeps its files. Whoever was our child, and is not any more, has ended.
+    That happens in a program that ignores SIGCHLD, or waits for any child. multiprocessing then considers the process
+    alive forever, and keeps its files. A process that was our child and no longer is has ended.
     """
     if not process.is_alive():
         return True
@@ -171,7 +171,7 @@ def _has_ended(process: Any) -> bool:
 
 
 def end(processes: Iterable[BaseProcess]) -> None:
-    """Wait until workers that have been told to leave are gone; those that take too long are made to leave."""
+    """Wait for workers that were asked to leave; terminate or kill those that take too long."""
     left = list(processes)
     _wait_for(left, _PATIENCE_S)
     for force in (BaseProcess.terminate, BaseProcess.kill):
@@ -181,7 +181,7 @@ def end(processes: Iterable[BaseProcess]) -> None:
         _wait_for(left, 1.0)
     for process in left:
         _has_ended(process)
-    forks.settle(at_once=True)  # batches that only they could see
+    forks.settle(at_once=True)  # free batches that only they could see
 
 
 def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:
@@ -191,11 +191,11 @@ def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:
 
 
 _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that do not come of a crash. Nor does SIGKILL."""
+"""Signals that do not come from a crash. Nor does SIGKILL."""
 
 
 def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
-    """Say how a worker died, and what is usually behind it; WorkerStartError if another would end alike."""
+    """Return an error that says how a worker died and the usual cause; WorkerStartError if others would end alike."""
     process.join(1.0)
     code = process.exitcode
     if code == _IMPORTED:

@@ -1,4 +1,4 @@
-"""What every worker does with a task, in whatever engine it lives."""
+"""Run tasks, in a worker of any engine."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Runner:
 
     Args:
         spec: what all workers share.
-        worker: who this one is; None for the training process itself (no worker at all).
+        worker: this worker's identity; None for the training process itself (no worker at all).
         pause: how to wait before a sample is tried again.
-        is_born: called before the first of the user's code runs.
+        is_born: called before any of the user's code runs.
 
-    An exception while setting up is kept: engines that can start another worker do (`unready`); that of `iter(dataset)`
-    is raised by every task of the epoch.
+    An exception during setup is kept: engines that can start another worker do so (`unready`). Every task of the epoch
+    raises an exception of `iter(dataset)`.
     """
 
     def __init__(
@@ -78,30 +78,30 @@ class Runner:
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
         self._dataset = spec.dataset
-        # Threads share the generators of the process with the training loop and with each other.
+        # Threads share the process's generators with the training loop and with each other.
         self._threaded = threaded = worker is not None and worker.threaded
-        # A stream that all workers read has to be the same in all of them, also if it shuffles itself.
+        # A stream that all workers read must be the same in all of them, even if it shuffles itself.
         seeds = spec.seeded or spec.split is not None
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._scope.is_timed = worker is not None
         self._slowest: list[int] = []
         """How long the slowest samples took, as a heap."""
-        # A process of its own computes for its task alone, on all of its threads.
+        # A worker process computes for its task alone, on all of its threads.
         self.cpu = TaskCpu(of_process=worker is not None and not threaded)
-        """CPU time of the task that is being run."""
+        """CPU time of the current task."""
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
         self._has_ended = False
-        """True if the stream of the last epoch was gone through."""
+        """True if the stream of the last epoch was read to its end."""
         self._opening: Notes | None = None
-        """The states at the beginning of the epoch, until they are told; see `Notes.opening`."""
-        # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
+        """The states at the beginning of the epoch, until they are reported; see `Notes.opening`."""
+        # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
         curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
         curious = curious and not isinstance(spec.dataset, SplitSource)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
-        """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
+        """The exception that kept the worker from getting ready, such as one in the user's `worker_init_fn`."""
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
@@ -115,7 +115,7 @@ class Runner:
             self.trouble = self.unready = exc
 
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
-        """Run a task and report on it: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
+        """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
         result = self._attempt(task, worker, room)
         if self._opening is not None:
             result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
@@ -127,9 +127,9 @@ class Runner:
         self.cpu.begin()
         try:
             batch = self.run(task, room)
-            is_call = type(task.indices) is Call  # perhaps before there is a stream
+            is_call = type(task.indices) is Call  # may come before there is a stream
             acknowledged = self._acknowledged and not is_call
-            # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
+            # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
             snapshot = task.snapshot or acknowledged
             watches = self._watches_split and not is_call
             notes = self._notes(snapshot=snapshot) if snapshot or watches else None
@@ -144,29 +144,29 @@ class Runner:
             notes.place = self.stream.place if self.streams else 0
         ended = time.monotonic_ns()
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
-        if worker >= 0:  # the training loop asks for it itself, if it wants to know
+        if worker >= 0:  # the training loop calls `times` itself if it needs them
             fetch, collate, result.told = self.times(began, ended, task.indices)
-            # A worker process goes on to write the batch, and says afterwards what that took with it.
+            # A worker process still has to write the batch, and reports the CPU time afterwards, writing included.
             cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
             result.times = (began, fetch, collate, *cpu)
         return result
 
     @property
     def is_timed(self) -> bool:
-        """True if it is noted when collating begins. Workers always do so."""
+        """True if the start of collation is recorded. Workers always do so."""
         return self._scope.is_timed
 
     @is_timed.setter
     def is_timed(self, is_timed: bool) -> None:
         self._scope.is_timed = is_timed
         if is_timed:
-            self._scope.stages.clear()  # which may be of several tasks that nobody wanted to know the time of
+            self._scope.stages.clear()  # they may be from several tasks that were not timed
 
     def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, TaskNotes | None]:
-        """Return how long a task was fetched and collated, and what else there is to tell of its time."""
+        """Return how long fetching and collating a task took, and extra timings if there are any."""
         scope = self._scope
         collating = scope.collating
-        if collating < began:  # which was of another task
+        if collating < began:  # it is from another task
             collating = ended
         fetch = collating - began
         told = None
@@ -176,7 +176,7 @@ class Runner:
         return fetch, ended - collating, told
 
     def _told(self, are_slow: bool) -> TaskNotes | None:
-        """Tell of stages that have a name, and of samples that are among the slowest of this worker."""
+        """Return the times of named stages, and of samples that are among this worker's slowest."""
         scope = self._scope
         told = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0})
         scope.stages.clear()
@@ -200,9 +200,10 @@ class Runner:
         return indices if type(indices) is int else operator.length_hint(indices, 1)
 
     def serve(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
-        """Run a task in a worker process, which only leaves if it is asked to (`sys.exit`).
+        """Run a task in a worker process, which exits only if the user's code requests it (`sys.exit`).
 
-        Whatever else the user's code raises is reported, also what is no `Exception`, such as asyncio.CancelledError.
+        Everything else that the user's code raises is reported, also if it is no `Exception`, such as
+        asyncio.CancelledError.
         """
         try:
             return self.attempt(task, worker, room)
@@ -212,11 +213,11 @@ class Runner:
             return self.report(exc, task, worker)
 
     def take_receipts(self) -> Any:
-        """Return receipts for the samples since the last call; None if the dataset wants none back."""
+        """Return receipts for the samples since the last call; None if the dataset needs none."""
         return self._dataset.take_receipts() if self._acknowledged else None
 
     def report(self, exc: BaseException, task: Task, worker: int) -> Result:
-        """Report on a task that ended in an exception: FAILED, EMPTY or ENDED."""
+        """Return the result of a task that ended in an exception: FAILED, EMPTY or ENDED."""
         if isinstance(exc, NothingLeft):
             assert self._guard is not None
             self._scope.unfit = None
@@ -232,7 +233,7 @@ class Runner:
         return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
 
     def describe(self, exc: BaseException, indices: Any) -> Fault | None:
-        """Say in a note which sample an exception was about; returns what the log is to hold."""
+        """Add notes that name the sample to an exception; return the entry for the fault log."""
         if self.trouble is not None or type(indices) is Call:
             return None
         stage, index = self._where(exc, indices)
@@ -243,7 +244,7 @@ class Runner:
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
 
     def _where(self, exc: BaseException, indices: Any) -> tuple[str, Any]:
-        """Return the stage and the sample that an exception came from; the samples, if it is not known which."""
+        """Return the stage and the sample that an exception came from; all samples, if it is not known which."""
         place = self._scope.place
         if self.streams:
             number = self.stream.place
@@ -255,19 +256,19 @@ class Runner:
             return "collate" if place < 0 else stage_of(exc, self._dataset), indices
         try:
             items = list(indices)
-        except TypeError:  # no batch at all
+        except TypeError:  # not a batch
             return "fetch", indices
         if place < 0:
             return "collate", items
         found: int | None = place
-        # What a guard catches it has asked for again, one by one.
+        # A guard has requested the samples of a caught failure again, one by one.
         if asks_together(self._dataset) and (self._guard is None or not isinstance(exc, Exception)):
             found = self._place_of_failed(exc, items)
         return stage_of(exc, self._dataset), items if found is None or found >= len(items) else items[found]
 
     def _place_of_failed(self, exc: BaseException, items: list[Any]) -> int | None:
         if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
-            return None  # asking again would change what comes next, or take who knows how long
+            return None  # fetching again would change what comes next, or take an unknown time
         with nullcontext() if self._threaded else globals_kept():
             return place_of_failed(exc, self._dataset, items)
 
@@ -284,7 +285,7 @@ class Runner:
             return Result(ResultKind.FAILED, worker, task.id, exc)
 
     def run(self, task: Task, room: memory.Memory | None) -> Any:
-        """Make the batch, if possible in `room`; raises StopIteration at the end of a stream."""
+        """Make the batch, in `room` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
@@ -294,7 +295,7 @@ class Runner:
         return self.make(task.indices, task.draw, room)
 
     def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
-        """Make a batch of the epoch that was begun."""
+        """Make a batch of the current epoch."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
         assert self._fetch is not None
@@ -309,10 +310,10 @@ class Runner:
         except (StopIteration, NothingLeft):
             raise
         except Exception:
-            if self._acknowledged and self._scope.place >= 0:  # not while the batch was collated: it would fail again
+            if self._acknowledged and self._scope.place >= 0:  # not if collation failed: it would fail again
                 self._dataset.put_back()
             raise
-        except BaseException:  # an interrupt: the batch is made when it is asked for again
+        except BaseException:  # an interrupt: the batch is made when it is requested again
             if self._acknowledged:
                 self._dataset.put_back()
             raise
@@ -335,7 +336,7 @@ class Runner:
         self._has_ended = False
         self._epoch = task.epoch
         if self.unready is not None:
-            return  # and says so with every task
+            return  # every task reports it
         self._fetch = None
         self.trouble = None
         try:
@@ -343,19 +344,19 @@ class Runner:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
             self.begin(task.draw, task.resume)
             restored = task.resume is not None and task.resume.last is not None
-            if (again or restored) and self._spec.split is None:  # whose random numbers follow from keys
+            if (again or restored) and self._spec.split is None:  # with a split, random numbers depend on keys
                 self._opening = self._last_notes()
                 if self._opening is not None and self._opening.is_before and not (had_ended or restored):
-                    self._opening = None  # a place in an epoch that was left, as far as anybody knows
+                    self._opening = None  # a position in an epoch that was left, as far as is known
         except Exception as exc:
             self.trouble = without_frames(exc)
 
     def begin(self, draw: Draw, resume: Resume | None = None) -> None:
-        """Get ready for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
+        """Prepare for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
 
         Args:
-            draw: where the random numbers of the first batch come from; those of a stream all come from there.
-            resume: where to go on.
+            draw: the source of the first batch's random numbers; for a stream, of all of them.
+            resume: where to resume.
         """
         if self._epoch is None:
             self._epoch = 0
@@ -385,7 +386,7 @@ class Runner:
 
     @property
     def quick(self) -> Gather | None:
-        """What makes small batches of the epoch without a task, if there is such a thing; see `Gather`."""
+        """A function that makes small batches of the epoch without a task, if there is one; see `Gather`."""
         return self._fetch.quick if isinstance(self._fetch, GatheringFetcher) else None
 
     @property
@@ -394,7 +395,7 @@ class Runner:
         return is_stateful(self._dataset) or (self.streams and self.stream.is_stateful)
 
     def states(self) -> Notes:
-        """Return the states of dataset and iterator as they are now; None for what has no state."""
+        """Return the current states of dataset and iterator; None for one without a state."""
         if self.streams:
             notes = self.stream.notes()
             notes.consumed = getattr(self._fetch, "consumed", None)
@@ -410,7 +411,7 @@ class Runner:
         notes = Notes()
         if snapshot:
             notes = self.states()
-            if notes.dataset is not None or notes.iterator is not None:  # which may change while the batch waits
+            if notes.dataset is not None or notes.iterator is not None:  # they may change while the batch waits
                 notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))
         if self._watches_split:
             self._watches_split = False

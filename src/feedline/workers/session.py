@@ -1,7 +1,7 @@
 """Classes and functions of an interactive session: a notebook, the Python prompt, `python -c`, a program from a pipe.
 
-Workers that are not forked import the main program to find what it defines. A session cannot be imported: it has no
-file. So its classes and functions are sent by value, with cloudpickle; without that an error says what else to do.
+Workers that are not forked import the main program to find its definitions. A session has no file and cannot be
+imported. So its classes and functions are sent by value, with cloudpickle; without that, an error names alternatives.
 Test: tests/workers/test_session.py
 """
 
@@ -26,16 +26,16 @@ from feedline.system.optional import require
 _EXTRA = "notebook"
 
 
-# Any: whatever the user has made.
+# Any: any object of the user's.
 @contextmanager
 def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
-    """Give what pickles one object with what the session defines, a `reducer_override`; None if workers can import it.
+    """Yield a `reducer_override` that pickles an object with the session's definitions; None if workers can import it.
 
-    Pickle inside of the block. Classes and functions then are the same, and have the same global names, in all of what
-    one worker gets. `NotPicklable` names the one that cannot be sent.
+    Pickle inside the block. Classes and functions are then the same, and share the same global names, in everything
+    that one worker gets. `NotPicklable` names the one that cannot be sent.
 
     Args:
-        cloudpickle: the module, for workers that never import the main program, whatever it is.
+        cloudpickle: the module, for workers that never import the main program.
     """
     if cloudpickle is None and can_import_main():
         yield None
@@ -44,15 +44,15 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
     if cloudpickle is None:
         yield _refuse
         return
-    # Not to write with: it says how things are taken apart, and remembers whose global names it has met.
+    # Not used for writing: it takes objects apart, and remembers whose global names it has seen.
     pickler = cloudpickle.Pickler(io.BytesIO(), 5)
     names = vars(sys.modules["__main__"])
     pickler.globals_ref[id(names)] = _MainNames(names)
-    reducers = pickler.dispatch_table.maps[0]  # of cells, code and others that functions consist of
+    reducers = pickler.dispatch_table.maps[0]  # for cells, code and other parts of functions
     sent: list[Any] = []
 
     def reduce(value: Any) -> Any:
-        if not sent and not _is_of_session(value):  # what those that are sent refer to may be of other modules
+        if not sent and not _is_of_session(value):  # objects that sent ones refer to may be from other modules
             return NotImplemented
         if type(value) in reducers:
             return reducers[type(value)](value)
@@ -68,7 +68,7 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
 
     try:
         yield reduce
-    except Exception as exc:  # pickle's, or of an object's own
+    except Exception as exc:  # pickle's, or one of the object's own
         for value in sent:
             _try_alone(value, cloudpickle.dumps, exc)
         raise
@@ -105,9 +105,9 @@ def _refuse(value: Any) -> Any:
 
 
 class _MainNames(dict[str, Any]):
-    """The global names of the session. In a worker they are those of its own `__main__`.
+    """The global names of the session. In a worker they become those of its own `__main__`.
 
-    There a function finds what another has set, and what the worker sends back is pickled by name.
+    There, a function finds what another has set, and the worker's answers are pickled by name.
     """
 
     def __reduce__(self) -> Any:
@@ -119,7 +119,7 @@ def _main_names() -> dict[str, Any]:
 
 
 def _named(name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Make a class or function again, and put it where the session has it."""
+    """Recreate a class or function, and put it where the session has it."""
     value = make(*arguments)
     _main_names()[name] = value
     return value
@@ -136,7 +136,7 @@ def _advice() -> str:
 
 
 def not_found(exc: AttributeError) -> NotPicklable | None:
-    """Return what to say if a worker did not find in the main program what the dataset was made of; else None."""
+    """Return an error if a worker did not find a definition of the dataset in the main program; else None."""
     if "__main__" not in str(exc) and "__mp_main__" not in str(exc):
         return None
     return NotPicklable(
@@ -152,7 +152,7 @@ def can_import_main() -> bool:
     if getattr(main.__spec__, "name", None) is not None or getattr(sys, "frozen", False):
         return True
     file = getattr(main, "__file__", None)
-    return file is not None and os.path.exists(os.path.join(_first_folder(), file))  # "<stdin>" does not
+    return file is not None and os.path.exists(os.path.join(_first_folder(), file))  # "<stdin>" does not exist
 
 
 def _first_folder() -> str:
@@ -162,7 +162,7 @@ def _first_folder() -> str:
 
 @contextmanager
 def without_file() -> Iterator[None]:
-    """Start a process inside of the block: it does not look for a file of the main program that is none."""
+    """Hide a main program's `__file__` that does not exist from processes started inside the block."""
     names = vars(sys.modules["__main__"])
     file = names.get("__file__")
     if file is None or can_import_main():
@@ -176,7 +176,7 @@ def without_file() -> Iterator[None]:
 
 
 class Sent:
-    """An object that is sent with what the session defines, to a process that is being started."""
+    """An object that is sent, with the session's definitions, to a process that is being started."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,10 +1,10 @@
 """Workers that are threads of the training process.
 
-Batches do not travel: what a worker makes is what the training loop gets. Collate functions that ask for room write
-into a slot of an arena in ordinary memory, whose pages are warm from the batches before.
+Batches are not copied: the training loop gets the worker's own objects. Collate functions that request a buffer write
+into a slot of an arena in ordinary memory, whose pages are warm from earlier batches.
 
-What threads share: the interpreter. A dataset that holds the GIL while it works (pure Python, small tensors) gains
-nothing here; one that decodes, reads or sleeps in C gains as much as with processes, without copies of the dataset.
+Threads share the interpreter. A dataset that holds the GIL while it works (pure Python, small tensors) gains nothing
+here; one that decodes, reads or sleeps in C gains as much as with processes, without copies of the dataset.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _PATIENCE_S = 0.2
 """How long `close` waits for threads that are inside the user's code. They are daemons and end with their task."""
 
 _LAST_PATIENCE_S = 5.0
-"""How long the end of the program waits for them: one that is ended inside of a decoder takes the program with it."""
+"""How long the program's exit waits for them: a thread that is ended inside a decoder crashes the program."""
 
 _left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that were at a task when their engine was closed."""
+"""Threads that were running a task when their engine was closed."""
 _is_exiting = False
 
 
@@ -48,7 +48,7 @@ class ThreadEngine(LaneEngine[Task]):
         super().__init__(worker_count)
         self._arena = arena
         if arena is not None:
-            arena.serve(self)  # the loader may be dropped while somebody iterates
+            arena.serve(self)  # the loader may be dropped during an iteration
         self._threads: list[threading.Thread] = []
         self._ending = threading.Event()
         self._generation = 0
@@ -57,7 +57,7 @@ class ThreadEngine(LaneEngine[Task]):
         self._spec = spec
         if self.worker_count > 1:
             handles.warn_about_threads(spec.dataset)
-        copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before anybody uses what they share
+        copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before any worker uses what they share
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):
                 try:
@@ -66,7 +66,7 @@ class ThreadEngine(LaneEngine[Task]):
                     self.close()
                     raise
 
-    # Any: a dataset is whatever its user makes of it.
+    # Any: a dataset of any type.
     def _start(self, number: int, dataset: Any, generation: int = 0) -> threading.Thread:
         assert self._spec is not None
         own = _Own(number, generation, dataset, self._lanes[number], self._ending)
@@ -131,7 +131,7 @@ def _wait_for(threads: Iterable[threading.Thread], patience_s: float) -> None:
 
 @atexit.register
 def _exit() -> None:
-    """Wait for threads that are left, and let engines that are closed after this wait for theirs as long."""
+    """Wait for remaining threads, and make engines that are closed after this wait as long for theirs."""
     global _is_exiting
     _is_exiting = True
     interrupts.see_through(lambda: _wait_for(list(_left), _LAST_PATIENCE_S))
@@ -139,20 +139,20 @@ def _exit() -> None:
 
 @dataclass(frozen=True)
 class _Own:
-    """What is one worker's own."""
+    """The parts that belong to one worker."""
 
     number: int
     generation: int
     dataset: Any
     lane: Lane[Task]
     ending: threading.Event
-    """Set when the engine closes: nobody waits for a sample any more."""
+    """Set when the engine closes: no sample is needed any more."""
 
 
 def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], arena: Arena | None) -> None:
     number, lane = own.number, own.lane
     seed = spec.base_seed + number + own.generation * spec.worker_count
-    # SystemExit and the like would end this thread without anybody being told: they are reported.
+    # SystemExit and similar exceptions would end this thread silently, so they are reported.
     trouble: BaseException | None
     try:
         identity = WorkerIdentity(number, spec.worker_count, seed, own.dataset, threaded=True)
@@ -166,8 +166,8 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         return
     room = None if arena is None else LocalBuffers(arena)
     while (task := lane.get()) is not None:
-        # Held by nobody here once it is in the queue, not even until this thread is next to run: an exception that the
-        # training loop has raised by then refers to its frames, and so to the iterator, which could not die.
+        # No reference may stay here once it is in the queue, not even until this thread runs again: an exception that
+        # the training loop has raised by then refers to its frames, and so to the iterator, which could not be freed.
         answers.put(_answer(runner, room, task, number))
         del task
 
@@ -190,7 +190,7 @@ def _copied(dataset: Any) -> Any:
     try:
         return copy.copy(dataset)
     except Exception:
-        return dataset  # cannot be copied: shared, as the documentation says of threads
+        return dataset  # cannot be copied: shared, as documented for threads
 
 
 def _annotate(exc: BaseException, number: int) -> None:

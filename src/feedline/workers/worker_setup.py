@@ -1,4 +1,4 @@
-"""What every worker process does first, whatever connects it to the training process."""
+"""The first steps of every worker process, however it is connected to the training process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from feedline.workers.runner import Runner
 def init_worker(
     spec: WorkerSpec, number: int, generation: int = 0, is_born: Callable[[], None] | None = None
 ) -> Runner:
-    """Become worker `number`: its signals, its heap, its dataset.
+    """Set up this process as worker `number`: its signals, its heap, its dataset.
 
     Args:
         spec: what all workers share.
         number: which worker.
-        generation: how many had this number before; they must not draw the same random numbers again.
-        is_born: called before the first of the user's code runs.
+        generation: how many workers had this number before; their random numbers must not be drawn again.
+        is_born: called before any of the user's code runs.
     """
     interrupts.ignore()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -40,8 +40,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with(trainer_pid: int, trainer_fd: int, *, started_by_main_thread: bool) -> None:
     """Have this process killed when the training process ends, even if it is stuck in the user's code then.
 
-    Linux does that by itself for a child, but goes by the thread that started it, which may end earlier than the
-    process. So it is asked to only if that was the main thread; otherwise a thread of this process waits for the end.
+    Linux can do that for a child, but watches the thread that started it, which may end before the process does. So use
+    that only if it was the main thread; otherwise a thread of this process waits for the end.
     Test: tests/faults/test_trainer_killed.py
     """
     if started_by_main_thread and os.getppid() == trainer_pid:
@@ -50,7 +50,7 @@ def end_with(trainer_pid: int, trainer_fd: int, *, started_by_main_thread: bool)
             if os.getppid() != trainer_pid:  # it ended in between
                 os.kill(os.getpid(), signal.SIGKILL)
             return
-    # Where the limit on processes forbids a thread, the worker sees the end when its task is done.
+    # Where the limit on processes forbids a thread, the worker notices the end when its task is done.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=_follow, args=(trainer_fd,), name="feedline-end", daemon=True).start()
 

@@ -1,6 +1,6 @@
-"""Fetchers: indices in, batch out. They know nothing of processes, threads or slots.
+"""Fetchers: indices in, batch out. They know nothing about processes, threads or slots.
 
-A fetcher tells its scope which sample it is about to ask for, so that each draws its own random numbers.
+A fetcher notifies its scope which sample comes next, so that each sample draws its own random numbers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from feedline.workers.fetch.spans import SpanFetcher
 from feedline.workers.fetch.streams import Stream, StreamFetcher
 
 Fetcher = Callable[[Any], Any]
-"""Makes the batch for what the plan asks; raises StopIteration when an iterable dataset has ended."""
+"""Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
 
 
 def fetcher_for(
     dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
 ) -> Fetcher:
-    """Choose the quickest way to make batches of `dataset` that gives the same result as the slowest.
+    """Choose the fastest way to make batches of `dataset` that gives the same result as the slowest.
 
-    For an iterable dataset this calls `iter(dataset)`. With a guard, samples that fail are dealt with.
+    For an iterable dataset this calls `iter(dataset)`. A guard handles samples that fail.
     """
     collate = spec.framework.bind_collate(spec.collate)
     if spec.batched and spec.framework.is_default_collate(spec.collate):
@@ -88,14 +88,14 @@ def _guarded(
             try:
                 return quick(indices)
             except Exception:
-                scope.begin_again()  # which sample it was is found out one by one
+                scope.begin_again()  # find the failed sample by trying them one by one
         return slow(indices)
 
     return fetch
 
 
 def _remembering(collate: Callable[[Any], Any], scope: Scope) -> Callable[[Any], Any]:
-    """Return a collate function that leaves the samples it fails on with the scope, for the notes on the exception."""
+    """Return a collate function that stores the samples it fails on in the scope, for the notes on the exception."""
 
     def remembering(samples: Any) -> Any:
         try:
@@ -140,7 +140,7 @@ def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> As
 
 
 class GatheringFetcher:
-    """Makes batches in one vectorised step, and those for which there is none sample by sample."""
+    """Makes batches in one vectorised step if possible, otherwise sample by sample."""
 
     def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
         self._gather = gather
@@ -157,7 +157,7 @@ class GatheringFetcher:
                 if batch is None:
                     batch = self._gather(array)
             except IndexError:
-                batch = None  # the dataset itself has the right error for it
+                batch = None  # the dataset itself raises the right error
             if batch is not None:
                 return batch
         if self._several is not None:
@@ -166,24 +166,24 @@ class GatheringFetcher:
 
 
 def _as_index_array(indices: Any) -> NDArray[np.int64] | None:
-    """Return what a sampler yielded as an array; None if it is none of integers."""
+    """Return a sampler's indices as an array; None if they are not integers."""
     try:
         array = np.asarray(indices)
-    except ValueError:  # lists of lists of different lengths, for one
+    except ValueError:  # for example lists of lists of different lengths
         return None
     return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" and array.ndim == 1 else None
 
 
 _LOOKS = 4
-"""Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""
+"""Tasks without a draw after which a dataset is assumed not to draw. If that is wrong, one batch is made twice."""
 
 
 class SeededFetcher:
     """Makes batches whose samples draw from seeded generators.
 
     Args:
-        how: how the samples are asked for.
-        scope: told about each sample.
+        how: how samples are requested.
+        scope: notified of each sample.
     """
 
     def __init__(self, how: Asking, scope: Scope) -> None:
@@ -192,7 +192,7 @@ class SeededFetcher:
         self._looks: int | None = 0
         """Tasks that drew nothing so far; None once something was drawn."""
         self._states: GlobalStates | None = None
-        """What the generators were before the last batch that was expected to draw nothing."""
+        """The generators' states before the last batch that was expected to draw nothing."""
 
     def __call__(self, indices: Any) -> Any:
         if self._looks is not None and self._looks >= _LOOKS:
@@ -205,7 +205,7 @@ class SeededFetcher:
             return self._make_seeded(indices)
 
     def _make_if_nothing_is_drawn(self, indices: Any) -> Any:
-        """Make a batch without seeding; if it turns out to draw something, take it back and return `_DRAWN`."""
+        """Make a batch without seeding; if it draws something after all, undo that and return `_DRAWN`."""
         before = self._states = GlobalStates.now(self._states)
         failure: Exception | None = None
         try:

@@ -1,9 +1,9 @@
-"""An event loop on a thread of its own, for coroutines of a dataset.
+"""An event loop on its own thread, for a dataset's coroutines.
 
-The caller's thread may run an event loop itself, as notebooks do, and then cannot run a second one. So the dataset's
-loop has a thread, and the caller waits for it as it would for any other work; between batches the loop goes on running,
-which keeps connections alive. It belongs to one dataset object in one process: it begins with the first batch and ends
-with the dataset, or with the program. A forked process has no threads of its parent and begins another.
+The caller's thread may already run an event loop, as in notebooks, and then cannot run a second one. So the dataset's
+loop has its own thread, and the caller waits for it as for any other work. The loop keeps running between batches,
+which keeps connections alive. It belongs to one dataset object in one process: it starts with the first batch and ends
+with the dataset, or with the program. A forked process has none of its parent's threads and starts its own loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from feedline.system.process import lock_of_process
 T = TypeVar("T")
 
 _PATIENCE_S = 5.0
-"""How long the end of a loop may take: `aclose` of the dataset, and tasks that it has begun. A guess."""
+"""How long ending a loop may take: the dataset's `aclose`, and tasks that it has started. A guess."""
 
 
 class Loop:
@@ -45,12 +45,12 @@ class Loop:
 
     @property
     def is_alive(self) -> bool:
-        """False in a process that was forked from the one where it runs."""
+        """False in a process that was forked from the one where the loop runs."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
-    # Any: what a coroutine yields and is sent is asyncio's affair.
+    # Any: asyncio's own types, for what a coroutine yields and receives.
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. If the wait is interrupted, it is cancelled, and what it leaves undone is awaited."""
+        """Wait for a coroutine. If the wait is interrupted, cancel it; what it leaves undone is awaited."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -60,7 +60,7 @@ class Loop:
             raise
 
     def close(self, *last: Coroutine[Any, Any, Any]) -> None:
-        """End the loop and its thread, after awaiting what is given. May be called twice."""
+        """Await the given coroutines, then end the loop and its thread. May be called twice."""
         if not self.is_alive or threading.get_ident() == self._thread.ident:
             for coroutine in last:
                 coroutine.close()
@@ -70,13 +70,13 @@ class Loop:
             future.result(_PATIENCE_S)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            # Not `join`: a worker thread that has all but ended may be the one that drops the dataset, and is none of
-            # Python's threads any more.
+            # Not `join`: the dataset may be dropped by a worker thread that has almost ended, and that Python no longer
+            # counts among its threads.
             self._ended.wait(_PATIENCE_S)
 
 
 async def _ended(last: tuple[Coroutine[Any, Any, Any], ...]) -> None:
-    """Await what is last, and cancel what is still under way."""
+    """Await the last coroutines, and cancel tasks that are still running."""
     try:
         for coroutine in last:
             await coroutine
@@ -98,7 +98,7 @@ if hasattr(os, "register_at_fork"):
 
 # Any: a dataset is any object.
 def loop_of(dataset: Any) -> Loop:
-    """Return the loop of a dataset in this process; begins it if need be."""
+    """Return the loop of a dataset in this process; start it if necessary."""
     with _one_thread:
         loop = _loops.get(id(dataset))
         if loop is None or not loop.is_alive:
@@ -111,13 +111,13 @@ def _end_with(dataset: Any, loop: Loop) -> None:
     try:
         finalizer = weakref.finalize(dataset, _end, id(dataset), loop, _twin_of(dataset))
     except TypeError:
-        return  # nobody can refer to it weakly: the loop ends with the program
-    if multiprocessing.parent_process() is not None:  # where `atexit` is not to be relied on
+        return  # no weak references to it: the loop ends with the program
+    if multiprocessing.parent_process() is not None:  # `atexit` is not reliable there
         util.Finalize(None, finalizer, exitpriority=1)
 
 
 def _twin_of(dataset: Any) -> Any:
-    """Return an object with the dataset's class and its very attributes, which does not keep it alive.
+    """Return an object that shares the dataset's class and attributes, but does not keep the dataset alive.
 
     None if there is nothing to close.
     """

@@ -1,7 +1,7 @@
-"""Which sample of a batch has failed, and where it comes from.
+"""Find which sample of a batch failed, and where it comes from.
 
-Datasets are wrapped in others, and what fails is a sample of the innermost one, where it has another index. Several
-samples may be asked for at once, and the exception then does not say which of them it is about.
+Datasets wrap other datasets, and the failing sample belongs to the innermost one, where it has another index. Several
+samples may be requested at once, and then the exception does not say which of them failed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 from feedline.abc.selection import Derived
 
 _PATIENCE_S = 2.0
-"""For how long samples are tried one by one. A guess: the exception waits for that long."""
+"""How long to try samples one by one. A guess: the exception is delayed by this time."""
 
 _MOST_LAYERS = 16
-"""Datasets around one another that are followed: a bound in case of a cycle."""
+"""How many nested datasets are followed: a bound in case of a cycle."""
 
 
 # Any, throughout: a dataset is any object, and an index any that it understands.
 def told_origin(dataset: Any, index: Any) -> str:
-    """Complete the name of a sample with where it comes from; nothing if the dataset is no wrapper of others."""
+    """Return text that adds a sample's origin to its name; empty if the dataset wraps no other."""
     path, inner = "", dataset
     for below, index_below in _layers(dataset, index):
         if getattr(inner, "dataset", None) is below:
@@ -35,11 +35,11 @@ def told_origin(dataset: Any, index: Any) -> str:
 
 
 def _layers(dataset: Any, index: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what a sample is inside of wrappers, layer by layer: the dataset there, and the index in it."""
+    """Yield a sample's dataset and index inside the wrappers, layer by layer."""
     for _ in range(_MOST_LAYERS):
         try:
             found = _origin(dataset, index)
-        except Exception:  # there is no such sample, which the exception says that this is about
+        except Exception:  # there is no such sample: the original exception is about that
             return
         if found is None:
             return
@@ -61,12 +61,12 @@ def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
 
 
 def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
-    """Return which of the samples that were asked for together an exception is about; None if that is not known.
+    """Return which of the samples requested together an exception is about; None if that is not known.
 
-    They are asked for one by one, up to the first that fails in the same way.
+    Requests them one by one, up to the first that fails in the same way.
     """
     if isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
-        return None  # to ask again may take as long as a network or a disk likes
+        return None  # with a network or a disk, another attempt may take very long
     until = time.monotonic() + _PATIENCE_S
     for place, index in enumerate(indices):
         if time.monotonic() > until:

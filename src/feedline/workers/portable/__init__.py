@@ -1,4 +1,4 @@
-"""Workers that are processes, by nothing but what Python's multiprocessing has on every system."""
+"""Worker processes that use only what Python's multiprocessing has on every system."""
 
 from feedline.workers.portable.engine import PortableEngine
 

@@ -1,4 +1,4 @@
-"""The arena as a worker sees it: memory by slot number, no say in who owns what."""
+"""The arena as seen by a worker: memory by slot number, without any control over who owns a slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feedline.memory.sparse import advise_huge_pages, map_again
 class ArenaView:
     """A worker's view of the arena.
 
-    A forked worker uses the mapping it inherited; any other maps the same memory again.
+    A forked worker uses the mapping it inherited; others map the same memory again.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -29,7 +29,7 @@ class ArenaView:
         self._map: Any = arena.mapping
         self.address = arena.address
         self._moved: dict[int, mmap.mmap] = {}
-        """Slots that this process has mapped again somewhere else."""
+        """Slots that this process has mapped again at other addresses."""
         self._is_advised = False
         self._make_desk()
 
@@ -46,12 +46,12 @@ class ArenaView:
         self._make_desk()
 
     def _make_desk(self) -> None:
-        """Make memory for batches that have no slot, and come with a message if they are small enough."""
+        """Allocate memory for batches without a slot, which travel in a message if they are small enough."""
         self._desk = np.empty(SMALL_BYTES, np.uint8)
         self._desk_address = self._desk.__array_interface__["data"][0]
 
     def writer(self, slot: int) -> SlotWriter:
-        """Return a writer over a slot. Without a slot it has little room."""
+        """Return a writer for a slot. Without a slot, it has little room."""
         if slot < 0:
             return MessageWriter(self._desk, self._desk_address)
         moved = self._moved.get(slot)
@@ -64,15 +64,15 @@ class ArenaView:
         return SlotWriter(view, address, None if self._is_advised else self._advise)
 
     def _advise(self) -> None:
-        """Have this process write into huge pages: whether it does is a matter of its own mapping."""
+        """Make this process write into huge pages: this depends on its own mapping."""
         self._is_advised = True
         advise_huge_pages(self._map)
 
     def part_with(self, slot: int, address: int, used: int) -> None:
-        """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
+        """Leave a slot's memory to the objects in this process that refer to it; map the slot at other addresses.
 
-        A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
-        batches of others appear there. Test: tests/workers/processes/test_worker.py
+        Otherwise a dataset that caches collated batches, or a collate function that keeps the last batch, would see
+        other batches appear there. Test: tests/workers/processes/test_worker.py
         """
         _make_private(address, used)
         self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
@@ -82,7 +82,7 @@ _MAP_FIXED = 0x10
 
 
 def _make_private(address: int, size: int) -> None:
-    """Replace shared memory of this process by a copy that is its own, at the same addresses."""
+    """Replace shared memory of this process with a private copy at the same addresses."""
     size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     contents = ctypes.string_at(address, size)
     call = ctypes.CDLL(None, use_errno=True).mmap

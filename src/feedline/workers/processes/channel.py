@@ -1,4 +1,4 @@
-"""One worker process, as the training process sees it: its socket, its process, its end."""
+"""One worker process, as seen from the training process: its socket, its process, its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from feedline.system.references import References
 from feedline.workers.processes.messages import Kind, Message, apart, receive, send, set_receive_timeout
 
 LOOK_AROUND_S = 0.02
-"""How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
+"""How often a wait for one worker is interrupted to check that it lives, and how late it is."""
 
 
 class Channel:
@@ -32,30 +32,30 @@ class Channel:
         self.unsent: deque[Message] = deque()
         self.dead = False
         self.deadline_s = math.inf
-        """Until when the worker has to say that it is alive."""
+        """The time by which the worker must report that it is alive."""
         self.is_ready = False
-        """True once the worker has said so."""
+        """True once the worker has reported it."""
         self.stillborn: WorkerDied | None = None
-        """What is to be said of a worker that hangs since it was forked."""
+        """The error for a worker that hangs since it was forked."""
         self.unready: BaseException | None = None
-        """Why the worker could not get ready, if it said so."""
+        """Why the worker could not get ready, if it reported that."""
         _channels.add(self)
 
     def flush(self) -> None:
-        """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
+        """Send as much as the socket accepts; the rest waits for the next call, so the training loop never blocks."""
         while self.unsent and not self.dead:
             try:
                 send(self.near, self.unsent[0], block=False)
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                return  # its pidfd tells the rest
+                return  # its pidfd shows the rest
             self.unsent.popleft()
 
     def take_back(self) -> int | None:
-        """Take back the oldest task that the worker has not begun; returns its number, None if there is none.
+        """Take back the oldest task that the worker has not begun; return its number, None if there is none.
 
-        If it came together with others, all that the worker has not read is sent again by the next `flush`, one by one.
+        If it was sent together with others, the next `flush` resends those that the worker has not read, one by one.
         """
         unread: list[Message] = []
         said: list[Message] = []
@@ -70,7 +70,7 @@ class Channel:
         return taken
 
     def forget(self, task_id: int) -> None:
-        """Tell the worker that nobody wants the tasks up to this number, of which it may have read several."""
+        """Notify the worker that tasks up to this number, several of which it may have read, are not needed."""
         self.unsent.append(Message(Kind.UNWANTED, task_id, b""))
         self.flush()
 
@@ -78,12 +78,12 @@ class Channel:
         """True if the worker has ended."""
         if self.pidfd < 0:
             return False
-        poll = select.poll()  # select() knows no descriptors above 1023
+        poll = select.poll()  # select() does not support descriptors above 1023
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        """Give the descriptors back. The process is somebody else's business."""
+        """Close the descriptors. The process is not ended here."""
         self.near.close()
         self.far.close()
         if self.pidfd >= 0:
@@ -96,6 +96,6 @@ _channels: References[Channel] = References()
 
 
 def sockets_of_others(own: socket.socket) -> list[socket.socket]:
-    """Return the sockets of this process that belong to other workers than the one that has `own`."""
+    """Return the sockets in this process of all workers except the one that has `own`."""
     sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
     return [sock for sock in sockets if sock is not own]

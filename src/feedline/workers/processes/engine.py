@@ -1,10 +1,10 @@
-"""The training process's side: starts workers, sends tasks, gathers answers, notices deaths.
+"""The training process's side: starts workers, sends tasks, collects answers, detects deaths.
 
 Each worker has one socket pair. The training process keeps a copy of the worker's end, so that it can take back a task
 the worker has not begun: the kernel gives each packet to exactly one reader, which makes the race between "begin" and
-"take back" a fair one without any lock. A worker's death is seen through its `pidfd`, never through the socket.
+"take back" a fair one without any lock. A worker's death is detected through its `pidfd`, never through the socket.
 
-What the worker said before it died is still in the socket and is read before the death is reported.
+Messages that the worker sent before it died are still in the socket and are read before the death is reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from feedline.workers.processes.stacks import Stacks, is_asleep
 from feedline.workers.processes.worker import Link
 
 _BIRTH_S = 8.0
-"""Time a forked worker has until it must have got as far as the user's code. It takes milliseconds."""
+"""Time within which a forked worker must reach the user's code. It takes milliseconds."""
 
 _WITHOUT_BATCH = {
     Kind.ENDED: ResultKind.ENDED,
@@ -74,14 +74,14 @@ class ProcessEngine(WorkerEngine):
         self._together: dict[int, int] = {}
         """By worker: the last task that was sent to it together with others."""
         self._notes: dict[int, tuple[Notes | None, TaskNotes | None]] = {}
-        """What workers have said besides their batches, which follow."""
+        """What workers have sent ahead of their batches."""
         self._method = ""
         self._started = False
         self._preloading: Preloading | None = None
         self._payload: Payload | None = None
-        """What a worker that is not forked is told, in the same words as all the others."""
+        """The serialised specification, the same for all workers that are not forked."""
         self._leaving: list[BaseProcess] = []
-        """Workers that have been replaced, and may take a moment to end."""
+        """Replaced workers that may take a moment to end."""
         self._ended: list[Any] = []
         """The workers, after `close`."""
         self._told_workers = False
@@ -92,7 +92,7 @@ class ProcessEngine(WorkerEngine):
         self._spec = spec
         self._method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, spec):
-            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+            with interrupts.put_off(starts_process=False):  # otherwise an open file could be lost track of
                 self._epoll = select.epoll()
                 self._stacks = Stacks()
                 for number in range(self.worker_count):
@@ -114,7 +114,7 @@ class ProcessEngine(WorkerEngine):
                 self._preloading.report()
 
     def _before_forks(self) -> list[Any]:
-        """Look through the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
+        """Inspect the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
         if self._method != "fork":
             return []
         assert self._spec is not None
@@ -149,7 +149,7 @@ class ProcessEngine(WorkerEngine):
             try:
                 channel.pidfd = os.pidfd_open(process.pid)
             except ProcessLookupError:
-                # The fork server, its parent, has seen its end already. The sentinel shows the same from now on.
+                # The fork server, its parent, has already reaped it. The sentinel shows the same from now on.
                 channel.pidfd = os.dup(process.sentinel)
             self._watch(channel, channel.pidfd)
 
@@ -164,7 +164,7 @@ class ProcessEngine(WorkerEngine):
             channel = self._renew(worker) if worker < len(self._channels) else self._add(Channel(worker))
             if self._payload is not None and self._told_workers:
                 assert self._spec is not None
-                self._told_workers = False  # the dataset of this process has heard it, too
+                self._told_workers = False  # the calls were also made on the dataset of this process
                 self._payload.close()
                 self._payload = Payload(self._spec)
             self._launch(channel, self._before_forks())
@@ -174,19 +174,19 @@ class ProcessEngine(WorkerEngine):
         self._renew(worker)
 
     def _add(self, channel: Channel) -> Channel:
-        """Have a channel for a worker that is not there yet."""
+        """Add a channel for a worker that has not been started."""
         self._channels[channel.number : channel.number + 1] = [channel]
         self._watch(channel, channel.near.fileno())
         return channel
 
     def _renew(self, worker: int) -> Channel:
-        """Part from a worker, if there is one; returns a channel for another one."""
+        """Drop a worker, if there is one; return a channel for its successor."""
         old = self._channels[worker]
         if old.process is None:
             return old
         self._ignore(old)
         self._drop_tasks(worker)
-        with contextlib.suppress(OSError):  # it may be gone; one that is not leaves when it sees this
+        with contextlib.suppress(OSError):  # it may be gone; otherwise it exits when it sees this
             old.near.shutdown(socket.SHUT_RDWR)
         if old.process is not None:
             self._leaving.append(old.process)
@@ -231,7 +231,7 @@ class ProcessEngine(WorkerEngine):
 
     def submit_together(self, worker: int, tasks: list[Task]) -> None:
         if any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
-            raise NotImplementedError  # they are more than a message
+            raise NotImplementedError  # these need more than a message
         message = joined([task_message(task) for task in tasks])
         if message is None:
             raise NotImplementedError
@@ -242,7 +242,7 @@ class ProcessEngine(WorkerEngine):
         channel.unsent.append(message)
         try:
             channel.flush()
-        except OSError as exc:  # no descriptor for the memory that carries a long message
+        except OSError as exc:  # no descriptor left for the memory of a long message
             channel.unsent.remove(message)
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -290,20 +290,20 @@ class ProcessEngine(WorkerEngine):
         return results
 
     def _look_at_births(self, wait: float, results: list[Result]) -> float:
-        """Give up on workers that hang since their fork; returns how long to wait at most before looking again."""
+        """Give up on workers that hang since their fork; return the longest wait before the next check."""
         for channel in self._channels:
             if time.monotonic() > channel.deadline_s:
-                self._read(channel, results)  # it may have said long ago that it is alive, when nobody listened
+                self._read(channel, results)  # its ALIVE message may be waiting unread
                 if channel.deadline_s < math.inf:
                     self._give_up_on(channel)
         return _BIRTH_S / 8 if wait < 0 else min(wait, _BIRTH_S / 8)
 
     def _give_up_on(self, channel: Channel) -> None:
-        """Kill a worker that hangs since its fork: its death is reported, and another may be luckier."""
+        """Kill a worker that hangs since its fork: its death is reported, and its successor may start."""
         assert channel.process is not None
         channel.deadline_s = math.inf
         if not is_asleep(channel.process.pid or 0):
-            channel.deadline_s = time.monotonic() + _BIRTH_S  # it is at something: the machine is busy
+            channel.deadline_s = time.monotonic() + _BIRTH_S  # it is running: the machine is busy
             return
         stack = self.stack(channel.number)
         channel.process.kill()
@@ -315,7 +315,7 @@ class ProcessEngine(WorkerEngine):
         )
 
     def _collect_from(self, channel: Channel, timeout_s: float | None, results: list[Result]) -> None:
-        """Wait for one worker alone: a receive that blocks is one system call, where polling first would be two."""
+        """Wait for one worker alone: a blocking receive is one system call, where polling first would be two."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if channel.unsent:
@@ -324,7 +324,7 @@ class ProcessEngine(WorkerEngine):
             try:
                 message = receive(channel.near, block=True)
             except BlockingIOError:  # nothing for LOOK_AROUND_S
-                silent = True  # and no more here: Ctrl-C is to be raised without this exception as its context
+                silent = True  # handled outside: Ctrl-C must not be raised with this exception as its context
             if silent:
                 if time.monotonic() > channel.deadline_s:
                     self._give_up_on(channel)
@@ -339,7 +339,7 @@ class ProcessEngine(WorkerEngine):
                 return
             if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
-                self._read(channel, results)  # what it has said besides: a call for each would cost the more
+                self._read(channel, results)  # its other messages: one call for each would cost more
                 return
 
     def _read(self, channel: Channel, results: list[Result]) -> None:
@@ -356,7 +356,7 @@ class ProcessEngine(WorkerEngine):
             channel.flush()
 
     def _keep(self, channel: Channel, message: Message) -> bool:
-        """Keep what is no answer yet: notes until their batch arrives, trouble until the worker is gone."""
+        """Keep messages that are not answers: notes until their batch arrives, trouble until the worker is gone."""
         if message.kind is Kind.NOTES:
             self._notes[message.task_id] = pickle.loads(message.body)
             return True
@@ -377,7 +377,7 @@ class ProcessEngine(WorkerEngine):
             reader = None
             if message.fd >= 0:
                 try:
-                    # To be copied: a mapping holds a descriptor, and a program may keep thousands of batches.
+                    # Copied, because a mapping holds a descriptor, and a program may keep thousands of batches.
                     mapping = mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ)
                     reader = Copies(np.frombuffer(mapping, np.uint8))
                 except OSError as exc:
@@ -419,7 +419,7 @@ class ProcessEngine(WorkerEngine):
         return Result(ResultKind.DIED, channel.number, -1, death)
 
     def _ignore(self, channel: Channel) -> None:
-        """Hear no more of a worker. May be called twice."""
+        """Stop receiving from a worker. May be called twice."""
         if channel.dead:
             return
         channel.dead = True
@@ -431,7 +431,7 @@ class ProcessEngine(WorkerEngine):
     def _close(self) -> None:
         for channel in self._channels:
             self._drop_tasks(channel.number)
-            with contextlib.suppress(OSError):  # not just closed: a fork of the trainer may have a copy of it
+            with contextlib.suppress(OSError):  # closing is not enough: a fork of the trainer may have a copy of it
                 channel.near.shutdown(socket.SHUT_RDWR)
             channel.near.close()
         processes = [channel.process for channel in self._channels if channel.process is not None] + self._leaving

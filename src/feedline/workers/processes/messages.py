@@ -1,9 +1,9 @@
-"""What the training process and a worker say to each other.
+"""Messages between the training process and a worker.
 
 One message is one packet of a Unix socket pair (SOCK_SEQPACKET): it arrives whole or not at all, so a worker that is
-killed while it speaks leaves nothing half-said. What is too long for a packet travels in a `memfd` whose descriptor
-goes along with it. A batch that was given no slot comes with the message itself, if it is small. Short tasks come
-several in a packet: each is a message, with its length where answers have their time.
+killed while sending leaves no partial message. A body too long for a packet travels in a `memfd` whose descriptor goes
+along with the packet. A small batch without a slot travels in the message itself. Short tasks travel several to a
+packet: each is a message, with its length in the field where answers have their time.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _CONTROL_CUT_OFF = int(socket.MSG_CTRUNC)
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """The kind of a message."""
 
     TASK = 1
     DONE = 2
     FAILED = 3
     ENDED = 4
     NOTES = 5
-    """What the worker has to say besides the batch, which follows."""
+    """What the worker reports besides the batch, which follows."""
     UNREADY = 6
-    """The worker could not get ready, and leaves."""
+    """The worker could not get ready, and exits."""
     ALIVE = 7
-    """The worker has survived its birth: nothing that it inherited by fork keeps it from going on."""
+    """The worker got through its start: nothing that it inherited by fork blocks it."""
     READY = 8
     """The worker is ready to work."""
     EMPTY = 9
     """All samples of a batch were left out."""
     UNWANTED = 10
-    """To a worker: nobody wants the tasks up to this number any more. It answers those that it has not begun, EMPTY."""
+    """To a worker: the tasks up to this number are no longer needed. It answers those it has not begun with EMPTY."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -71,9 +71,9 @@ class Message:
     task_id: int
     body: bytes
     used: int = 0
-    """DONE: bytes of the slot, of the memory in `fd`, or else of the end of the body, that the batch takes."""
+    """DONE: size of the batch in bytes: in the slot, in the memory of `fd`, or else at the end of the body."""
     busy_ns: int = 0
-    """DONE: how long the worker was at it. TASK: the length of the body; more tasks may follow behind it."""
+    """DONE: how long the worker took. TASK: the length of the body; more tasks may follow behind it."""
     fd: int = -1
     """DONE: memory that holds the batch instead of the slot."""
     times: bytes = _NO_TIMES
@@ -81,11 +81,11 @@ class Message:
 
 
 def send(sock: socket.socket, message: Message, *, block: bool) -> None:
-    """Send a message; takes over `message.fd`.
+    """Send a message; takes ownership of `message.fd`.
 
     Raises:
-        BlockingIOError: `block` is False and the other side has too many packets waiting. The message can be sent
-            again: its descriptor is still its own.
+        BlockingIOError: `block` is False and the other side has too many packets waiting. You can send the message
+            again: it still owns its descriptor.
         BrokenPipeError, ConnectionResetError: the other side is gone.
     """
     fd = message.fd
@@ -132,7 +132,7 @@ def _read_all(fd: int, size: int) -> bytes:
 
 
 def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
-    """Let a blocking `receive` give up after a while, with BlockingIOError."""
+    """Make a blocking `receive` raise BlockingIOError after `timeout_s`."""
     seconds, rest = divmod(timeout_s, 1.0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
 
@@ -140,11 +140,11 @@ def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
 def receive(sock: socket.socket, *, block: bool) -> Message | None:
     """Take the next message; None when the other side is gone.
 
-    A message whose descriptor could not be taken, because this process has too many open, arrives as a failure of
-    its task.
+    If a message's descriptor could not be received, because this process has too many open, the message arrives as a
+    failure of its task.
 
     Raises:
-        BlockingIOError: nothing is waiting, and `block` is False or the socket's time-out has passed.
+        BlockingIOError: nothing is waiting, and `block` is False or the socket's timeout has passed.
     """
     data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
     if not data:
@@ -167,7 +167,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
 
 
 def next_kind(sock: socket.socket) -> Kind | None:
-    """Return of what kind the message is that waits, and leave it where it is; None if there is none."""
+    """Return the kind of the next waiting message without taking it; None if there is none."""
     try:
         data = sock.recv(_HEAD.size, _PEEK)
     except BlockingIOError:
@@ -194,7 +194,7 @@ def task_message(task: Task) -> Message:
 
 
 def joined(messages: list[Message]) -> Message | None:
-    """Put messages of tasks into one, to be taken apart by `apart`; None if that would be too long for a packet."""
+    """Join messages of tasks into one, which `apart` splits again; None if that would be too long for a packet."""
     first = messages[0]
     parts = [first.body]
     for message in messages[1:]:
@@ -205,7 +205,7 @@ def joined(messages: list[Message]) -> Message | None:
 
 
 def apart(message: Message) -> list[Message]:
-    """Return the messages of single tasks that one from a packet consists of."""
+    """Split a message from a packet into messages of single tasks."""
     body, end = message.body, message.busy_ns
     if end == len(body) or message.kind is not Kind.TASK:
         return [message]

@@ -1,9 +1,9 @@
 """The worker specification, serialised once for all workers that do not inherit it by fork.
 
-The pickle and the NumPy and torch buffers of the dataset lie in one `memfd`. Every worker maps it privately: they all
-read the same pages, and what one of them writes stays its own. Objects that are meant to be shared between processes
-(locks, values, queues, tensors in shared memory) are sent by their own rules; the descriptors these rules ask for are
-collected while pickling and handed to every worker.
+The pickle and the dataset's NumPy and torch buffers lie in one `memfd`. Every worker maps it privately: they all read
+the same pages, and what one of them writes stays private. Objects meant to be shared between processes (locks, values,
+queues, tensors in shared memory) are sent by their own rules; the descriptors that these rules need are collected while
+pickling and passed to every worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Payload:
 
     def __init__(self, spec: WorkerSpec) -> None:
         kind = type(spec.framework)
-        self._framework = (kind.__module__, kind.__qualname__)  # by name: it is imported when it is a worker's turn
+        self._framework = (kind.__module__, kind.__qualname__)  # by name: a worker imports it when it is its turn
         mapping, self._fd = map_file(_MOST_BYTES)
         view = np.frombuffer(mapping, np.uint8)
         writer = SlotWriter(view, view.__array_interface__["data"][0])
@@ -58,7 +58,7 @@ class Payload:
         self._inherited = collector.fds
 
     def close(self) -> None:
-        """Give up the descriptor; workers that have started keep the memory."""
+        """Close the descriptor; workers that have started keep the memory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -76,10 +76,10 @@ class Payload:
         self._inherited = [dup.detach() for dup in state["_inherited"]]
 
     def open(self, worker: int) -> WorkerSpec:
-        """Read the specification; in a worker, once. This is where the dataset's modules and torch are imported.
+        """Read the specification, once, in a worker. This imports the dataset's modules and torch.
 
-        Only as many workers as there are cores do so at a time, the first ones first: with all of them at it the
-        first batch would come as late as the last worker. The lock is freed with the process that holds it.
+        Only as many workers as there are cores do so at a time, lowest numbers first: if all did, the first batch
+        would come as late as the last worker. The lock is released when the process that holds it ends.
         """
         _inherited[:] = self._inherited
         mapping = map_again(self._fd, self._size, private=True)
@@ -93,7 +93,7 @@ class Payload:
 
 
 def _extra_reducers() -> dict[type, Any]:
-    """Return what multiprocessing and torch have registered for objects that processes share."""
+    """Return the reducers that multiprocessing and torch have registered for objects that processes share."""
     pickler: Any = reduction.ForkingPickler
     reducers: dict[type, Any] = pickler._extra_reducers
     return reducers
@@ -103,7 +103,7 @@ _inherited: list[int] = []
 
 
 class _Descriptors:
-    """Stands in for the process that is being started while pickling: remembers which descriptors it would need."""
+    """Stands in for the starting process during pickling: records which descriptors it would need."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -117,7 +117,7 @@ class _Descriptors:
 
 
 class _InheritedFd:
-    """A descriptor by its place in the list that came with the payload."""
+    """A descriptor, by its position in the list that came with the payload."""
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -1,4 +1,4 @@
-"""What a worker is doing: its Python stacks, written by a signal handler in C, even if it is stuck."""
+"""A worker's Python stacks, written by a signal handler in C, even if the worker is stuck."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _PATIENCE_S = 0.5
 
 
 class Stacks:
-    """A pipe into which the workers of an engine write, one at a time, when they are asked to."""
+    """A pipe into which an engine's workers write their stacks on request, one at a time."""
 
     def __init__(self) -> None:
         self._near, self.far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # The handler in the worker writes in one go and does not try again.
-        with contextlib.suppress(OSError):  # refused where a user has many pipes: then the usual 64 KB have to do
+        # The handler in the worker writes once and does not retry.
+        with contextlib.suppress(OSError):  # refused where a user has many pipes: then the usual 64 KB must do
             fcntl.fcntl(self.far, fcntl.F_SETPIPE_SZ, 1 << 18)
 
     def of(self, pid: int) -> str | None:
-        """Return the stacks of a worker; None if it does not say."""
+        """Return the stacks of a worker; None if it does not answer."""
         if not _listens(pid):
             return None
-        self.read()  # what was asked earlier and came too late
+        self.read()  # discard late answers to earlier requests
         try:
             os.kill(pid, STACK_SIGNAL)
         except ProcessLookupError:
@@ -37,11 +37,11 @@ class Stacks:
         wait_s = _PATIENCE_S
         while poll.poll(wait_s * 1000):
             text += self.read()
-            wait_s = 0.02  # the rest of it follows at once
+            wait_s = 0.02  # the rest follows at once
         return text or None
 
     def read(self) -> str:
-        """Return what was written and not read yet: by a worker that crashed, for one."""
+        """Return what was written and not read yet, for example by a worker that crashed."""
         parts = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._near, 1 << 16):
@@ -49,14 +49,14 @@ class Stacks:
         return b"".join(parts).decode(errors="replace")
 
     def close(self) -> None:
-        """Give the descriptors back. May be called twice."""
+        """Close the descriptors. May be called twice."""
         for fd in {self._near, self.far} - {-1}:
             os.close(fd)
         self._near = self.far = -1
 
 
 def _listens(pid: int) -> bool:
-    """True if the worker has got so far that the signal does not end it, and is not stopped."""
+    """True if the worker has installed its handler, so that the signal does not end it, and is not stopped."""
     facts = _status(pid)
     caught = int(facts.get("SigCgt", "0"), 16)
     return bool(caught >> (STACK_SIGNAL - 1) & 1) and facts.get("State", "").split()[:1] != ["T"]

@@ -1,10 +1,11 @@
-"""How worker processes come to life, by start method.
+"""Start worker processes, by start method.
 
-fork: the child inherits the specification and the mapping of the arena; nothing is serialised. It is forked in a calm
-moment, and its first act is to put in order what it inherited: locks, threads of libraries, sockets of other workers.
+fork: the child inherits the specification and the mapping of the arena; nothing is serialised. The fork happens while
+no other thread holds a lock, and the child first cleans up what it inherited: locks, threads of libraries, sockets of
+other workers.
 
-forkserver and spawn: the child is a fork of a bare server, or a new interpreter; it reads the specification from memory
-that all workers share. They start side by side.
+forkserver and spawn: the child is a fork of a bare server, or a new interpreter. It reads the specification from memory
+that all workers share. Workers start in parallel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from feedline.workers.processes.worker import Link, say_unready, serve
 def start_forked(
     context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any], blas_limits: list[Any]
 ) -> BaseProcess:
-    """Fork a worker. `strangers` are sockets it must not keep open, `blas_limits` become 1."""
+    """Fork a worker. It closes the sockets in `strangers`, and sets each of `blas_limits` to 1."""
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)
     with quiesce_threads():
         process.start()
@@ -37,7 +38,7 @@ def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: lis
         limit.value = 1
     for sock in strangers:
         sock.close()
-    gc.freeze()  # what was inherited is not garbage: looking through it would copy its pages, again and again
+    gc.freeze()  # inherited objects are not garbage: each collection that visits them would copy their pages
     serve(link, spec)
 
 
@@ -52,7 +53,7 @@ def start_fresh(context: Any, link: Link, payload: Payload, name: str) -> BasePr
 def _fresh(link: Link, payload: Payload) -> None:
     try:
         spec = payload.open(link.number)
-    except Exception as exc:  # the user's own, of __setstate__ or an import
+    except Exception as exc:  # the user's own, from __setstate__ or an import
         not_found = session.not_found(exc) if isinstance(exc, AttributeError) else None
         return say_unready(link, not_found or exc)
     serve(link, spec)

@@ -1,8 +1,8 @@
 """The worker's side: a loop that takes tasks from its socket and writes batches into slots.
 
-The worker ends when its socket closes or when the training process is gone, whichever it notices first. The second is
-watched through a descriptor of that process (`pidfd`), because other children of the trainer may hold copies of the
-socket and keep it open.
+The worker ends when its socket closes or when the training process is gone, whichever it notices first. It watches that
+process through a descriptor (`pidfd`), because other children of the trainer may hold copies of the socket and keep it
+open.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from feedline.workers.runner import Runner
 from feedline.workers.worker_setup import end_with, init_worker
 
 _OVERFLOW_BYTES = 64 << 30
-"""Address space for a batch that does not fit its slot; only what is written becomes memory."""
+"""Address space for a batch that does not fit its slot; only the part that is written takes memory."""
 
 
 STACK_SIGNAL = signal.SIGRTMAX - 2
-"""On which a worker writes down its stacks, in C, whatever it is doing. One that hardly any program uses."""
+"""The signal on which a worker writes its stacks, in C, even if it is stuck. Hardly any program uses it."""
 
 
 _LOOK_AROUND_S = 0.2
-"""How often an idle worker looks whether the training process lives. Its end is usually seen at once, by the socket."""
+"""How often an idle worker checks that the training process lives. Usually the socket shows its end at once."""
 
 
 _LONG_S = 0.005
-"""Tasks that travel together are short. After one that was not, a worker looks whether somebody wants the rest."""
+"""Tasks that travel together are short. After one that was not, a worker checks whether the rest is still needed."""
 
 
 @dataclass
 class Link:
-    """What connects one worker to the training process."""
+    """The connection of one worker to the training process."""
 
     number: int
     sock: socket.socket
@@ -83,7 +83,7 @@ class Link:
 
 
 def serve(link: Link, spec: WorkerSpec) -> None:
-    """Work until there is nobody left to work for."""
+    """Work until the training process closes the socket or ends."""
     trainer = _Trainer(link)
     end_with(link.trainer_pid, trainer.fd, started_by_main_thread=link.started_by_main_thread)
     if link.stacks_fd >= 0:
@@ -95,11 +95,11 @@ def serve(link: Link, spec: WorkerSpec) -> None:
         trainer.tell(Message(Kind.READY, 0, b""))
         _work(link, trainer, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
-        return  # nobody is listening any more
+        return  # the other side is gone
 
 
 def say_unready(link: Link, exc: Exception) -> None:
-    """Tell the training process why there is no going on."""
+    """Report to the training process why this worker cannot start."""
     failure = pack_failure(exc, f"in DataLoader worker process {link.number}")
     _Trainer(link).tell(Message(Kind.UNREADY, 0, failure))
 
@@ -107,7 +107,7 @@ def say_unready(link: Link, exc: Exception) -> None:
 def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
     heap = heap_of_this_process()
     while (message := trainer.next_message(heap)) is not None:
-        if message.kind is not Kind.TASK:  # it could not be received, and says why
+        if message.kind is not Kind.TASK:  # a failure to receive a task: pass it on
             trainer.tell(message)
             continue
         tasks = [read_task(single) for single in apart(message)]
@@ -119,12 +119,12 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
             begun_s = time.monotonic()
             _do(link, trainer, runner, codec, task)
             heap.worked()
-            if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left meanwhile
+            if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left since
                 trainer.look_for_unwanted()
 
 
 def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
-    """Do a task, and answer it."""
+    """Run a task, and send the answer."""
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
@@ -136,7 +136,7 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task)
         answer, notes = _answer(runner, codec, link, task, room)
         used = room.used
         del room
-        if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+        if used and memory() is not None:  # the batch is gone, but its memory is still referenced
             try:
                 link.arena.part_with(task.slot, address, used)
             except OSError as exc:
@@ -157,7 +157,7 @@ def _call(runner: Runner, link: Link, task: Task) -> Message:
 
 
 def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> tuple[Message, Message | None]:
-    """Run a task and say what became of it, and perhaps something more."""
+    """Run a task; return its result, and notes if there are any."""
     where = f"in DataLoader worker process {link.number}"
     result = runner.serve(task, link.number, room)
     notes = None
@@ -191,7 +191,7 @@ def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Messa
 
 
 def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
-    """Send a batch in memory of its own, because it was given no slot or does not fit it."""
+    """Send a batch in its own memory, because it has no slot or does not fit into it."""
     mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)
     writer = SlotWriter(view, view.__array_interface__["data"][0])
@@ -211,24 +211,24 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
 
 
 class _Trainer:
-    """The training process, as a worker talks to it: every wait ends when that process does.
+    """The worker's connection to the training process. Every wait ends when that process does.
 
-    Its end of the socket may stay open in other children of it, so the socket alone would not tell.
+    Its end of the socket may stay open in its other children, so the socket alone would not show its end.
     """
 
     def __init__(self, link: Link) -> None:
         self._sock = link.sock
-        self._end = select.poll()  # select() knows no descriptors above 1023
+        self._end = select.poll()  # select() does not support descriptors above 1023
         self.fd = os.pidfd_open(link.trainer_pid)
         self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
         self.unwanted = -1
-        """Tasks up to this number are wanted by nobody."""
+        """Tasks up to this number are no longer needed."""
         self._received: Message | None = None
-        """A message that was taken by mistake, and comes next."""
+        """A message that was received too early; it is returned next."""
 
     def next_message(self, heap: Heap) -> Message | None:
-        """Wait for a message; None when there is nobody left to send one. The heap hears of every vain wait."""
+        """Wait for a message; None if the other side is gone. Notifies the heap of every wait without a message."""
         while True:
             message, self._received = self._received, None
             if message is None:
@@ -244,7 +244,7 @@ class _Trainer:
             self.unwanted = message.task_id
 
     def look_for_unwanted(self) -> None:
-        """See whether the training process has said that nobody wants some tasks."""
+        """Check whether the training process has cancelled some tasks."""
         if next_kind(self._sock) is not Kind.UNWANTED:
             return
         try:
@@ -254,10 +254,10 @@ class _Trainer:
         if message is not None and message.kind is Kind.UNWANTED:
             self.unwanted = message.task_id
         else:
-            self._received = message  # it has taken it back, and sent another one
+            self._received = message  # the training process took it back, and sent another one
 
     def tell(self, message: Message) -> None:
-        """Send a message, as soon as it can be."""
+        """Send a message as soon as the socket accepts it."""
         while True:
             try:
                 return send(self._sock, message, block=False)
