@@ -40,7 +40,7 @@ class TarDataset(Source, ColumnSource):
 
     Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
     when the length or a sample is first requested, by reading all headers once, and cached on disk. Shards must not be
-    compressed as a whole. `stream()` has neither requirement: it reads shards from beginning to end.
+    compressed as a whole. `stream()` needs no index and also reads compressed shards, from beginning to end.
 
     Args:
         shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`,
