@@ -1,11 +1,11 @@
-"""Datasets that are made to be loaded quickly."""
+"""Datasets that load quickly."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from feedline.datasets.mix import mix  # at once: later, the module of this name could be taken for it
+from feedline.datasets.mix import mix  # import now: later, `mix` could resolve to the module of this name
 
 if TYPE_CHECKING:
     from feedline.datasets.arrays import ArrayDataset
@@ -60,6 +60,8 @@ _PLACES = {
     "open_dataset": "opening",
 }
 """Where each name lives. A source is imported when it is first used: a loader needs none of them."""
+
+"""The module that defines each name. A source is imported on first use: a loader needs none of them."""
 
 
 # Any: a class or a function.

@@ -1,10 +1,11 @@
 """Arrays in files, mapped into memory: .npy files, members of .npz files, and NumPy's own mapped arrays.
 
-An `ArrayFile` says where the numbers are and what they have to be. It is what travels to other processes in place of
-the array; each maps the file by itself, and the system keeps the pages once for all of them.
+An `ArrayFile` records where the numbers are and what shape and type they must have. It is sent to other processes in
+place of the array; each process maps the file itself, and the operating system keeps one copy of the pages for all.
 
-A file that is cut off while it is mapped kills the process that reads what is missing (SIGBUS). No check can rule that
-out: it may happen between the check and the read. So files are checked in full when they are opened, and not again.
+If a file is truncated while it is mapped, a process that reads the missing part is killed (SIGBUS). No check can rule
+that out: it may happen between the check and the read. So files are checked in full when they are opened, and not
+again.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from feedline.system.failures import words
 from feedline.types.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
-"""Bytes that are read at a time to compare a checksum."""
+"""Bytes to read at a time while comparing a checksum."""
 _LOCAL_HEADER = 30
-"""Bytes of what stands before a member of a zip file, without its name and extra field."""
+"""Bytes of the header before a zip member, without its name and extra field."""
 _ZIP_END = struct.Struct("<8xHHIIH")
-"""The last record of a zip file: members in this file, in all; bytes of their list, where it begins; of a comment."""
+"""Last record of a zip file: members in this file and in all; size and offset of the member list; comment size."""
 _ZIP_END_BYTES = _ZIP_END.size + 65_535
-"""Bytes at the end of a zip file within which that record begins."""
+"""That record begins within this many bytes of the end of a zip file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Sums:
     block_bytes: int
     sums: NDArray[np.uint32]
     compared: Compared
-    """Which of them were compared."""
+    """Which checksums have been compared."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ class ArrayFile:
     path: str
     """Absolute."""
     member: str | None
-    """In a .npz file."""
+    """Name in a .npz file."""
     offset: int
     """Byte at which the numbers begin."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     has_header: bool = True
-    """False for a file of bare numbers, of which only a mapped array knew what they are."""
+    """False for a file of bare numbers; only the mapped array knew their shape and type."""
     sums: Sums | None = None
     """Checksums of its bytes, if `feedline pack` wrote it."""
 
@@ -79,10 +80,10 @@ class ArrayFile:
         return self.offset + last + self.dtype.itemsize
 
     def mapped(self) -> NDArray[Any]:
-        """Map the file, for reading only.
+        """Map the file read-only.
 
-        Raises SourceError: it is not there any more; SourceChanged: another array is there now; CorruptSource: it is
-        not whole.
+        Raises SourceError: the file is gone; SourceChanged: it now holds another array; CorruptSource: it is
+        incomplete.
         """
         found = self._looked_at_again() if self.has_header else self
         if 0 in self.shape:
@@ -94,7 +95,7 @@ class ArrayFile:
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
 
     def row_check(self, array: NDArray[Any]) -> RowCheck | None:
-        """Return what compares the checksums of rows before they are read; None if there are none.
+        """Return a check that compares checksums before rows are read; None if there are no checksums.
 
         `array` is what `mapped` returned.
         """
@@ -114,7 +115,7 @@ class ArrayFile:
 
 
 class RowCheck:
-    """Compares the checksums of the blocks that rows of a mapped array lie in."""
+    """Compares the checksums of the blocks that contain given rows of a mapped array."""
 
     def __init__(self, path: str, sums: Sums, array: NDArray[Any]) -> None:
         self._path = path
@@ -124,16 +125,16 @@ class RowCheck:
         self._flat = array.reshape(-1).view(np.uint8)
         is_aligned = self._block_bytes % self._row_bytes == 0
         self._most = 1 if is_aligned else -(-self._row_bytes // self._block_bytes) + 1
-        """Blocks that a row lies in, at most."""
+        """The most blocks that a row can span."""
         self._checked = Checked(sums.sums, self._read, self._name, sums.compared)
 
     @property
     def is_complete(self) -> bool:
-        """True if all blocks were compared."""
+        """True if all blocks have been compared."""
         return self._checked.is_complete
 
     def __call__(self, rows: NDArray[np.int64]) -> None:
-        """Compare the checksums of rows, by their numbers, unless that was done. Raises CorruptSource: one differs."""
+        """Compare the checksums of rows that have not been compared yet. Raises CorruptSource: one differs."""
         if self._checked.is_complete:
             return
         known = rows[(rows >= -self._count) & (rows < self._count)]  # reading other rows raises IndexError
@@ -160,8 +161,8 @@ def _text(array: ArrayFile) -> str:
 def find_npy(path: str) -> ArrayFile:
     """Return the array of a .npy file, from its header.
 
-    Raises SourceError: it cannot be opened; CorruptSource: it is no .npy file, or not whole; BadOption: it holds what
-    cannot be mapped, or makes no batch.
+    Raises SourceError: the file cannot be opened; CorruptSource: it is not a .npy file, or incomplete; BadOption: its
+    array cannot be mapped, or cannot be batched.
     """
     with _opened(path) as file:
         found = _header(file, path, None)
@@ -170,9 +171,9 @@ def find_npy(path: str) -> ArrayFile:
 
 
 def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
-    """Return the arrays of a .npz file by name; None for those that are not wanted. Raises what `find_npy` does.
+    """Return the arrays of a .npz file by name; None for unwanted ones. Raises the same errors as `find_npy`.
 
-    Those that are wanted are read once, to compare their CRC. Who maps them later does not do so again.
+    Wanted arrays are read once to compare their CRC. Mapping them later does not repeat this.
     """
     with _opened(path) as file, _zip(file, path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -192,7 +193,7 @@ def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, Array
 
 
 def find_member(path: str, member: str) -> ArrayFile:
-    """Return one array of a .npz file. Raises what `find_npy` does."""
+    """Return one array of a .npz file. Raises the same errors as `find_npy`."""
     with _opened(path) as file, _zip(file, path) as archive:
         try:
             info = archive.getinfo(f"{member}.npy")
@@ -202,10 +203,10 @@ def find_member(path: str, member: str) -> ArrayFile:
 
 
 def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
-    """Return the arrays of all .npy files of a folder by name; None for those that are not wanted.
+    """Return the arrays of all .npy files in a folder by name; None for unwanted ones.
 
-    They are sorted, unless `feedline pack` wrote the folder: then they are in the order that the fields had.
-    Raises what `find_npy` does.
+    They are sorted by name, or in field order if `feedline pack` wrote the folder. Raises the same errors as
+    `find_npy`.
     """
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
@@ -230,7 +231,7 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
 def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     """Return an array with the checksums that `feedline pack` stored.
 
-    Raises CorruptSource: that of its header differs, or they are damaged.
+    Raises CorruptSource: the header's checksum differs, or the stored checksums are damaged.
     """
     if stored is None:
         return array
@@ -246,11 +247,11 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     return replace(array, sums=Sums(size, sums, Compared(len(sums))))
 
 
-# Any: whatever an array may be.
+# Any: any value.
 def find_mapped(array: Any) -> ArrayFile | None:
-    """Return where a mapped array, or a part of one, lies in its file; None if it lies nowhere else.
+    """Return where a mapped array, or a part of one, lies in its file; None for any other array.
 
-    What was mapped "c" may differ from the file, and what was mapped from an open file has no name.
+    Also None for mode "c", whose memory may differ from the file, and for mappings of an open file, which have no name.
     """
     if not isinstance(array, np.memmap) or array.mode not in ("r", "r+") or array.filename is None:
         return None
@@ -260,7 +261,7 @@ def find_mapped(array: Any) -> ArrayFile | None:
     if not isinstance(base, mmap.mmap) or array.dtype.hasobject or array.dtype.names or array.size == 0:
         return None
     start = np.frombuffer(base, np.uint8).__array_interface__["data"][0]
-    # NumPy maps from the last multiple of this on before the numbers; all parts of an array keep its `offset`.
+    # NumPy's mapping starts at the last multiple of this before the numbers; all views of an array keep its `offset`.
     begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = begin + array.__array_interface__["data"][0] - start
     path = os.path.abspath(array.filename)
@@ -288,18 +289,18 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
 
 # Any: a file of any kind that can seek.
 def opened_zip(file: Any) -> zipfile.ZipFile:
-    """Open a zip archive that nobody vouches for, of which all members are listed.
+    """Open an untrusted zip archive and check that all of its members are listed.
 
-    Raises zipfile.BadZipFile: it is damaged. ValueError, OSError or NotImplementedError: so it is, too.
+    Raises zipfile.BadZipFile, ValueError, OSError or NotImplementedError: the archive is damaged.
     """
-    archive = zipfile.ZipFile(file)  # which compares little of what follows
+    archive = zipfile.ZipFile(file)  # it checks little of the following
     entries = archive.infolist()
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES))
     tail = file.read(_ZIP_END_BYTES)
     place = tail.rfind(b"PK\5\6")
     here, count, listed, offset, comment = _ZIP_END.unpack_from(tail, place)
-    is_told_elsewhere = b"PK\6\7" in tail  # of more than 4 GB
+    is_told_elsewhere = b"PK\6\7" in tail  # archives of more than 4 GB
     if here != count or not (count == len(entries) or is_told_elsewhere):
         raise zipfile.BadZipFile(f"{count} members are declared, but {len(entries)} are listed")
     end = size - len(tail) + place
@@ -333,25 +334,25 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
 
 # Any: of any type.
 def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an array that nobody vouches for.
+    """Read the header of an untrusted array.
 
     Returns:
-        The version of the format; the array's shape, whether its first axis varies fastest, and its type.
+        The format version, the array's shape, whether its first axis varies fastest, and its type.
     """
     try:
         version = npy_format.read_magic(file)
         if version == (1, 0):
             shape, fortran, dtype = npy_format.read_array_header_1_0(file)
-        elif version in ((2, 0), (3, 0)):  # which differ in the encoding of fields' names only
+        elif version in ((2, 0), (3, 0)):  # they differ only in the encoding of field names
             shape, fortran, dtype = npy_format.read_array_header_2_0(file)
         else:
             raise ValueError(f"there is no version {version} of the format")
     except (SyntaxError, tokenize.TokenError, TypeError, OverflowError, RecursionError, MemoryError) as exc:
-        # What is in it is read as Python: a damaged one is a syntax error, of one kind or another.
+        # NumPy parses the header as Python, so a damaged header raises some kind of syntax error.
         raise ValueError(f"its header is damaged ({type(exc).__name__}: {words(exc)})") from exc
     if min(shape, default=0) < 0:
         raise ValueError(f"an array cannot have shape {shape}")
-    if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # which NumPy refuses, also if one length is 0
+    if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # NumPy refuses this, even if one length is 0
         raise ValueError(f"an array of shape {shape} and {dtype} is larger than any memory")
     if dtype.itemsize == 0:
         raise ValueError(
@@ -367,7 +368,7 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     except (ValueError, OSError) as exc:
         raise CorruptSource(f"{name} is not a .npy file, or not all of one: {words(exc)}.") from exc
     if version == (3, 0):
-        # It differs from 2 in that names of fields may be any text; there are none of those in our arrays.
+        # Version 3 differs from 2 only in allowing any text in field names, and our arrays have no named fields.
         raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
     _check_type(dtype, name)
     if not shape:
@@ -404,7 +405,7 @@ def _strides(shape: tuple[int, ...], item_bytes: int, *, fortran: bool) -> tuple
 
 
 def _check_end(array: ArrayFile, size: int, *, is_own: bool = True) -> None:
-    """Refuse an array that is not whole; if the file or member is its own, also one that ends before that does."""
+    """Refuse an incomplete array; if it has a file or member of its own, also refuse one with bytes after it."""
     if array.end > size:
         raise CorruptSource(
             f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "

@@ -22,21 +22,21 @@ from feedline.system.optional import is_tensor
 class ArrayDataset(Columnar):
     """A dataset whose samples are rows of arrays, in memory or in files.
 
-    With the default collate function a loader of feedline makes a batch of it in one vectorised step. Arrays are not
-    copied; worker processes share them. Files are mapped into memory by every process that reads them, when it first
-    does: pickled, the dataset is a path. Arrays that NumPy mapped (`numpy.load(..., mmap_mode="r")`) travel so, too.
+    feedline's loader makes a batch in one vectorised step if you use the default collate function. Arrays are not
+    copied; worker processes share them. Each process maps files into memory when it first reads them: only the path is
+    pickled. Arrays that NumPy mapped (`numpy.load(..., mmap_mode="r")`) are also pickled as paths.
 
     Args:
-        arrays: a NumPy array or torch tensor, a tuple of these, or a dict of these. A sample has the same form. In
-            place of an array, the path of a .npy file. Or the path of a .npz file or of a folder of .npy files, for
-            dicts with all arrays that are in it.
-        fields: which arrays, if there are several with names, and in what form: see `HDF5Dataset`. All by default.
+        arrays: a NumPy array or torch tensor, a tuple of these, or a dict of these. A sample has the same form. You
+            can give the path of a .npy file in place of an array. The path of a .npz file or of a folder of .npy
+            files gives dicts with all of its arrays.
+        fields: which of several named arrays to use, and in what form: see `HDF5Dataset`. All by default.
         transform: applied to each sample; batches are then made sample by sample.
 
     Raises:
-        BadOption: something is no array, the arrays differ in length, or a file holds what cannot be mapped.
-        CorruptSource: a file is not whole.
-        SourceError: a file is not there.
+        BadOption: an argument is not an array, the arrays differ in length, or a file cannot be mapped.
+        CorruptSource: a file is incomplete.
+        SourceError: a file does not exist.
 
     Example:
         >>> import numpy as np
@@ -66,7 +66,7 @@ class ArrayDataset(Columnar):
         self._length = _check(names, self._arrays)
         self._opened: list[Any] | None = None
         self._checks: list[RowCheck] = []
-        """What compares the checksums of rows, for each open file that has some."""
+        """Checksum checks, one for each open file that has checksums."""
         self.transform = checked_transform(transform)
 
     def _mapped(self) -> list[Any]:
@@ -83,14 +83,14 @@ class ArrayDataset(Columnar):
 
     @property
     def arrays(self) -> Any:
-        """The arrays, in the form of a sample. Files are mapped now, unless they are already.
+        """The arrays, in the form of a sample. Maps the files if they are not mapped yet.
 
-        Nothing compares the checksums of what is read from these: read samples for that.
+        Reading these arrays does not compare checksums; reading samples does.
         """
         return self._shape.build(self._mapped())
 
     def close(self) -> None:
-        """Let go of mapped files. They are mapped again when a sample is read."""
+        """Unmap files. Reading a sample maps them again."""
         self._opened, self._checks = None, []
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ArrayDataset(Columnar):
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        """Return the samples of several indices; torch's loader asks in this way as well."""
+        """Return the samples at several indices; torch's loader requests batches this way too."""
         return [self[index] for index in indices]
 
     def _check_rows(self, rows: NDArray[np.int64]) -> None:
@@ -120,17 +120,17 @@ class ArrayDataset(Columnar):
 
     @property
     def _has_own_samples(self) -> bool:
-        """True if a user's subclass has its own idea of a sample."""
+        """True if a user's subclass defines its own samples."""
         kind = type(self)
         return kind.__getitem__ is not ArrayDataset.__getitem__ or kind.__getitems__ is not ArrayDataset.__getitems__
 
     @property
     def hands_on_images(self) -> bool:
-        """True if images come out as a transform of feedline's returned them: see `feedline.images.placement`."""
+        """True if images keep the form that feedline's transform returned: see `feedline.images.placement`."""
         return getattr(self.transform, "defers", False) and not self._has_own_samples
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is in a file travels as the place where it is.
+        # An array in a file is pickled as its location.
         arrays = [find_mapped(one) or one for one in self._arrays]
         return {**self.__dict__, "_arrays": arrays, "_opened": None, "_checks": []}
 
@@ -143,7 +143,7 @@ class ArrayDataset(Columnar):
 def _rows_of(index: Any, length: int) -> NDArray[np.int64]:
     """Return the rows that an index reads, in any order; negative ones count from the end.
 
-    There are none if it is no index: NumPy refuses it.
+    Returns no rows for an invalid index, which NumPy refuses.
     """
     row = index[0] if isinstance(index, tuple) and index else index
     if isinstance(row, slice):
@@ -167,15 +167,15 @@ def _form(array: Any) -> str:
 
 
 def _row(array: Any, index: Any) -> Any:
-    """Return a row; of a mapped array a copy, which may be written to and outlives the file."""
+    """Return a row; copy it if the array is mapped, so that it is writable and outlives the file."""
     row = array[index]
     if isinstance(row, np.ndarray) and (not row.flags.writeable or isinstance(row, np.memmap)):
         return np.array(row)
-    return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # strings as every other source has them
+    return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # plain strings, as in every other source
 
 
 def _found(given: Any, fields: Fields) -> Any:
-    """Return the table that a user means, with files in place of paths; None for files of fields that are not meant."""
+    """Return the table that the user means, with files in place of paths; None for files of unselected fields."""
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(checked_path(given)))
         wanted = names_in(fields)
@@ -219,7 +219,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_arrays(value: Any) -> bool:
-    """True for what an `ArrayDataset` can be made of, whatever its lengths: an array, or a tuple or dict of arrays."""
+    """True for an array, or a tuple or dict of arrays: what an `ArrayDataset` is made of, of any lengths."""
     if isinstance(value, (tuple, dict)):
         parts = value if isinstance(value, tuple) else value.values()
         return len(value) > 0 and all(map(is_array, parts))
@@ -227,7 +227,7 @@ def is_arrays(value: Any) -> bool:
 
 
 def _check(names: list[str], arrays: list[Any]) -> int:
-    """Return the length that all arrays have."""
+    """Return the length that all arrays share."""
     for name, array in zip(names, arrays, strict=True):
         if not is_array(array) and not isinstance(array, ArrayFile):
             raise BadOption(

@@ -1,8 +1,8 @@
-"""A cache that keeps what was used last, up to a limit: blocks that were read, files that are open.
+"""An LRU cache with a size limit, for blocks that were read and files that are open.
 
-Threads share it. A forked process goes on with what its parent had, under a lock of its own: entries do not change once
-they are there, so whatever state the fork met them in is a good one. Pickled, it arrives empty. What is dropped is let
-go of, so that an open file is closed as soon as nobody else reads it.
+Threads share it. A forked process keeps its parent's entries, under a new lock: entries never change once stored, so
+they are valid whenever the fork happens. Pickling it yields an empty cache. The cache drops its reference to an evicted
+value, so an open file is closed as soon as nothing else reads it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _DOORS = 16
-"""So many entries can be made at the same time by threads."""
+"""How many entries threads can make at the same time."""
 
 
 class BoundedCache(Generic[K, V]):
-    """Keeps the values that were used last.
+    """Keeps the most recently used values.
 
     Args:
-        limit: what the sizes of all values may add up to: bytes; or a number of values, whose size is 1 unless another
-            is given. The value that came last is kept even if it is larger.
+        limit: the largest total size of all values: in bytes, or a number of values, whose size is 1 by default. The
+            newest value is kept even if it is larger.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        """What the sizes add up to right now."""
+        """Current total size."""
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._begin()
 
@@ -46,19 +46,19 @@ class BoundedCache(Generic[K, V]):
         return self._lock
 
     def get(self, key: K) -> V | None:
-        """Return a value, None if it is not there, or not any more."""
-        try:  # without the lock, for speed: each step is whole by itself
+        """Return a value, or None if the cache does not hold it."""
+        try:  # without the lock, for speed: each step is atomic
             value = self._entries[key][0]
             self._entries.move_to_end(key)
-        except KeyError:  # at the second step: another thread has dropped it meanwhile
+        except KeyError:  # at the second step: another thread has just dropped it
             return None
         return value
 
     def load(self, key: K, make: Callable[[], tuple[V, int]]) -> V:
-        """Return a value; `make` returns it, and its size, if it is not there. Of several threads one calls it."""
+        """Return a value; if it is missing, only one thread calls `make`, which returns the value and its size."""
         value = self.get(key)
         if value is None:
-            self._own_lock()  # before the doors: in a forked process they are new as well
+            self._own_lock()  # before the doors: a forked process replaces them too
             with self._doors[hash(key) % _DOORS]:
                 value = self.get(key)
                 if value is None:
@@ -67,8 +67,8 @@ class BoundedCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, size: int = 1) -> None:
-        """Keep a value, in place of those that were not used for the longest time."""
-        dropped = []  # until the lock is free again: letting go of a value may close a file
+        """Store a value, and drop the least recently used ones to make room."""
+        dropped = []  # keep references until the lock is released: dropping a value may close a file
         with self._own_lock():
             self.held += size - self._entries.pop(key, (value, 0))[1]
             self._entries[key] = value, size
@@ -77,7 +77,7 @@ class BoundedCache(Generic[K, V]):
                 self.held -= dropped[-1][1]
 
     def drop(self, key: K) -> None:
-        """Drop a value that is there."""
+        """Drop a value that the cache holds."""
         with self._own_lock():
             dropped = self._entries.pop(key)
             self.held -= dropped[1]
@@ -92,6 +92,6 @@ class BoundedCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    # Any: what pickle takes.
+    # Any: as pickle defines it.
     def __reduce__(self) -> Any:
         return BoundedCache, (self.limit,)

@@ -1,8 +1,8 @@
-"""Files that keep what took long to find out: whole or not at all, and safe to lose.
+"""Files that cache results that are slow to compute: complete or absent, and safe to lose.
 
-A cache file is a record with a checksum behind it. It is written under another name and then renamed, so that nobody
-sees half of one; what is damaged, cut off or of another program reads as if it were not there. So does what belongs to
-another user, who could have put anything there.
+A cache file is a record followed by a checksum. It is written under another name and then renamed, so readers never see
+a partial file. A file that is damaged, truncated or written by another program is treated as missing. So is a file that
+belongs to another user, who could have put anything there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from feedline.types import records
 T = TypeVar("T")
 
 VARIABLE = "FEEDLINE_CACHE"
-"""The environment variable that says where cache files are kept."""
+"""The environment variable that sets the folder for cache files."""
 
 SHARED = "FEEDLINE_SHARED_CACHE"
-"""The environment variable that says with 1 that caches of other users are trusted."""
+"""The environment variable that, set to 1, makes feedline trust caches of other users."""
 
 Cache = bool | str | os.PathLike[str]
-"""Where something is cached: True for the user's folder, False for nowhere, or a folder."""
+"""Where to cache: True for the user's cache folder, False for nowhere, or a folder."""
 
 
 def cache_home() -> Path:
-    """Return the folder for cache files: `$FEEDLINE_CACHE`, or `feedline` in the user's folder for such files."""
+    """Return the folder for cache files: `$FEEDLINE_CACHE`, or `feedline` in the user's cache folder."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
@@ -43,17 +43,17 @@ def cache_home() -> Path:
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
-    """True if a file or folder belongs to another user, other than root, and such caches are not trusted."""
+    """True if a file or folder belongs to another user (not root) and other users' caches are not trusted."""
     if os.environ.get(SHARED) == "1" or not hasattr(os, "geteuid"):
         return False
     try:
         return os.stat(path).st_uid not in (0, os.geteuid())
     except OSError:
-        return False  # there is none, or whoever reads it is told
+        return False  # it does not exist, or reading it raises a clear error
 
 
 def refuse_foreign(folder: str | os.PathLike[str]) -> None:
-    """Refuse a folder for a cache that belongs to another user. Raises BadOption: it does."""
+    """Refuse a cache folder that belongs to another user. Raises BadOption: it does."""
     if is_foreign(folder):
         raise BadOption(
             f"{folder} belongs to another user, who can put anything there, and what is kept there is taken for what "
@@ -62,16 +62,16 @@ def refuse_foreign(folder: str | os.PathLike[str]) -> None:
 
 
 def check_own(folder: Path, mark: str) -> None:
-    """Refuse a folder that is another user's, or that holds files of others: what feedline keeps, it keeps apart.
+    """Refuse a folder of another user, or one with other files: feedline stores its files in a separate folder.
 
-    Raises BadOption. A folder is known to be feedline's own by a file called `mark`.
+    Raises BadOption. A file called `mark` identifies feedline's own folders.
     """
     refuse_foreign(folder)
     try:
         names = sorted(os.listdir(folder))
     except OSError:
-        return  # there is none yet, or it is told when it is written to
-    # Its own are also what a program that was killed has left, and folders inside of it that have the mark.
+        return  # it does not exist yet, or writing to it raises an error
+    # Leftovers of a killed program, and folders inside that have the mark, are feedline's own too.
     foreign = (name for name in names if not name.startswith(mark) and not (folder / name / mark).exists())
     if mark not in names and (found := next(foreign, None)) and not (folder / mark).exists():  # perhaps by now
         raise BadOption(
@@ -82,7 +82,7 @@ def check_own(folder: Path, mark: str) -> None:
 
 # Any: bytes of any kind.
 def write_whole(path: Path, *pieces: Any) -> None:
-    """Write a file under another name, and rename it then: nobody sees half of it. OSError if that cannot be done."""
+    """Write a file under another name, then rename it, so nobody sees a partial file. Raises OSError: that failed."""
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -95,15 +95,15 @@ def write_whole(path: Path, *pieces: Any) -> None:
 
 
 def checked_cache(cache: Cache) -> Cache:
-    """Return whether or where something is cached, or refuse what says neither."""
+    """Return the option `cache=`. Raises BadOption: it is neither a bool nor a path."""
     if not isinstance(cache, (bool, str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
     return cache
 
 
-# Any, throughout: what JSON or a record can hold.
+# Any, throughout: anything that JSON or a record can hold.
 class CacheFile:
-    """What was found out about something, under a name that follows from what it is about."""
+    """A cached result, in a file whose name is derived from the subject."""
 
     def __init__(self, folder: str | os.PathLike[str], kind: str, about: Any) -> None:
         self._about = json.dumps(about, sort_keys=True)
@@ -112,17 +112,17 @@ class CacheFile:
 
     @classmethod
     def at(cls, cache: Cache, kind: str, about: Any) -> CacheFile | None:
-        """Return the file for the option `cache=`, None if there is to be none."""
+        """Return the file for the option `cache=`; None if caching is off."""
         checked_cache(cache)
         if cache is False:
             return None
         return cls(cache_home() if cache is True else cache, kind, about)
 
     def read_as(self, make: Callable[[Any], T]) -> T | None:
-        """Return what a function makes of what was written, None if it can make nothing of it.
+        """Return `make` of the stored value; None if there is none or `make` cannot use it.
 
-        So a file whose checksum is right and whose content is not, which another version may have written, reads as if
-        it were not there, too.
+        So a file with a correct checksum but unusable content, perhaps from another version, is also treated as
+        missing.
         """
         stored = self.read()
         try:
@@ -131,7 +131,7 @@ class CacheFile:
             return None
 
     def read(self) -> Any:
-        """Return what was written, None if there is nothing, nothing whole, or what another user wrote."""
+        """Return the stored value; None if there is none, or it is incomplete or another user's."""
         if is_foreign(self.path.parent) or is_foreign(self.path):
             return None
         try:
@@ -150,7 +150,7 @@ class CacheFile:
         return stored.get("value")
 
     def write(self, value: Any) -> None:
-        """Keep a value, in place of one from before. If that cannot be done, a warning says so, and that is all."""
+        """Store a value, replacing any earlier one. If that fails, only warn."""
         content = records.encode({"about": self._about, "value": value})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The form of a sample: which fields it has, and in what they stand."""
+"""The form of a sample: which fields it has, and what container holds them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.types.checksums import KIND
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
-"""Which fields a sample has, in the form that it has: see `Form.of`."""
+"""Which fields a sample has, and in what form: see `Form.of`."""
 
 VectorFields = Fields | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
-"""The same for sources that make one vector of several columns: a list of columns in the place of one."""
+"""The same for sources that combine several columns into a vector: a list of columns in place of one."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Which fields of a store a sample has, and in what they stand."""
+    """Which fields of a store a sample has, and what container holds them."""
 
     names: tuple[str, ...]
-    """As the store calls them."""
+    """The store's names for the fields."""
     keys: tuple[str, ...] | None
-    """As the dict calls them that a sample is; None if it is none."""
+    """The keys of a sample that is a dict; None if it is not a dict."""
     is_one: bool = False
     """True if a sample is the value of its only field."""
     vectors: tuple[int | None, ...] = ()
-    """For each value of a sample: None if it is one field, or of how many fields it is a vector. Empty if all are one
-    field each."""
+    """For each value of a sample: the number of fields in its vector, or None if it is a single field. Empty if all are
+    single fields."""
 
     @classmethod
     def of(cls, fields: VectorFields, available: Iterable[str], store: str, *, has_vectors: bool = False) -> Form:
@@ -37,10 +37,10 @@ class Form:
 
         Args:
             fields: a name, for samples that are its value; a tuple of names, for tuples; a list of names, for dicts; a
-                dict from names of one's own to the store's, for dicts with those; None for a dict of all fields.
+                dict from your own names to the store's, for dicts with your names; None for a dict of all fields.
             available: the names that the store has, in its order.
-            store: what it is called in an error.
-            has_vectors: True if the store makes a vector of a list of fields in a tuple or dict.
+            store: the store's name in errors.
+            has_vectors: True if the store makes a vector from a list of fields in a tuple or dict.
 
         Example:
             >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
@@ -68,9 +68,9 @@ class Form:
 
     # Any: fields of any kind.
     def values_of(self, fields: Sequence[Any], vector: Callable[[Sequence[str], Sequence[Any]], Any]) -> list[Any]:
-        """Return something for each value of a sample, given something for each of `names`.
+        """Map one item per field in `names` to one item per value of a sample.
 
-        `vector` makes one of several. It is called with their names and with what was given for these.
+        `vector` combines the items of several fields. It is called with the names of the fields and their items.
 
         Example:
             >>> form = Form.of((["x", "y"], "z"), ["x", "y", "z"], "a.parquet", has_vectors=True)
@@ -86,13 +86,13 @@ class Form:
 
     # Any: values and containers of any kind.
     def build(self, values: Sequence[Any]) -> Any:
-        """Put values together in the order in which the user named them: those of a sample, or whole columns."""
+        """Combine the values of a sample, or whole columns, in the order in which the user named them."""
         if self.keys is not None:
             return dict(zip(self.keys, values, strict=True))
         return values[0] if self.is_one else tuple(values)
 
     def describe(self, texts: Sequence[str]) -> str:
-        """Return a text for people, given one for each field."""
+        """Describe a sample for people, given a text for each field."""
         if self.keys is not None:
             return f"{{{', '.join(f'{key!r}: {text}' for key, text in zip(self.keys, texts, strict=True))}}}"
         if self.is_one:
@@ -101,13 +101,13 @@ class Form:
 
 
 def names_in(fields: VectorFields) -> Sequence[str] | None:
-    """Return the names, as the store has them, that `fields=` asks for; None for all."""
+    """Return the store's names of the fields that `fields=` selects; None for all."""
     if fields is None or isinstance(fields, str):
         return None if fields is None else (fields,)
     return tuple(name for part in _parts_of(fields) for name in (part if _is_vector(part) else (part,)))
 
 
-# Any, here and below: whatever the user gave.
+# Any, here and below: any value from the user.
 def _parts_of(fields: Any) -> Collection[Any]:
     return fields.values() if isinstance(fields, Mapping) else fields
 
@@ -137,9 +137,9 @@ def _no_vectors(fields: Any, store: str, *, has_vectors: bool) -> str:
     )
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def check_fields(fields: Any) -> None:
-    """Refuse what cannot be `fields=` of any store."""
+    """Refuse a value that is not a valid `fields=` for any store."""
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
             f'fields={fields!r} names no fields. Give a name, for samples that are its value ("image"); a tuple of '
@@ -149,7 +149,7 @@ def check_fields(fields: Any) -> None:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Return names for an error: the first of them, and how many more there are."""
+    """Return the first names for an error, and how many more there are."""
     shown = ", ".join(map(repr, names[:most])) or "no fields"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
@@ -169,26 +169,26 @@ def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
 
 
 def block_sums(stored: str | bytes | None) -> dict[str, Any]:
-    """Return the checksums of arrays, by their names, that `feedline pack` stored; none of earlier versions."""
+    """Return the checksums that `feedline pack` stored, by array name; empty for earlier versions."""
     sums = _facts(stored).get("sums")
     return sums if isinstance(sums, dict) else {}
 
 
 def fields_with_sums(stored: str | bytes | None) -> frozenset[str]:
-    """Return the fields that `feedline pack` wrote with checksums: none of files of earlier versions, or of others."""
+    """Return the fields that `feedline pack` wrote with checksums; none for earlier versions or other programs."""
     names = [field.get("name") for field in _fields(stored)]
     return frozenset(name for name in names if isinstance(name, str) and _facts(stored).get("checksum") == KIND)
 
 
 def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:
-    """Return names of fields in the order that `feedline pack` stored with them; as they are if it did not."""
+    """Return field names in the order that `feedline pack` stored; unchanged if it stored none."""
     listed = [field.get("name") for field in _fields(stored)]
     places = {name: place for place, name in enumerate(listed) if isinstance(name, str)}
     return sorted(names, key=lambda name: places.get(name, len(places)))
 
 
 def check_count(name: str, stored: str | bytes | None, found: int) -> None:
-    """Compare how many samples were found with how many `feedline pack` wrote, if it did."""
+    """Compare the number of samples with the number that `feedline pack` stored, if any."""
     count = _facts(stored).get("count")
     if type(count) is int and count != found:
         raise CorruptSource(
@@ -198,7 +198,7 @@ def check_count(name: str, stored: str | bytes | None, found: int) -> None:
 
 
 def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Compare the shapes of arrays with those that `feedline pack` wrote, if it did."""
+    """Compare the shapes of arrays with those that `feedline pack` stored, if any."""
     for field in _fields(stored):
         field_name, shape = field.get("name"), field.get("shape")
         is_known = field.get("kind") == "array" and isinstance(field_name, str) and field_name in found

@@ -1,9 +1,9 @@
 """Handles that belong to one process: files, environments, connections.
 
-A handle is opened when it is first used, in the process that uses it. A dataset that holds one can be pickled and
-forked: the handle stays behind, and the other process opens its own. What a forked process inherits is never used
-there, and never closed unless the library says that this is safe: closing could reach through to the parent's. When
-nobody refers to a handle any more, what it has open is closed.
+A handle is opened on first use, in the process that uses it. A dataset that holds one can be pickled and forked: the
+handle stays behind, and the other process opens its own. A forked process never uses an inherited handle. It closes one
+only if the library declares that safe, since closing could affect the parent's. When the last reference to a handle
+disappears, everything it has open is closed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Generic, TypeVar
 H = TypeVar("H")
 
 _inherited: list[Any] = []
-"""Handles of other processes, kept so that no destructor closes them. Any: of any library."""
+"""Handles of other processes, kept so that no destructor closes them. Any: from any library."""
 
 
 class Handle(Generic[H]):
-    """Opens something once per process, or once per thread of a process.
+    """Opens a resource once per process, or once per thread of a process.
 
     Args:
-        opener: opens it; picklable, as a dataset that is sent to workers has to be.
+        opener: opens the resource; must be picklable, because datasets are sent to workers.
         closer: closes it.
         per_thread: True if threads must not share it.
-        close_inherited: True if what was inherited by a fork may be closed there, and has to be before another is
-            opened.
+        close_inherited: True if a forked process may close an inherited resource, and must do so before it opens
+            another.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Handle(Generic[H]):
         """By thread; 0 if all threads share one."""
 
     def get(self) -> H:
-        """Return what is opened for this process, or thread; opens it first if need be."""
+        """Return the resource of this process or thread; open it first if needed."""
         if self._pid != os.getpid():
             self._leave_behind()
         thread = threading.get_ident() if self._per_thread else 0
@@ -68,7 +68,7 @@ class Handle(Generic[H]):
             return self._opened[thread]
 
     def close(self) -> None:
-        """Close what this process has open, of all threads. It is opened again when it is used again."""
+        """Close what all threads of this process have open. The next use opens it again."""
         if self._pid != os.getpid():
             self._leave_behind()
         with self._lock:

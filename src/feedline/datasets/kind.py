@@ -1,4 +1,4 @@
-"""How samples come out of a dataset that was given to another."""
+"""Whether a dataset is map-style or iterable."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from feedline.types import DatasetKind
 
 # Any: a dataset is any object that fits.
 def kind_of(dataset: Any, name: str) -> DatasetKind:
-    """Return the kind of a dataset, which the caller calls `name`."""
+    """Return the kind of a dataset; errors call it `name`."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):
         raise BadOption(f"{name}={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")
-    torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
+    torch_data = sys.modules.get("torch.utils.data")  # its iterable datasets inherit a __getitem__ that only raises
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return DatasetKind.ITERABLE
     if hasattr(kind, "__getitem__"):

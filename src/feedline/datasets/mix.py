@@ -26,31 +26,32 @@ def mix(
 ) -> Mixture | MixtureStream:
     """Return a dataset that takes its samples from several others, in given proportions.
 
-    Proportions are kept everywhere, not only on average: among the first m samples are m times its share of each
-    dataset, give or take two. Each dataset is gone through in random order, and again in another order when all of its
-    samples have come.
+    Proportions hold everywhere, not only on average: among the first m samples, each dataset has m times its share,
+    plus or minus two. Each dataset is read in random order, and again in another order once all of its samples have
+    been used.
 
-    If all datasets are map-style, so is the mixture: sample i follows from i, seed, epoch and weights alone, so it goes
-    with any sampler and any number of workers. If `set_epoch` is called, an epoch goes on where the one before it
-    ended, so that a dataset with a small share is seen as a whole in the course of time.
+    If all datasets are map-style, so is the mixture: sample i depends only on i, seed, epoch and weights, so the
+    mixture works with any sampler and any number of workers. If `set_epoch` is called, an epoch continues where the
+    previous one ended, so that over time all of a dataset with a small share is used.
 
-    If one is iterable, so is the mixture. It ends when it is the turn of a dataset that has ended. Iterable datasets
-    are read in their own order. It has `state_dict` and `load_state_dict`. If all the iterable ones split themselves
-    over workers and ranks, as streams of tar shards do, the mixture does too: each worker mixes its own parts.
+    If any dataset is iterable, so is the mixture. It ends when the next sample is due from a dataset that has ended.
+    Iterable datasets are read in their own order. The mixture has `state_dict` and `load_state_dict`. If all of the
+    iterable datasets split themselves over workers and ranks, as streams of tar shards do, the mixture does too: each
+    worker mixes its own parts.
 
-    Both have `set_epoch(epoch)`, which loaders call by themselves, and `set_weights(weights)`, which `loader.broadcast`
-    takes to worker processes, since these have copies.
+    Both have `set_epoch(epoch)`, which loaders call automatically, and `set_weights(weights)`. Worker processes have
+    copies, so use `loader.broadcast` to call it there.
 
     Args:
-        datasets: map-style or iterable ones.
-        weights: the proportions, of any sum; equal ones if None.
-        size: how many samples the mixture has. As many as its datasets together by default; a mixture with an iterable
+        datasets: map-style or iterable datasets.
+        weights: the proportions, with any sum; equal if None.
+        size: the number of samples in the mixture. By default the total of its datasets; a mixture with an iterable
             dataset has no limit by default.
-        seed: decides about the order.
-        repeat: only for mixtures with an iterable dataset: begin datasets that have ended again, instead of ending.
+        seed: determines the order.
+        repeat: only for mixtures with an iterable dataset: restart datasets that have ended instead of ending.
 
     Raises:
-        BadOption: something is no dataset, or no weight, or a dataset with a weight is empty.
+        BadOption: a dataset or weight is invalid, or a dataset with a weight is empty.
 
     Example:
         >>> from feedline.datasets import mix
@@ -81,7 +82,7 @@ def mix(
     return Mixture(parts, weights, limit, operator.index(seed))
 
 
-# Any, throughout: whatever the user gave.
+# Any, throughout: any value from the user.
 def _check_datasets(datasets: Any) -> None:
     """Refuse a dict, whose keys would be taken for datasets, and a single dataset, whose samples would be."""
     kind = type(datasets)

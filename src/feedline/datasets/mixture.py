@@ -1,4 +1,4 @@
-"""Several map-style datasets as one, in given proportions."""
+"""Several map-style datasets combined in given proportions."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _MASK = _ONE - 1
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two that take turns; each is a number, or a pair again."""
+    """Two members that take turns; each is a dataset number or another pair."""
 
     less: _Pair | int
     more: _Pair | int
     share: int
-    """Of the one with less weight, in units of 2**-32."""
+    """Share of the member with less weight, in units of 2**-32."""
     key: int
 
 
 class Quota:
-    """Whose turn it is at each place of an endless order, and which of its turns.
+    """Decides which dataset supplies each place of an endless order, and which of that dataset's turns it is.
 
-    Two with the shares p <= 1/2 and 1 - p take turns like this: places are cut into stretches such that place m belongs
-    to stretch floor(m p), so each is 1/p long, rounded down or up, and in each stretch the first has one turn, at a
-    random place. So at every place it has had m p turns, give or take less than one, how many it has had is known at
-    once, and there is no rhythm that a number of ranks or workers could fall in with. More than two are a tree: the two
-    with the least weight are taken as one, until all are (Huffman), which keeps what roundings add up to small.
+    Two members with the shares p <= 1/2 and 1 - p take turns as follows. Place m belongs to stretch floor(m p), so each
+    stretch is 1/p places long, rounded down or up. In each stretch the first member has one turn, at a random place. So
+    before place m it has had m p turns, within less than one; the exact number is computed directly; and there is no
+    rhythm that could coincide with the number of ranks or workers. More than two members form a tree: the two with the
+    least weight are repeatedly merged into one (Huffman), which keeps the sum of rounding errors small.
 
     Shares are multiples of 2**-32 and all arithmetic is on integers: the same on every machine, at places up to 2**63.
 
     Args:
-        weights: not negative, not all 0. Those with weight 0 never have a turn.
-        key: decides about the order. Counts follow from weights: up to every place, each has had its share of turns,
-            give or take two (three among many of very different weight).
+        weights: not negative, not all 0. Members with weight 0 never have a turn.
+        key: determines the order. Counts depend on the weights: up to every place, each member has had its share of
+            turns, plus or minus two (three if there are many with very different weights).
     """
 
     def __init__(self, weights: Sequence[float], key: int) -> None:
@@ -63,12 +63,12 @@ class Quota:
             share = min(max(round(weight / (weight + other) * _ONE), 1), _ONE // 2)
             pair = _Pair(less, more, share, mix(key, pairs))
             pairs += 1
-            # The second entry decides between equal weights, so that the tree is the same everywhere.
+            # The second entry breaks ties between equal weights, so that the tree is the same everywhere.
             heapq.heappush(heap, (weight + other, len(weights) + pairs, pair))
         self._root = heap[0][2]
 
     def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for each place whose turn it is, and the how manieth of its turns, from 0."""
+        """Return for each place the number of the dataset whose turn it is, and the number of that turn, from 0."""
         numbers = np.empty(len(places), np.int64)
         turns = np.empty(len(places), np.int64)
         waiting = [(self._root, np.arange(len(places)), places.astype(np.uint64))]
@@ -98,7 +98,7 @@ class Quota:
 
 
 def _turns_of_less(pair: _Pair, places: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-    """Return at which places it is the turn of the one with less weight, and how many turns it has had before."""
+    """Return the places where the member with less weight has its turn, and how many turns it has had before each."""
     share, bits, mask = np.uint64(pair.share), np.uint64(_BITS), np.uint64(_MASK)
     # places * share in two words, since it may have more than 64 bits.
     product = (places & mask) * share
@@ -110,17 +110,17 @@ def _turns_of_less(pair: _Pair, places: NDArray[np.uint64]) -> tuple[NDArray[np.
 
 
 _SHIFT = 40
-"""A pass of a dataset is one number: that of the dataset above that of the pass. Nobody makes 2**40 passes."""
+"""A pass is encoded as one number: the dataset number above the pass number. 2**40 passes are never reached."""
 
 
 class Mixed(Epochs):
-    """What both kinds of mixtures have in common."""
+    """Base class of both kinds of mixtures."""
 
     # Any: datasets are any objects that fit.
     datasets: list[Any]
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
+        """Set the epoch, also of those datasets that have a `set_epoch` themselves."""
         super().set_epoch(epoch)
         for dataset in self.datasets:
             if callable(set_epoch := getattr(dataset, "set_epoch", None)):
@@ -130,8 +130,8 @@ class Mixed(Epochs):
 class Mixture(Mixed, Derived):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
-    Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it
-    ended: samples of a dataset that did not fit into one come in the next.
+    The sample at an index depends only on seed, epoch and weights. An epoch continues where the previous one ended:
+    samples of a dataset that did not fit into one come in the next.
     """
 
     # Any: datasets are any objects that fit.
@@ -146,14 +146,14 @@ class Mixture(Mixed, Derived):
     def set_weights(self, weights: Sequence[float] | None) -> None:
         """Mix in other proportions from now on; None for equal ones.
 
-        What comes at an index is then what would have come if the weights had always been these. Worker processes that
-        are running already keep their weights. Raises BadOption: they are no weights of these datasets.
+        The sample at an index is then the one that these weights would have given from the start. Worker processes that
+        are already running keep their weights. Raises BadOption: these are not valid weights for the datasets.
         """
         self.weights = check_weights(weights, self._sizes)
         self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Return where the sample at an index comes from: the number of the dataset, and the index in it.
+        """Return the origin of the sample at an index: the number of the dataset, and the index in it.
 
         Raises IndexError: there is no such sample.
         """
@@ -184,7 +184,7 @@ class Mixture(Mixed, Derived):
 
     @property
     def __getitems__(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Returns the samples of several indices. None unless every dataset can do that: loaders look for it."""
+        """Returns the samples at several indices. None unless every dataset has this method: loaders check for it."""
         if all(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
             return self._several
         return None
@@ -206,7 +206,7 @@ class Mixture(Mixed, Derived):
         places = np.array([operator.index(index) for index in indices], np.int64)
         wrong = places[(places < -self.size) | (places >= self.size)]
         if len(wrong):
-            self.locate(int(wrong[0]))  # which says what is wrong with it
+            self.locate(int(wrong[0]))  # raises the error
         numbers, turns = self._quota.at(places % self.size + self.epoch * self.size)
         return list(zip(numbers.tolist(), self._orders.at(numbers, turns).tolist(), strict=True))
 
@@ -215,7 +215,7 @@ class Mixture(Mixed, Derived):
 
 
 class Orders:
-    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once."""
+    """Endless orders of the samples of several datasets: no sample repeats before its whole dataset has been used."""
 
     def __init__(self, sizes: Sequence[int], key: int) -> None:
         self._sizes = list(sizes)
@@ -224,7 +224,7 @@ class Orders:
         self._has_large = any(size > LARGEST for size in sizes)
 
     def at(self, numbers: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices that the datasets of these numbers give at these turns."""
+        """Return the index in each given dataset at the given turn."""
         if self._has_large:
             pairs = zip(numbers.tolist(), turns.tolist(), strict=True)
             return np.array([self.one(number, turn) for number, turn in pairs], np.int64)
@@ -242,12 +242,12 @@ class Orders:
         return index_at(place, size, key)
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
-    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams."""
+    """Return weights as floats, equal if None; `sizes` are those of the datasets, None for streams."""
     if weights is None:
         weights = [1.0] * len(sizes)
-    # A dataset in the place of weights is refused before its samples are read.
+    # Check the length first, so that a dataset passed as weights is refused before its samples are read.
     if hasattr(type(weights), "__len__") and len(weights) != len(sizes):
         raise _wrong_number(len(weights), len(sizes))
     if not hasattr(type(weights), "__len__") and not hasattr(type(weights), "__next__"):

@@ -1,8 +1,8 @@
-"""Several datasets, some of them iterable, as one stream in given proportions.
+"""Several datasets, at least one iterable, as one stream in given proportions.
 
-The state of a mixture is made of the states of its datasets: how many samples were taken, and what a dataset or its
-iterator says itself if it has `state_dict` and `load_state_dict`. One that has not is begun again and read up to where
-it was, when its next sample is wanted.
+The state of a mixture consists of the states of its datasets: the number of samples taken, and the dataset's or
+iterator's own state if it has `state_dict` and `load_state_dict`. A dataset without these is restarted and read up to
+its position when its next sample is needed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from feedline.system.failures import broke_generator
 from feedline.types import DatasetKind
 
 _BLOCK = 1 << 8
-"""Places decided at a time."""
+"""Number of places to decide at a time."""
 
 
 class MixtureStream(Stream, Mixed):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
-    As of any iterable dataset, each worker has a stream of its own, and the loader divides what comes out.
+    As with any iterable dataset, each worker has its own stream, and the loader divides the output.
     """
 
     # Any: datasets are any objects that fit.
@@ -57,7 +57,7 @@ class MixtureStream(Stream, Mixed):
     def set_weights(self, weights: Sequence[float] | None) -> None:
         """Mix in other proportions from the next iteration on; None for equal ones.
 
-        Raises BadOption: they are no weights of these datasets.
+        Raises BadOption: these are not valid weights for the datasets.
         """
         self.weights = check_weights(weights, self._sizes)
 
@@ -67,7 +67,7 @@ class MixtureStream(Stream, Mixed):
         return self._pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the latest iteration is: after the last sample that it gave."""
+        """Return the position of the latest iteration: after the last sample that it returned."""
         if self._state is not None:
             return self._state
         if self._pass is None:
@@ -76,9 +76,9 @@ class MixtureStream(Stream, Mixed):
 
     # Any: a state may come from anywhere.
     def load_state_dict(self, state: Any) -> None:
-        """Let the next iteration go on where `state` was taken. Those after it begin anew.
+        """Resume at `state` in the next iteration; later ones start from the beginning.
 
-        Raises BadState: it is not a state of such a mixture.
+        Raises BadState: this is not a state of such a mixture.
         """
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
@@ -106,15 +106,15 @@ class MixtureStream(Stream, Mixed):
 
 
 class SplitMixtureStream(PartedStream, MixtureStream):
-    """A mixture whose iterable datasets split themselves over workers and ranks, and so does it; `mix` makes it.
+    """A mixture that splits itself over workers and ranks, because its iterable datasets do; `mix` makes it.
 
-    Every worker of every rank mixes its own parts of them, and every n-th sample of the map-style ones, in the
-    given proportions, so that each sample comes once. It ends when one of its parts does.
+    Every worker of every rank mixes its own parts of them, and every n-th sample of the map-style ones, in the given
+    proportions, so that each sample comes once. It ends when one of its parts does.
     """
 
     def set_worker(self, number: int, count: int) -> None:
         super().set_worker(number, count)
-        # Copies: workers that are threads share the datasets otherwise.
+        # Copy: workers that are threads would otherwise share the datasets.
         self.datasets = [copy.copy(d) if isinstance(d, SplitSource) else d for d in self.datasets]
         for dataset in self.datasets:
             if isinstance(dataset, SplitSource):
@@ -122,9 +122,9 @@ class SplitMixtureStream(PartedStream, MixtureStream):
 
 
 class _MixturePass(Pass[int]):
-    """One pass over a mixture, or over one of several parts of it. What comes next is the number of a dataset.
+    """One pass over a mixture, or over one part of it. The items are dataset numbers.
 
-    A sample that cannot be made has its place all the same: whoever goes on after an exception gets the next one.
+    A sample that fails still uses up its place: a caller that continues after an exception gets the next one.
     """
 
     def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: Part) -> None:
@@ -200,7 +200,7 @@ class _MixturePass(Pass[int]):
 
 @dataclass(eq=False)
 class _MapPart:
-    """A map-style dataset in a mixture, in random order: some of its turns, in the first pass and so on in others."""
+    """A map-style dataset in a mixture, in random order: some of its turns in the first pass, then in later passes."""
 
     _dataset: Any
     _number: int
@@ -240,13 +240,13 @@ class _StreamPart:
     _dataset: Any
     _number: int
     _repeat: bool
-    _iterator: Any = None  # an iterator, which may have more to it
+    _iterator: Any = None  # an iterator, perhaps with further methods
     _taken: int = 0
-    """How often this pass was asked for a sample, those that could not be made included."""
+    """Samples requested in this pass, including those that failed."""
     _passes: int = 0
     _skip: int = 0
     has_broken_off: bool = False
-    """True if the iterator has ended with an exception, and the mixture with it."""
+    """True if an exception has ended the iterator, and so the mixture."""
 
     def read(self) -> Any:
         if self._iterator is None:
@@ -257,7 +257,7 @@ class _StreamPart:
                 next(self._iterator)
             except StopIteration:
                 self._skip = 0
-            except Exception as exc:  # it was raised, or left out, when its turn came
+            except Exception as exc:  # it was already raised or skipped at its turn
                 self._note(exc)
                 if self.has_broken_off:
                     raise
@@ -281,13 +281,13 @@ class _StreamPart:
         return sample
 
     def _note(self, exc: Exception) -> None:
-        """Note whether an exception has ended the iterator, as it does any generator."""
+        """Record whether an exception has ended the iterator, as it ends any generator."""
         self.has_broken_off = broke_generator(exc, self._iterator, f"datasets[{self._number}]") or (
             isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
         )
 
     def try_again(self) -> bool:
-        if self._iterator is None:  # it was not even begun
+        if self._iterator is None:  # the iterator was never created
             return True
         if not isinstance(self._iterator, Repeatable) or not self._iterator.try_again():
             return False

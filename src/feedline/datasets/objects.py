@@ -1,4 +1,4 @@
-"""Datasets in Python that users name as `module:object` or `path/to/file.py:object`."""
+"""Python datasets that users name as `module:object` or `path/to/file.py:object`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 
 # Any: a dataset of any class.
 def open_object(source: str) -> Any:
-    """Return the dataset that `module:object` names: an object, or what a class or function returns that is called.
+    """Return the dataset that `module:object` names: the object itself, or the result of calling a class or function.
 
-    Modules in the current folder are found; so are files, as `path/to/file.py:object`, and what lies beside them.
-    Raises BadOption: there is none; DatasetFailed: the code of the module, or of what makes the dataset, raised.
+    Modules in the current folder are found, and so are files, as `path/to/file.py:object`, and modules beside them.
+    Raises BadOption: there is no such dataset; DatasetFailed: the user's module, class or function raised an exception.
     """
     module_name, _, attribute = source.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
@@ -52,7 +52,7 @@ def open_object(source: str) -> Any:
 
 
 def _run_file(file: Path) -> ModuleType:
-    """Import a file under the name it would have for a script beside it, so that worker processes find it, too."""
+    """Import a file under the name a script beside it would use, so that worker processes find it too."""
     folder, name = str(file.resolve().parent), file.stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -71,7 +71,7 @@ def _run_file(file: Path) -> ModuleType:
 def _imported(module_name: str, source: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: the module of a user lies where the command is run
+        sys.path.insert(0, here)  # like `python -m`: users run the command where their module is
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
@@ -81,7 +81,7 @@ def _imported(module_name: str, source: str) -> ModuleType:
                 f"{module_name!r} in {here} or among the installed packages."
             ) from exc
         raise _failed(f"Importing the module {module_name!r}", exc) from exc
-    except (Exception, SystemExit) as exc:  # whatever the code of a user raises; some modules are scripts, and leave
+    except (Exception, SystemExit) as exc:  # anything the user's code raises; some modules are scripts and exit
         raise _failed(f"Importing the module {module_name!r}", exc) from exc
 
 
@@ -95,7 +95,7 @@ def _called(function: Callable[..., Any], source: str) -> Any:
             f"returns the dataset, `def make(): return {name}(...)`, and name that one."
         ) from exc
     except ValueError:
-        pass  # of some builtins there is no signature to ask: calling tells
+        pass  # some builtins have no signature: calling them shows
     try:
         return function()
     except (Exception, SystemExit) as exc:
@@ -103,7 +103,7 @@ def _called(function: Callable[..., Any], source: str) -> Any:
 
 
 def _failed(what: str, error: BaseException) -> DatasetFailed:
-    """Say what an exception of a user's code was, and where."""
+    """Return an error that describes an exception in the user's code, and where it was raised."""
     text = str(error).strip() or "no message"
     frames = users_frames(error)
     if isinstance(error, SyntaxError) and error.filename:
@@ -117,14 +117,14 @@ def _failed(what: str, error: BaseException) -> DatasetFailed:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception as Python prints it, from where the user's code begins."""
+    """Return the traceback of an exception as Python prints it, starting at the user's code."""
     frames = users_frames(error)
     told = "".join(traceback.format_exception_only(type(error), error))
     return "Traceback (most recent call last):\n" + "".join(traceback.format_list(frames)) + told if frames else told
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of an exception, from where the user's code begins."""
+    """Return the frames of an exception, starting at the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename)), len(frames))
     return frames[first:]

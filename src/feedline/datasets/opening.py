@@ -1,4 +1,4 @@
-"""`open_dataset`: the source that reads a path. The one place that says what a path is."""
+"""`open_dataset`: the source that reads a path. Only this module decides what a path holds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
 }
 """The source for each format."""
 COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".tar.bz2")
-"""How the names of compressed tar files end."""
+"""Suffixes of compressed tar files."""
 SUFFIXES = {
     "lmdb": (".lmdb", ".mdb"),
     "hdf5": (".h5", ".hdf5", ".hdf"),
@@ -66,7 +66,8 @@ SUFFIXES = {
     "npy": (".npy",),
     "npz": (".npz",),
 }
-"""Of files that hold samples; in a folder, several may be shards of one dataset. The first is the usual one."""
+"""Suffixes of files that hold samples; several files in a folder may be shards of one dataset. The usual one is
+first."""
 _FORMATS = {suffix: format_ for format_, suffixes in SUFFIXES.items() for suffix in suffixes}
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
@@ -79,25 +80,25 @@ _MAGIC = (
 _SHARDED = ("tar", "hdf5", "parquet", "arrow")
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _ENVIRONMENT = "data.mdb"
-"""The file that makes its folder an environment of LMDB."""
+"""The file that makes its folder an LMDB environment."""
 _BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
-"""Of files that say something about the shards beside them."""
+"""Suffixes of files that describe the shards beside them."""
 FACTS = "feedline.json"
-"""The file in which `feedline pack` says what is in a folder that it wrote."""
+"""The file in which `feedline pack` describes a folder that it wrote."""
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a path is."""
+    """The recognised content of a path."""
 
     path: str
-    """As it was given."""
+    """As given."""
     format: str
-    """A key of `SOURCES`; "stores" for a folder of several that are not read as one dataset."""
+    """A key of `SOURCES`; "stores" for a folder of several stores that are not read as one dataset."""
     files: list[Path] = field(default_factory=list)
     """The shards of a folder, or the stores in it, in order."""
     beside: list[Path] = field(default_factory=list)
-    """Other files of such a folder."""
+    """Other files in that folder."""
 
     @property
     def is_compressed(self) -> bool:
@@ -110,7 +111,7 @@ class Recognised:
 
     # Any: options of any source.
     def options(self) -> dict[str, Any]:
-        """Return the options with which the source reads it, those of which users need not think."""
+        """Return options for the source that users need not set themselves."""
         if self.format == "csv" and os.path.isfile(self.path) and not self.path.lower().endswith(PACKED):
             with open(self.path, encoding="utf-8-sig", errors="replace") as file:
                 delimiter = delimiter_of(file.readline())
@@ -123,7 +124,7 @@ class Recognised:
         return {}
 
     def open(self, **options: Any) -> Any:
-        """Open it with the source that reads it.
+        """Open the path with the source that reads it.
 
         Raises BadOption: no single source reads it.
         """
@@ -134,7 +135,7 @@ class Recognised:
                 options = {**_table_in(self.path), **options}
             path = os.path.abspath(self.path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
             return SQLDataset(f"sqlite:///{path}", options.pop("query"), **options)
-        # A path that is there is no pattern, whatever characters it has.
+        # An existing path is never a pattern, even if it contains pattern characters.
         place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
         if self.format == "precomputed" and os.path.isfile(self.path):
             place = os.path.dirname(os.path.abspath(self.path))
@@ -154,24 +155,24 @@ class Recognised:
         )
 
 
-# Any: a dataset of any of the sources, and options of it.
+# Any: a dataset of any of the sources, and its options.
 def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
     """Open a file or folder with the source of `feedline.datasets` that reads it.
 
-    A file is recognised by how it begins, a folder by what is in it, a pattern or an address by its suffix. Tar files
-    are opened for random access unless they are compressed; folders of folders of pictures as an `ImageFolder` with
-    classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a compressed .npz file are
-    held in memory.
+    A file is recognised by its first bytes, a folder by its contents, a pattern or an address by its suffix. Tar files
+    are opened for random access unless they are compressed. Folders of folders of pictures are opened as an
+    `ImageFolder` with classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a
+    compressed .npz file are held in memory.
 
     Args:
         path: a file, a folder, a pattern such as `"train/*.parquet"`, or an address that the source can read.
-        options: of the source, such as `fields=` or `transform=`. For a SQLite database of several tables, `query=` and
-            `key=`.
+        options: options of the source, such as `fields=` or `transform=`. For a SQLite database of several tables,
+            `query=` and `key=`.
 
     Raises:
         BadOption: the path holds several datasets.
         TypeError: the source has no such option.
-        SourceError: there is nothing, or nothing that a source reads.
+        SourceError: the path does not exist, or no source reads it.
         CorruptSource: the file is damaged.
 
     Example:
@@ -187,7 +188,7 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
 
 
 def recognise(path: str | os.PathLike[str]) -> Recognised:
-    """Say what a path is. Raises SourceError: there is nothing, or nothing that a source reads."""
+    """Recognise what a path holds. Raises SourceError: it does not exist, or no source reads it."""
     text = os.fspath(path)
     if os.path.isdir(text):
         return _folder(text)
@@ -212,7 +213,7 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
 
 
 def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
-    """Return the error for files that match a pattern whose ending stands for no format."""
+    """Return the error for files that match a pattern whose suffix belongs to no format."""
     (first, *others) = {_by_content(path) for path in paths}
     if first is not None and not others:
         return SourceError(
@@ -240,13 +241,13 @@ def _by_content(path: str) -> str | None:
 
 
 def _by_name(path: str) -> str | None:
-    """Return the format that a name stands for; None also for a file named .tar.gz, say, that holds text."""
+    """Return the format that a name indicates; None if, for example, a file named .tar.gz holds text."""
     named = format_by_name(path)
     return None if named == "tar" and os.path.isfile(path) and look_at(path).is_text else named
 
 
 def _is_tar(start: bytes) -> bool:
-    """True if these bytes are the header of a tar archive, also of one older than POSIX's, which has no magic."""
+    """True if these bytes are the header of a tar archive, including pre-POSIX archives, which have no magic."""
     try:
         tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -265,7 +266,8 @@ def _folder(path: str) -> Recognised:
         raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
     formats = Counter(_store_of(file) for file in files)
     others = [file for file in files if _store_of(file) is None]
-    # A few words about shards are no samples. As many texts as shards are.
+    # A few texts beside shards describe them and are not samples. If there are as many texts as shards, they are
+    # samples.
     few = len(others) <= max(1, (len(files) - len(others)) // 2) and {ending_of(one) for one in others} <= set(_BESIDE)
     found = [one for one in formats if one is not None]
     if few and len(found) == 1:
@@ -277,8 +279,8 @@ def _folder(path: str) -> Recognised:
         if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):
             return Recognised(path, one, beside=[Path(other) for other in others])
     pictures = sum(map(is_picture_name, files))
-    # An array or a table may well be one sample of many. A store of any other kind is not, unless there are far more
-    # other files: one that lists recordings, or the thumbnails of pictures.
+    # An array or a table may well be one sample of many. Any other store is not, unless there are far more other files:
+    # then it may list recordings, or hold the thumbnails of pictures.
     stores = [
         file
         for file in files
@@ -292,7 +294,7 @@ def _folder(path: str) -> Recognised:
 
 
 def files_below(path: str) -> Iterator[str]:
-    """Yield the files in a folder that are data: neither hidden, nor what programs leave beside it."""
+    """Yield the data files in a folder: neither hidden files nor those that programs leave beside data."""
     for place, folders, names in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -305,12 +307,12 @@ def _store_of(path: str) -> str | None:
 
 
 def format_by_name(path: str) -> str | None:
-    """Return the format that the name of a file, or a pattern, stands for; None if it stands for none."""
+    """Return the format that the name of a file or a pattern indicates; None if it indicates none."""
     return "csv" if path.lower().endswith(CSV_ENDINGS) else _store_of(path)
 
 
 def ending_of(name: str) -> str:
-    """Return how a name ends, in lower case: its suffix, or both of a compressed tar file.
+    """Return the suffix of a name in lower case; both suffixes of a compressed tar file.
 
     Example:
         >>> ending_of("a.b.TAR.GZ"), ending_of("a.b.h5"), ending_of("a.gz")
@@ -321,19 +323,19 @@ def ending_of(name: str) -> str:
 
 
 def is_picture_name(path: str) -> bool:
-    """True if a file's name says that it is a picture."""
+    """True if a file has the suffix of a picture."""
     return os.path.splitext(path)[1].lower() in IMAGES
 
 
 def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
-    """Name the first of some files, as seen from a folder."""
+    """Return the names of the first few files, relative to a folder."""
     names = ", ".join(str(one.relative_to(root)) for one in paths[:most])
     return f"{names} and {len(paths) - most:,} more" if len(paths) > most else names
 
 
-# Any: whatever `fields=` takes, and arrays of any type.
+# Any: any value that `fields=` takes, and arrays of any type.
 def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
-    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such."""
+    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is not compressed."""
     wanted = names_in(fields)
     arrays: dict[str, Any] = {}
     try:

@@ -1,7 +1,7 @@
-"""Passes over iterable sources: which part of them is read here, which sample comes next, and where to go on.
+"""Passes over iterable sources: which part to read, which sample comes next, and where to resume.
 
-A stream is the dataset; `iter()` begins a pass over it, or over the part of it that this worker of this rank reads. A
-pass is a class, not a generator: after an exception it goes on with the next sample, or tries that one again.
+A stream is the dataset; `iter()` starts a pass over it, or over the part that this worker of this rank reads. A pass is
+a class, not a generator: after an exception it can continue with the next sample or retry the failed one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from feedline.types.ranks import rank_if_known
 
 
 def tell_torch(kind: type) -> None:
-    """Make a class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
+    """Register a class as torch's `IterableDataset`, which loaders check for, if the program uses torch."""
     data = sys.modules.get("torch.utils.data")
     if data is not None:
         data.IterableDataset.register(kind)
 
 
 def torch_worker() -> tuple[int, int]:
-    """Return which of how many workers of torch's loader this is; the only one if it is none."""
+    """Return the number of this worker of torch's loader and the number of workers; (0, 1) outside of a worker."""
     data = sys.modules.get("torch.utils.data")
     info = None if data is None else data.get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 Part = tuple[int, int]
-"""Which of how many parts of a stream."""
+"""The number of a part of a stream, and the number of parts."""
 
 T = TypeVar("T")
 
 
 class Stream(ABC):
-    """An iterable dataset. To torch it is an `IterableDataset`, if the program had imported torch when it was made."""
+    """An iterable dataset. torch sees an `IterableDataset`, if the program imported torch before creating it."""
 
     def __init__(self) -> None:
         tell_torch(Stream)
@@ -47,10 +47,10 @@ class Stream(ABC):
     # Any: samples are of any kind.
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass."""
+        """Start a pass."""
 
     def _part(self) -> Part:
-        """Return which part of the stream is read here."""
+        """Return the part of the stream to read here."""
         return 0, 1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,17 +62,17 @@ class Stream(ABC):
 
 
 class PartedStream(Stream, SplitSource):
-    """A stream of which every worker of every rank reads a part, in torch's own loader too."""
+    """A stream that gives every worker of every rank its own part, in torch's own loader too."""
 
     _worker: Part | None = None
     _ranks: Part | None = None
-    """Rank and number of ranks as they were where this was pickled: a worker may not know."""
+    """Rank and number of ranks in the process that pickled this: a worker may not know them."""
 
     def set_worker(self, number: int, count: int) -> None:
         self._worker = number, count
 
     def _place(self) -> tuple[Part, Part]:
-        """Return which of how many workers this is, and which of how many ranks."""
+        """Return (worker, number of workers) and (rank, number of ranks)."""
         return self._worker or torch_worker(), rank_if_known() or self._ranks or (0, 1)
 
     def _part(self) -> Part:
@@ -84,32 +84,32 @@ class PartedStream(Stream, SplitSource):
 
 
 class Epochs(EpochAware):
-    """A dataset that has another order in each epoch."""
+    """A dataset with a different order in each epoch."""
 
     epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next: each has an order of its own. Loaders of feedline do so by themselves."""
+        """Set the next epoch; each has its own order. feedline's loaders call this automatically."""
         self.epoch = operator.index(epoch)
 
 
 class Pass(Repeatable, Iterator[Any], Generic[T]):
     """One pass over a stream, or over a part of it.
 
-    Subclasses say what comes next, such as a row or a place, and make a sample of it.
+    Subclasses choose the next item, such as a row or a place, and make a sample from it.
     """
 
     def __init__(self, part: Part = (0, 1), transform: Transform | None = None) -> None:
         self._part = part
         self._transform = transform
         self._failed: T | None = None
-        """What the last exception was about."""
+        """The item that raised the last exception."""
         self._again: T | None = None
-        """What comes once more."""
+        """The item to retry."""
 
     @abstractmethod
     def _take(self) -> T:
-        """Return what comes next; StopIteration at the end. After any other exception it goes on behind it."""
+        """Return the next item; StopIteration at the end. After another exception, the next call continues after it."""
 
     @abstractmethod
     def _make(self, item: T) -> Any:
@@ -125,7 +125,7 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
         except Exception:
             self._failed = item
             raise
-        except BaseException:  # an interrupt: the sample is still to come
+        except BaseException:  # an interrupt: return this sample next time
             self._again = item
             raise
 
@@ -136,32 +136,32 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
 
 
 class ResumablePass(Pass[T]):
-    """A pass that saves and restores where it is."""
+    """A pass that saves and restores its position."""
 
     _name = ""
-    """What it goes over, for errors."""
+    """What the pass reads, for errors."""
     _words: Mapping[str, str] = {"part": "part (worker of a rank, number of them)"}
-    """Parts of a state, as errors call them."""
+    """Names of the entries of a state, for errors."""
 
     @abstractmethod
     def _position(self) -> dict[str, Any]:
-        """Return where the pass is: after the last sample that it gave."""
+        """Return the position: after the last sample that the pass returned."""
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
-        """Return what has to be the same for a state to fit."""
+        """Return the options that must match for a state to be valid."""
 
     @abstractmethod
     def _enter(self, state: dict[str, Any]) -> None:
-        """Go on at a position."""
+        """Resume at a position."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the pass is: a few plain values, whatever is held in memory."""
+        """Return the position as a few plain values, regardless of how much is held in memory."""
         return {**self._position(), **self._options(), "part": list(self._part)}
 
     # Any: a state may come from anywhere.
     def load_state_dict(self, state: Any) -> None:
-        """Go on where a state was taken, with the next sample that would have come."""
+        """Resume at a state, with the sample that would have come next."""
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(
@@ -171,7 +171,7 @@ class ResumablePass(Pass[T]):
             )
         for name in (*self._options(), "part"):
             saved = state[name]
-            if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # of a tuple, JSON makes a list
+            if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # JSON turns a tuple into a list
                 raise BadState(
                     f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
                     f"the samples of {self._name} that are left cannot be told. Use the same data and options, and as "

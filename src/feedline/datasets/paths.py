@@ -1,4 +1,4 @@
-"""Which files a user means, and whether they are still the ones that were looked at."""
+"""Which files the user means, and whether they have changed since they were inspected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.types.shown import shown_address
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How an address begins, also one that a Path was made of; one letter is a drive."""
+"""The beginning of an address, also of one that was made into a Path; a single letter is a drive."""
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """A file, a folder, a pattern, or several of these."""
@@ -22,17 +22,17 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was when it was looked at."""
+    """A file as it was when it was inspected."""
 
     path: str
-    """As it is shown."""
+    """As shown to users."""
     size: int
     tag: int | str
-    """When it was changed; of what is far away, its entity tag."""
+    """Modification time; for remote files, the entity tag."""
 
     @classmethod
     def at(cls, path: str) -> File:
-        """Look at a file. Raises SourceError: there is none, or it cannot be looked at."""
+        """Inspect a file. Raises SourceError: it does not exist, or cannot be inspected."""
         try:
             found = os.stat(path)
         except OSError as exc:
@@ -41,11 +41,11 @@ class File:
 
     @property
     def identity(self) -> str:
-        """What tells it from others, on this machine and in later runs."""
+        """What distinguishes it from other files, on this machine and in later runs."""
         return os.path.abspath(self.path)
 
     def check(self) -> None:
-        """Make sure that the file is still the same. Raises SourceChanged: it is not; SourceError: it is gone."""
+        """Check that the file has not changed. Raises SourceChanged: it has; SourceError: it is gone."""
         now = File.at(self.path)
         if now != self:
             raise SourceChanged(
@@ -56,10 +56,10 @@ class File:
 
 
 def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the absolute paths of the files that are meant.
+    """Return the absolute paths of the files that the user means.
 
-    Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order. Raises
-    BadOption: these are no paths, or addresses of something remote; SourceError: nothing is there.
+    Files of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order. Raises
+    BadOption: these are not paths, or are remote addresses; SourceError: no files were found.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
     if not given:
@@ -68,7 +68,7 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
-    name: Any = given  # whatever the user gave
+    name: Any = given  # any value from the user
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
         raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
     path = os.path.abspath(os.path.expanduser(checked_path(given)))
@@ -79,7 +79,7 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
             raise SourceError(f"The folder {path!r} has no files that end in {' or '.join(endings)}.")
         return found
     if os.path.exists(path) or not glob.has_magic(path):
-        return [path]  # should it not be there, that is said when it is looked at
+        return [path]  # inspecting it later reports if it does not exist
     found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=natural)
     if not found:
         raise SourceError(f"No file fits the pattern {os.fspath(given)!r}. Is the folder the right one?")
@@ -87,16 +87,15 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
 
 
 def natural(path: str) -> list[tuple[int, str]]:
-    """Return what to sort by, so that numbers in names count as numbers, as people expect."""
+    """Return a sort key that treats numbers in names as numbers, as people expect."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
 def checked_path(given: str | os.PathLike[str]) -> str:
-    """Return the path of a local file, or a pattern, as a text.
+    """Return the path of a local file, or a pattern, as a string.
 
-    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
-    Raises BadOption: it is the address of something remote; SourceError: it looks like one without a protocol, and
-    there is no such file.
+    Every source that reads only local files calls this first, so that no error shows secrets in an address. Raises
+    BadOption: it is a remote address; SourceError: it looks like one without a protocol, and there is no such file.
 
     Example:
         >>> checked_path("/data/a.h5")

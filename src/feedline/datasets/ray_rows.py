@@ -1,4 +1,4 @@
-"""Rows of Ray Data as samples. Ray reads and transforms them in tasks of its own; the loader makes batches of them."""
+"""Ray Data rows as samples. Ray reads and transforms them in its own tasks; the loader makes batches of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class RayRows(Stream, SplitSource):
     """An iterable dataset of the rows of a `ray.data.Dataset`, each a dict, for a loader without workers.
 
     Args:
-        data: a `ray.data.Dataset` if there is one rank. With several, what is this rank's own: what
-            `ray.train.get_dataset_shard` returns, or one part of `Dataset.streaming_split`.
-        transform: makes a sample of a row, in the training process.
+        data: a `ray.data.Dataset` if there is one rank. With several, this rank's own part: the result of
+            `ray.train.get_dataset_shard`, or one part of `Dataset.streaming_split`.
+        transform: makes a sample from a row, in the training process.
 
     Raises:
-        BadOption: this is no such thing, or there are several ranks, which would all read everything.
+        BadOption: `data` has no rows to iterate over, or there are several ranks, which would all read everything.
     """
 
-    # Any: an object of Ray's, which is not imported here.
+    # Any: a Ray object; Ray is not imported here.
     def __init__(self, data: Any, transform: Transform | None = None) -> None:
         super().__init__()
         if not callable(getattr(data, "iter_rows", None)):

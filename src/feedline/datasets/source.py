@@ -1,4 +1,4 @@
-"""What map-style sources have in common."""
+"""Base classes and helpers that map-style sources share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.images.compose import image_transform
 from feedline.randomness.stages import TRANSFORM, stage
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
+"""Allocates an array to fill: in ordinary memory, or directly where the batch belongs."""
 
 _NUMBERS = "biufc"
 _TEXTS = {str, bytes}
@@ -26,14 +26,14 @@ _PLAIN: dict[type, np.dtype[Any]] = {int: np.dtype(np.int64), float: np.dtype(np
 
 # Any, throughout: values of any kind; a column is an array or a list.
 def is_column(column: Any) -> bool:
-    """True if the default collate function would make this column of its values: numbers, or strings or bytes."""
+    """True if the default collate function would produce this column: numbers, or strings or bytes."""
     if isinstance(column, np.ndarray):
         return column.dtype.kind in _NUMBERS and column.dtype.isnative
     return {*map(type, column)} <= _TEXTS
 
 
 def stacked(values: list[Any], empty: Empty) -> Any:
-    """Stack numbers, or arrays of numbers of one shape and type; any other values are returned as they are."""
+    """Stack numbers, or arrays of numbers of one shape and type; return any other values unchanged."""
     kinds = {*map(type, values)}
     if len(kinds) != 1:
         return values
@@ -46,7 +46,7 @@ def stacked(values: list[Any], empty: Empty) -> Any:
     column = empty((len(values),), dtype)
     try:
         column[:] = values
-    except OverflowError:  # the collate function says it better
+    except OverflowError:  # the collate function raises a clearer error
         return values
     return column
 
@@ -71,34 +71,35 @@ Transform = Callable[[Any], Any]
 class Source:
     """A map-style dataset that reads the samples of a batch together.
 
-    Subclasses say how many samples there are and read them; indices arrive checked and not negative, in any order,
-    repeated or not. They can be pickled, and open nothing before it is needed (`feedline.datasets.handle.Handle`).
+    Subclasses define the number of samples and read them. Their indices are already checked and not negative; they may
+    be in any order and may repeat. Subclasses can be pickled, and open nothing before they need it
+    (`feedline.datasets.handle.Handle`).
     """
 
     _lazy: tuple[str, ...] = ()
-    """Attributes that are filled when the source is first used, from what the others say: no part of a fingerprint."""
+    """Attributes derived from the others on first use; fingerprints ignore them."""
 
     def __init__(self, transform: Transform | None = None) -> None:
         self.transform = checked_transform(transform)
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
 
     @abstractmethod
     def _read(self, indices: Indices) -> list[Any]:
-        """Return the samples at these indices, before the transform; all in as few reads as the store allows."""
+        """Return the samples at these indices, before the transform, in as few reads as the store allows."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what this process has opened. It is opened again when a sample is read."""
+        """Close everything this process has opened. Reading a sample opens it again."""
 
     def __getitem__(self, index: Any) -> Any:
         return self._several([index])[0]
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        """Return the samples of several indices; loaders ask for batches in this way, torch's as well."""
-        if type(self).__getitem__ is not Source.__getitem__:  # a subclass has its own idea of a sample
+        """Return the samples at several indices; loaders, including torch's, request batches this way."""
+        if type(self).__getitem__ is not Source.__getitem__:  # a subclass defines its own samples
             return [self[index] for index in indices]
         return self._several(indices)
 
@@ -129,19 +130,19 @@ class Source:
 
     @property
     def hands_on_images(self) -> bool:
-        """True if images come out as a transform of feedline's returned them: see `feedline.images.placement`."""
+        """True if images keep the form that feedline's transform returned: see `feedline.images.placement`."""
         return getattr(self.transform, "defers", False) and not has_own_samples(type(self))
 
     def _stored_in(self) -> Iterable[str]:
-        """Return the paths of the files that samples are read from, as far as no attribute names them.
+        """Return the paths of the files that hold the samples, except those that attributes already name.
 
-        A cache looks at size and time of each when an epoch begins, to notice that one has changed.
+        A cache compares the size and time of each file at the start of an epoch to detect changes.
         """
         return ()
 
     @abstractmethod
     def _form(self) -> str:
-        """Return what a sample looks like, for people."""
+        """Describe a sample for people."""
 
     def __repr__(self) -> str:
         transform = "" if self.transform is None else f", transform={self.transform!r}"
@@ -149,7 +150,7 @@ class Source:
 
 
 class TableSource(Source, ColumnSource):
-    """A source whose samples are rows of columns, which are read as columns.
+    """A source whose samples are table rows, read column by column.
 
     Subclasses write `_read_columns` in place of `_read`.
     """
@@ -158,15 +159,15 @@ class TableSource(Source, ColumnSource):
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
         """Return a column for each field.
 
-        An array with a row per sample, made by `empty`, of numbers in the machine's byte order; or a list with a value
-        per sample.
+        A column is an array made by `empty`, with one row per sample and numbers in native byte order; or a list with
+        one value per sample.
         """
 
     _shape: Form
-    """Which fields a sample has, and in what they stand."""
+    """Which fields a sample has, and what container holds them."""
 
     def _build(self, values: Sequence[Any]) -> Any:
-        """Put the values of a sample, or columns, together."""
+        """Combine the values of a sample, or columns."""
         return self._shape.build(values)
 
     def _read(self, indices: Indices) -> list[Any]:
@@ -182,12 +183,12 @@ class TableSource(Source, ColumnSource):
 
 
 def has_own_samples(kind: type[Source]) -> bool:
-    """True if a user's subclass has its own idea of a sample."""
+    """True if a user's subclass defines its own samples."""
     return kind.__getitem__ is not Source.__getitem__ or kind.__getitems__ is not Source.__getitems__
 
 
 def checked_transform(transform: Transform | None) -> Transform | None:
-    """Return the transform, or refuse what is none. Raises BadOption: it cannot be called."""
+    """Return the transform. Raises BadOption: it cannot be called."""
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     given: Transform | None = image_transform(transform)
@@ -195,14 +196,14 @@ def checked_transform(transform: Transform | None) -> Transform | None:
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return an option that is True or False; BadOption if it is anything else."""
+    """Return an option that is True or False. Raises BadOption: it is anything else."""
     if not isinstance(value, bool):
         raise BadOption(f"{name}={value!r} is not True or False.")
     return value
 
 
 def checked_count(name: str, value: Any, least: int) -> int:
-    """Return an option that is a number of things; BadOption if it is none, or too small."""
+    """Return an option that is a count. Raises BadOption: it is not an integer, or is too small."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")
     return int(value)

@@ -1,4 +1,4 @@
-"""A dataset divided into parts, at random."""
+"""Divide a dataset into parts at random."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from feedline.types.labels import classes_of
 Numbers = NDArray[np.int64]
 
 _ROUNDING = 1e-9
-"""What floats may be off by: 0.7 + 0.2 + 0.1 is less than 1, 0.29 * 100 less than 29."""
+"""Tolerance for rounding errors: 0.7 + 0.2 + 0.1 is less than 1, 0.29 * 100 less than 29."""
 
 
 class Subset(Selection):
     """The samples of a map-style dataset at given indices; `feedline.split` makes it.
 
-    It has what torch's `Subset` has, but `indices` is one array. Pickled, it takes its dataset along.
+    It has the attributes of torch's `Subset`, but `indices` is one array. Pickling it includes its dataset.
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ class Subset(Selection):
     def __len__(self) -> int:
         return len(self.indices)
 
-    # Any: an integer; torch's Subset also hands a list on, to datasets that understand it.
+    # Any: an integer; like torch's Subset, it also passes a list on to datasets that support it.
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, list):
             return self.dataset[self.indices[index].tolist()]
@@ -54,7 +54,7 @@ class Subset(Selection):
 
     @property
     def __getitems__(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Returns the samples of several indices. None unless the dataset can do that: loaders look for it."""
+        """Returns the samples at several indices. None unless the dataset has this method: loaders check for it."""
         return self._several if callable(getattr(self.dataset, "__getitems__", None)) else None
 
     def _several(self, indices: Iterable[int]) -> list[Any]:
@@ -73,22 +73,22 @@ def split(
     """Divide a map-style dataset into parts at random, such as one to train on and one to test with.
 
     The same arguments give the same parts on every machine. No sample is in two parts, and if the fractions sum to 1,
-    each is in one. Within a part samples keep the order of the dataset.
+    each sample is in one. Samples keep the order of the dataset within a part.
 
     Args:
         dataset: anything with `__getitem__` and `__len__`.
         parts: fractions that sum to at most 1, or numbers of samples.
         stratify: the label of each sample; every part then has the same proportions of classes, each within one sample.
-            Which part has the only sample of a class is left to chance.
-        groups: a label of each sample too; samples with the same one stay together: those of one patient, one video.
-            Sizes of parts are then as close as that allows.
-        seed: decides which samples are in which part.
+            Chance decides which part gets the only sample of a class.
+        groups: also a label for each sample; samples with the same label stay together, such as those of one patient or
+            one video. The sizes of the parts are then as close as that allows.
+        seed: determines which samples are in which part.
 
     Returns:
-        A dataset for each part, with the attributes `dataset` and `indices` as torch's `Subset` has them.
+        A dataset for each part, with the attributes `dataset` and `indices` of torch's `Subset`.
 
     Raises:
-        BadOption: the parts are too large or one would be empty, or labels are not one for each sample.
+        BadOption: the parts are too large, one would be empty, or there is not exactly one label for each sample.
 
     Example:
         >>> import feedline
@@ -140,7 +140,7 @@ def _numbers(parts: Any) -> list[Any]:
 
 
 def _fractions(values: list[Any], count: int) -> tuple[list[float], list[int]]:
-    """Return the fraction and the size of each part, and of what is left, which comes last."""
+    """Return the fraction and the size of each part, followed by those of the remainder."""
     if all(isinstance(value, (int, np.integer)) for value in values):
         sizes = [int(value) for value in values]
         if sum(sizes) > count:
@@ -158,7 +158,7 @@ def _fractions(values: list[Any], count: int) -> tuple[list[float], list[int]]:
 
 
 def _largest_remainder(fractions: list[float], count: int) -> list[int]:
-    """Round sizes such that they sum to `count`: down, and those that lose most by it up."""
+    """Round sizes so that they sum to `count`: round down, then round up those that lost most."""
     exact = [fraction * count for fraction in fractions]
     sizes = [math.floor(size + _ROUNDING) for size in exact]
     by_loss = sorted(range(len(sizes)), key=lambda number: sizes[number] - exact[number])
@@ -168,16 +168,16 @@ def _largest_remainder(fractions: list[float], count: int) -> list[int]:
 
 
 def _in_proportion(classes: Numbers, fractions: list[float], sizes: list[int], key: int) -> Numbers:
-    """Return the part of each sample, such that parts have these sizes and classes these fractions of each part."""
+    """Return the part of each sample, so that parts have these sizes and each class is divided by these fractions."""
     count = len(classes)
     if count == 0:
         return np.empty(0, np.int64)
     class_sizes = np.bincount(classes)
-    # How many of each class go into each part: the exact number rounded down for a start.
+    # How many samples of each class go into each part: start with the exact number rounded down.
     table = np.floor(np.outer(class_sizes, fractions) + _ROUNDING).astype(np.int64)
     needed = np.array(sizes) - table.sum(axis=0)
-    # Each class gives what is left of it to those parts that still need most. This finds sizes that fit if there are
-    # any (Havel and Hakimi), and does so for the classes in any order: a random one, to favour no part.
+    # Each class gives its remaining samples to the parts that still need most. This finds sizes that fit if there are
+    # any (Havel and Hakimi), with the classes in any order: use a random one, to favour no part.
     left = class_sizes - table.sum(axis=1)
     with_rest = np.flatnonzero(left)
     for number in with_rest[np.argsort(mix_array(mix(key, 0), with_rest))].tolist():
@@ -192,7 +192,7 @@ def _in_proportion(classes: Numbers, fractions: list[float], sizes: list[int], k
 
 
 def _whole_groups(groups: Numbers, fractions: list[float], key: int) -> Numbers:
-    """Return the part of each sample: groups in random order, cut where the fractions end."""
+    """Return the part of each sample: put groups in random order and cut where the fractions end."""
     if len(groups) == 0:
         return np.empty(0, np.int64)
     sizes = np.bincount(groups)

@@ -1,4 +1,4 @@
-"""What a file that no source reads looks like, and how to load it all the same."""
+"""Describes files that no source reads, and suggests how to load them anyway."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import CorruptSource, MissingExtra
 
 _LOOKED_AT = 1 << 16
-"""Bytes at the beginning of a file, after unpacking."""
+"""Bytes to examine at the beginning of a file, after decompression."""
 _UNPACKED_BY = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
-"""The module of Python's library whose `open` unpacks a file."""
+"""The standard library module whose `open` decompresses a file."""
 _PACKED = {
     "zstd": 'Unpack it to see, or run `pip install "feedline[tar]"`: without zstandard nothing in it can be read.'
 }
 
 
 class Look(NamedTuple):
-    """What a file looks like."""
+    """What a file appears to be."""
 
     kind: str
     """In words, such as "JSON lines compressed with gzip"."""
     advice: str = ""
     """How to load it, in a sentence or two."""
     is_text: bool = False
-    """True if text is in it, JSON included."""
+    """True if it contains text, including JSON."""
 
 
 def beginning_of(path: str) -> tuple[bytes, str | None]:
-    """Return the first bytes of a file, unpacked if it is compressed, and how it is compressed.
+    """Return the first bytes of a file, decompressed if needed, and its compression.
 
-    The bytes are empty if they cannot be unpacked, because the file is damaged or a package is missing.
+    The bytes are empty if they cannot be decompressed, because the file is damaged or a package is missing.
     """
     with open(path, "rb") as file:
         start = file.read(_LOOKED_AT)
@@ -48,7 +48,7 @@ def beginning_of(path: str) -> tuple[bytes, str | None]:
 
 
 def look_at(path: str) -> Look:
-    """Say what a file looks like by how it begins, and by its name where that is not enough."""
+    """Identify a file by its first bytes, and by its name where these are not enough."""
     start, packing = beginning_of(path)
     if not os.path.getsize(path):
         return Look("an empty file")
@@ -95,7 +95,7 @@ def _binary(start: bytes, name: str) -> Look | None:
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        if exc.start < len(start) - 4:  # not just a letter cut in two
+        if exc.start < len(start) - 4:  # not just a character cut in two
             return Look("binary data of an unknown kind", _MADE_ONCE)
         text = start[: exc.start].decode("utf-8-sig")
     return Look("binary data of an unknown kind", _MADE_ONCE) if re.search(r"[\0-\x08\x0e-\x1a]", text) else None
@@ -124,7 +124,7 @@ def _text(start: bytes, name: str) -> Look:
         _, end = json.JSONDecoder().raw_decode(text)
         rest = text[end:].lstrip()
     except (ValueError, RecursionError):
-        # A value that is longer than what was looked at is no error.
+        # A value that extends beyond the examined bytes is not an error.
         rest = "" if len(start) == _LOOKED_AT else "broken"
     is_one_value = not rest and re.search(r"\.(jsonl|ndjson|jsonlines)\b", name) is None
     if is_one_value:
@@ -133,7 +133,7 @@ def _text(start: bytes, name: str) -> Look:
 
 
 def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
-    """Say how many of several files look like what, and how to load the most frequent kind.
+    """Return how many of the files appear to be of each kind, and how to load the most frequent kind.
 
     Only the first `most` files are opened.
     """

@@ -1,4 +1,4 @@
-"""`CachedDataset`: samples are made once and kept, in memory that all workers share, on disk, or both."""
+"""`CachedDataset`: samples are computed once and kept, in memory that all workers share, on disk, or both."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from feedline.system.process import lock_of_process
 from feedline.types.sizes import byte_count
 
 _one_thread = lock_of_process()
-"""Threads of a loader have copies of a dataset, and only the first to begin an epoch is to drop anything."""
+"""Loader threads have copies of a dataset, and only the first to begin an epoch may drop samples."""
 
 _MISSING = object()
-"""Stands in for a sample that is not kept."""
+"""Marks a sample that is not cached."""
 
 
 class CachedDataset(Source, EpochAware, Derived):
-    """Keeps the samples of a map-style dataset.
+    """Caches the samples of a map-style dataset.
 
-    All workers, threads and processes alike, share one copy. What is full stays as it is: the samples that came first
-    are kept, which in random order is the best that can be done. Samples are kept as records, without pickle, each with
-    a checksum; one that is damaged is made again.
+    All workers, whether threads or processes, share one copy. A full cache evicts nothing: the first samples stay,
+    which is optimal in random order. Samples are stored as records, without pickle, each with a checksum; a damaged one
+    is made again.
 
-    A sample that draws random numbers while it is made is not kept, and a warning tells: give what is random as
-    `transform=`, which is applied to what comes out of the cache.
+    A sample that draws random numbers while it is made is not cached, and a warning reports it. Pass random steps as
+    `transform=`, which is applied to samples that come out of the cache.
 
     Args:
-        dataset: whose samples. Map-style; if its `__getitem__` is an `async def`, that of the cache is one as well.
-        memory: how much shared memory they may take: bytes, or a text such as "4GB".
-        disk: a folder for them, which outlives the program and which several programs may use at once. New, empty, or
-            one that held a cache before. One folder per dataset: what a cache of another dataset, or of another
-            transform, has left there is dropped.
-        disk_limit: how much disk they may take; half of what is free on it, if not given.
-        version: anything with a `repr`; a cache on disk of another version is dropped. Without it these changes are
-            noticed: of the dataset's attributes, of the code of its class and of functions that it holds, and of size
-            or time of files that its attributes name. Change it when anything else does: functions that this code
-            calls, constants of a module, the rows of a database.
-        transform: applied to each sample that is delivered, and not cached.
+        dataset: the map-style dataset to cache. If its `__getitem__` is an `async def`, so is that of the cache.
+        memory: the limit of shared memory: bytes, or a text such as "4GB".
+        disk: a folder for samples, which outlives the program and which several programs may use at once. It must be
+            new, empty, or have held a cache before. Use one folder per dataset: samples from a cache of another
+            dataset, or of another transform, are dropped.
+        disk_limit: the limit of disk space; half of the free space if not given.
+        version: anything with a `repr`; a disk cache of another version is dropped. Without it, these changes are
+            detected: the dataset's attributes, the code of its class and of functions that it holds, and the size or
+            time of files that its attributes name. Change the version when anything else changes: functions that this
+            code calls, constants of a module, the rows of a database.
+        transform: applied to each sample on delivery, and not cached.
         pickle: True to pickle samples that a record cannot hold. Only for folders that nobody else can write to.
-        freeze_random: True to keep samples that draw random numbers, which then are the same in all epochs.
+        freeze_random: True to cache samples that draw random numbers; they are then the same in all epochs.
         copy: False to get arrays that are read-only views of the shared memory.
 
     Raises:
-        BadOption: an argument, or a combination of arguments, that cannot work.
+        BadOption: an argument, or a combination of arguments, is invalid.
 
     Example:
         >>> cached = CachedDataset([1.5, 2.5, 3.5], memory="1MB")
@@ -127,7 +127,7 @@ class CachedDataset(Source, EpochAware, Derived):
         return head
 
     def _open(self) -> Head:
-        """Return what the cache is about; opens it first if need be."""
+        """Return the head of the cache, which identifies its dataset; open the cache first if needed."""
         if self._head is not None:
             return self._head
         head = self._head_now()
@@ -152,7 +152,7 @@ class CachedDataset(Source, EpochAware, Derived):
         self._disk.open(head)
 
     def set_epoch(self, epoch: int) -> None:
-        """Notice that the dataset has changed since the last epoch, and drop what was kept. Loaders call this."""
+        """Check whether the dataset has changed since the last epoch; if so, drop all samples. Loaders call this."""
         with _one_thread:
             if self._head is None:
                 self._open()
@@ -173,23 +173,23 @@ class CachedDataset(Source, EpochAware, Derived):
                 self._follow(head)
 
     def _follow(self, head: Head) -> None:
-        """Use what others have made of the cache meanwhile, another thread or the program that has started this worker.
+        """Adopt changes to the cache by another thread or by the program that started this worker.
 
-        A worker that was kept may have an old dataset: to it a cache of the new one has no samples and no room.
+        A persistent worker may have an old dataset: for it, a cache of the new dataset has no samples and no room.
         """
         if self._memory is not None:
             self._memory.open(head)
         if self._disk is not None and self._folder is not None and sample_store.has_store(self._folder):
-            self._disk.close()  # somebody may have removed the folder, and made another one
+            self._disk.close()  # the folder may have been removed and created again
             self._disk.open(head)
         self._head = head
 
     def clear(self) -> None:
-        """Drop all samples that are kept, in memory and on disk."""
+        """Drop all cached samples, in memory and on disk."""
         self._open()
         if self._folder is not None and self._disk is not None:
             sample_store.refuse_whole(self._folder)
-            sample_store.write_store(self._folder, 0)  # somebody may have removed it
+            sample_store.write_store(self._folder, 0)  # the folder may have been removed
             self._disk.close()
         head = self._head_now()
         for store in (self._memory, self._disk):
@@ -198,7 +198,7 @@ class CachedDataset(Source, EpochAware, Derived):
         self._head = head
 
     def close(self) -> None:
-        """Close the file on disk in this process. What is in memory stays as long as this object, or a worker, does."""
+        """Close the file on disk in this process. Samples in memory live as long as this object or a worker."""
         if self._disk is not None:
             self._disk.close()
 
@@ -225,12 +225,12 @@ class CachedDataset(Source, EpochAware, Derived):
         return samples
 
     def _listed_index(self, index: Any) -> int:
-        """Return an index, checked; opens the cache if need be."""
+        """Return a checked index; open the cache if needed."""
         head = self._open()
         return index if type(index) is int and 0 <= index < head.count else int(self._checked([index])[0])
 
     def _look_up(self, index: int) -> Any:
-        """Return a sample that is kept; `_MISSING` otherwise."""
+        """Return a cached sample; `_MISSING` if there is none."""
         memory, disk = self._memory, self._disk
         if memory is not None:
             sample = self._kept(memory, index, memory.get(index, view=not self._copies))
@@ -258,7 +258,7 @@ class CachedDataset(Source, EpochAware, Derived):
         return _MISSING
 
     def _made(self, indices: list[int]) -> list[Any]:
-        """Have the dataset make samples that are missing, and keep them."""
+        """Make missing samples with the dataset, and cache them."""
         watch = RandomWatch()
         several = getattr(self.dataset, "__getitems__", None)
         with watch.watching():
@@ -273,7 +273,7 @@ class CachedDataset(Source, EpochAware, Derived):
         return self._keep(indices, samples, watch)
 
     def _keep(self, indices: list[int], samples: list[Any], watch: RandomWatch) -> list[Any]:
-        """Store samples wherever there is room, unless they are random; returns them as they will come out again."""
+        """Store samples where there is room, unless they are random; return them as the cache will return them."""
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
             self._counters.add("random", len(indices))
@@ -297,10 +297,11 @@ class CachedDataset(Source, EpochAware, Derived):
         return kept
 
     def stats(self) -> dict[str, Any]:
-        """Return counters of all workers since this object was made, and how much is kept.
+        """Return counters of all workers since this object was created, and the size of the cache.
 
-        `hits` and `misses`; of the hits `memory_hits` and `disk_hits`; `damaged`, samples that had to be made again;
-        `random`, samples that were not kept because they draw random numbers; samples and bytes in memory and on disk.
+        `hits` and `misses`; `memory_hits` and `disk_hits`, which add up to `hits`; `damaged`, samples that had to be
+        made again; `random`, samples that were not cached because they draw random numbers; samples and bytes in memory
+        and on disk.
         """
         self._open()
         totals = self._counters.totals()
@@ -327,9 +328,9 @@ class CachedDataset(Source, EpochAware, Derived):
 
 
 class AsyncCachedDataset(CachedDataset):
-    """What `CachedDataset` makes of a dataset whose `__getitem__` is an `async def`: it is one itself.
+    """The `CachedDataset` for a dataset whose `__getitem__` is an `async def`; its own is one too.
 
-    Samples that are missing are awaited, all of a batch at once. Only `feedline.rng()` is watched.
+    The missing samples of a batch are awaited concurrently. Only `feedline.rng()` is watched.
     """
 
     async def __getitem__(self, index: Any) -> Any:
@@ -344,7 +345,7 @@ class AsyncCachedDataset(CachedDataset):
 
     @property
     def __getitems__(self) -> None:  # type: ignore[override]  # samples are awaited one by one, at the same time
-        """None: samples are awaited one by one, at the same time."""
+        """None: samples are awaited individually and concurrently."""
         return None
 
 

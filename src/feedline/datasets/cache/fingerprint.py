@@ -1,17 +1,17 @@
-"""Fingerprints of datasets: whether what made a sample then would make the same sample now.
+"""Fingerprints of datasets: whether a dataset would still make the same samples.
 
-A fingerprint is a hash of the pickled dataset, with these differences to what pickle writes:
+A fingerprint is a hash of the pickled dataset, with these differences from what pickle writes:
 
-- A function, or lambda, is known by its qualified name, its own code, its defaults and what it encloses; a class by its
-  name, its bases, its methods and its attributes. What code refers to by a global name is not looked into: functions
-  that it calls, constants of a module. Of feedline's own classes the name is all; of those of Python and of installed
-  packages only the methods count: other attributes may hold the number of the process, or what was opened last.
-- Of a file that a string or a path names, and of those that a source of feedline's reads, size and time of the last
-  change are part of it.
-- Arrays above a size are known by pieces of them, so that a mapped file is not read as a whole.
-- What cannot be pickled (a lock, an open file) is known by its type.
+- A function, or lambda, is identified by its qualified name, its own code, its defaults and its closure; a class by its
+  name, bases, methods and attributes. Globals that code refers to are not examined: functions that it calls, constants
+  of a module. feedline's own classes are identified by name alone. For classes of Python and of installed packages only
+  the methods count: other attributes may hold the process id, or the file opened last.
+- For files that a string or a path names, and for those that a feedline source reads, the size and modification time
+  are included.
+- Arrays above a size are identified by pieces of them, so that a mapped file is not read as a whole.
+- Objects that cannot be pickled (a lock, an open file) are identified by their type.
 
-An object with a method `fingerprint()` says itself what it is, by the string that this returns.
+An object with a method `fingerprint()` is identified by the string that this returns.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from feedline.memory.sharing.packed import Packed
 from feedline.system.optional import is_tensor
 
 _WHOLE_BYTES = 1 << 20
-"""Arrays up to this size are hashed as a whole; of larger ones pieces that are as large together."""
+"""Arrays up to this size are hashed as a whole; larger ones by pieces of this total size."""
 _PIECES = 64
 
 _MANY = 1000
-"""Of the names of files in a container that is longer, so many are looked at."""
+"""If a container is longer than this, only this many of its file names are checked."""
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
@@ -50,7 +50,7 @@ _CONTAINERS = (list, tuple, dict)
 
 # Any, throughout: a dataset is any object.
 def fingerprint(dataset: Any, *more: Any) -> bytes:
-    """Return 32 bytes that differ if the dataset, or something else that is given, does."""
+    """Return 32 bytes that differ if the dataset, or another argument, differs."""
     found = hashlib.sha256()
     try:
         _HashPickler(SimpleNamespace(write=found.update)).dump((dataset, *more))
@@ -62,7 +62,7 @@ def fingerprint(dataset: Any, *more: Any) -> bytes:
     return found.digest()
 
 
-# That of Python: the one in C asks nobody about strings and sets. Any: its stubs name none of its methods.
+# Python's pickler: the one in C has no hook for strings and sets. Any: its stubs name none of its methods.
 _PythonPickler: Any = pickle._Pickler
 
 
@@ -70,12 +70,12 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=4)
         self._seen: dict[int, tuple[int, Any]] = {}
-        """The number of each object that something else stood in for; kept, so that no other gets its id."""
+        """The number of each replaced object; holds the object, so that its id is not reused."""
         self._names: list[str] | None = None
-        """The names of files in the long container that is being pickled, if one is."""
+        """The file names in the long container being pickled, if any."""
 
     def memoize(self, obj: Any) -> None:
-        if type(obj) not in (str, bytes):  # whether equal strings are one object is chance
+        if type(obj) not in (str, bytes):  # whether equal strings are one object is arbitrary
             super().memoize(obj)
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
@@ -84,14 +84,14 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
             self._names = names
             self.save(obj, save_persistent_id)
             self._names = None
-            # By chance, but always the same: every n-th would be a caption, and never a path, where they take turns.
+            # Random, but always the same: where captions and paths alternate, every n-th could always be a caption.
             return self.save(_changed(random.Random(0).sample(names, min(len(names), _MANY))))
         stand_in = self._stand_in(obj)
         try:
             super().save(stand_in, save_persistent_id)
         except (BadOption, MemoryError, RecursionError):
             raise
-        except Exception:  # of pickle, or of the object's own __getstate__
+        except Exception:  # from pickle, or from the object's own __getstate__
             super().save(("not picklable", _name(type(obj))))
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
@@ -99,7 +99,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         self.save((_bytes(name), getattr(obj, "__wrapped__", None)))  # by lru_cache
 
     def _stand_in(self, value: Any) -> Any:
-        """Return what is pickled in place of a value; mostly itself."""
+        """Return what to pickle in place of a value; usually the value itself."""
         kind = type(value)
         if kind is str and _is_path(value):
             if self._names is None:
@@ -119,7 +119,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         if texts is None or self._names is None:
             return values
         self._names += filter(_is_path, texts)
-        return type(values).__name__, _bytes(repr(values))  # paths, labels or records of them, quickly
+        return type(values).__name__, _bytes(repr(values))  # fast path for paths, labels or records of them
 
 
 def _stand_in(value: Any) -> Any:
@@ -146,9 +146,9 @@ def _stand_in(value: Any) -> Any:
     if is_tensor(value) and value.layout is sys.modules["torch"].strided:
         plain = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8)
         return "tensor", str(value.dtype), tuple(value.shape), _array(plain.numpy())
-    if isinstance(value, Packed):  # names of files, most often: all of them count
+    if isinstance(value, Packed):  # usually file names: all of them count
         return "packed", [array.tobytes() if hasattr(array, "tobytes") else array for array in value.arrays().values()]
-    if isinstance(value, Source):  # without what it finds out when it is first read
+    if isinstance(value, Source):  # without the attributes that it derives when first read
         lazy = {name for base in kind.__mro__ for name in vars(base).get("_lazy", ())}
         state = getattr(value, "__getstate__", lambda: vars(value))()
         return kind, {name: one for name, one in state.items() if name not in lazy}, _changed(value._stored_in())
@@ -184,7 +184,7 @@ def _array(array: Any) -> Any:
 
 
 def _texts(values: Any, depth: int = 3) -> list[str] | None:
-    """Return the strings and paths in a container; None if repr() does not tell all that it holds."""
+    """Return the strings and paths in a container; None if repr() does not show its whole content."""
     found: list[str] = []
     for one in itertools.chain(values, values.values()) if type(values) is dict else values:
         if type(one) is str:
@@ -206,7 +206,7 @@ def _is_path(name: str) -> bool:
 
 
 def _changed(paths: Iterable[str]) -> list[tuple[int, int]]:
-    """Return size and time of those that are files; of databases of LMDB, which are folders, too."""
+    """Return size and time of those paths that are files, or LMDB databases, which are folders."""
     found = []
     for path in paths:
         try:
@@ -221,7 +221,7 @@ def _changed(paths: Iterable[str]) -> list[tuple[int, int]]:
 
 
 def _module(value: Any) -> str:
-    # Workers that are not forked know the program's own file by another name.
+    # Workers that are not forked have another name for the program's main module.
     return str(getattr(value, "__module__", "")).replace("__mp_main__", "__main__")
 
 
@@ -230,5 +230,5 @@ def _name(value: Any) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Return a text as bytes: no name of a file is looked for in them."""
+    """Return a text as bytes, which are not searched for file names."""
     return text.encode("utf-8", "surrogatepass")

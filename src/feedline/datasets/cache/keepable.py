@@ -1,4 +1,4 @@
-"""Whether samples can be kept: those of a dataset at all, and one whose making has drawn random numbers."""
+"""Whether the samples of a dataset can be cached, and whether making a sample draws random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feedline.types import DatasetKind
 
 # Any: a dataset is any object.
 def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
-    """Refuse a dataset whose samples cannot be kept."""
+    """Refuse a dataset whose samples cannot be cached."""
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         raise BadOption(
@@ -40,15 +40,15 @@ def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
 
 
 class RandomWatch(Scope):
-    """Stands before the scope of this thread, and takes note of everybody who asks for `feedline.rng()`.
+    """Wraps the scope of this thread and records calls of `feedline.rng()`.
 
-    A sample that draws random numbers is another one every time, and not to be kept.
+    A sample that draws random numbers differs every time and must not be cached.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.generators: list[str] = []
-        """Those from which something was drawn."""
+        """Generators from which numbers were drawn."""
         self._outer: Scope | None = None
         self._enter = enter
 
@@ -63,7 +63,7 @@ class RandomWatch(Scope):
 
     @contextmanager
     def watching_task(self) -> Iterator[None]:
-        """Watch what the coroutine that calls this, and nobody else, draws from `feedline.rng()`."""
+        """Watch what the calling coroutine, and no other, draws from `feedline.rng()`."""
         self._enter = enter_task
         self._outer = enter_task(self)
         try:
@@ -73,9 +73,9 @@ class RandomWatch(Scope):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch what is drawn inside.
+        """Watch random numbers drawn inside the context.
 
-        The generators of the process are watched on the main thread only: on others nobody knows who draws from them.
+        The generators of the process are watched on the main thread only: on others, draws cannot be attributed.
         """
         is_alone = threading.current_thread() is threading.main_thread()
         before = GlobalStates.now() if is_alone else None

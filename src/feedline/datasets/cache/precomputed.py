@@ -1,4 +1,4 @@
-"""`PrecomputedDataset`: samples that `feedline.precompute` has stored."""
+"""`PrecomputedDataset`: samples that `feedline.precompute` stored."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from feedline.system.failures import words
 
 
 class PrecomputedDataset(Source):
-    """Reads the samples that `feedline.precompute` has stored in a folder. The dataset they were made of is not needed.
+    """Reads the samples that `feedline.precompute` stored in a folder, without the original dataset.
 
     Args:
         path: the folder.
-        transform: applied to each sample, after it was read.
+        transform: applied to each sample after it is read.
         pickle: True if samples may have been stored with pickle; only for folders that you trust.
 
     Raises:
-        SourceError: nothing was stored there, or not all of it yet; when the first sample is read.
+        SourceError: there are no samples, or they are incomplete; raised when the first sample is read.
         CorruptSource: a sample is damaged.
-        SourceChanged: the samples of another dataset have been stored there since the first one was read.
+        SourceChanged: samples of another dataset have been stored there since the first one was read.
 
     Example:
         >>> import feedline, tempfile

@@ -3,22 +3,22 @@
     head, 4096 bytes | an entry of 32 bytes per index | the bytes of the samples, one after the other
 
 A sample is written once and stays: nothing is moved, evicted or overwritten until the whole store is emptied. Writers
-hold the lock, readers hold none. A writer killed at any moment leaves a place that nobody uses, or an entry whose
-checksum is wrong. The checksum is over the bytes, the entry, the index and the fingerprint: what passes it is what was
-put there under this index for this dataset, in whatever order memory or disk saw the writes, and also after a power
-failure, when the head may be older than the entries.
+hold the lock, readers do not. A writer killed at any moment leaves unused space, or an entry with a wrong checksum. The
+checksum covers the bytes, the entry, the index and the fingerprint. A sample that passes it was stored under this index
+for this dataset, regardless of the order in which memory or disk saw the writes, and also after a power failure, when
+the head may be older than the entries.
 
-Whoever makes or empties a store gives it a new generation, a random number, before samples are overwritten. To those
-who have opened an older generation the store has no samples and no room from then on, until they open it again. In
-memory, of which a sample is checked once per process only, a reader compares the generation before and after it copies
-a sample; on disk, where the checksum is compared every time, only to tell what was emptied from what is damaged.
+A process that creates or empties a store gives it a new generation, a random number, before samples are overwritten.
+Processes that opened an older generation then see no samples and no room until they open the store again. In memory,
+where each process checks a sample only once, a reader compares the generation before and after it copies a sample. On
+disk, where the checksum is compared every time, it does so only to distinguish an emptied store from damage.
 
-Another store may be put behind the name of a file. Programs that have the old one open go on with it; to those who open
-the name anew, such as workers, it is another generation.
+The file may be replaced by another store of the same name. Programs that have the old one open keep using it; processes
+that open the name again, such as workers, see another generation.
 
-Why the first that come are kept, and not the last: an epoch in random order asks for every sample once, so the one that
-was used last is the one that is needed last. Evicting by age throws out what is about to come and hits next to nothing;
-keeping a fixed part hits that part in every epoch, which is the most that can be had.
+Why the first samples are kept, and not the latest: an epoch in random order requests every sample once, so the most
+recently used sample is needed last. Evicting by age drops what is needed next and hits almost nothing; keeping a fixed
+part hits that part in every epoch, which is the best possible.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OWN = struct.Struct("<QQQI")
 
 
 class Kind(Enum):
-    """How a sample was made bytes."""
+    """How a sample was encoded as bytes."""
 
     RECORD = 1
     PICKLE = 2
@@ -77,7 +77,7 @@ class Encoded(NamedTuple):
 def encode(sample: Any, *, pickles: bool) -> Encoded:
     """Return a sample as bytes.
 
-    Raises NotARecord: it cannot, and pickle was not asked for.
+    Raises NotARecord: a record cannot hold it, and `pickles` is False.
     """
     try:
         return Encoded(Kind.RECORD, records.encode(sample))
@@ -93,8 +93,8 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
 def decode(encoded: Encoded, *, pickles: bool) -> Any:
     """Return a sample.
 
-    Arrays can be written to if the bytes are a bytearray, one's own; else they are read-only views. Raises
-    CorruptSource: these bytes are no sample, or one that was pickled, which was not asked for.
+    Arrays are writable if the bytes are a bytearray, which the caller owns; otherwise they are read-only views. Raises
+    CorruptSource: these bytes are not a sample, or it was pickled and `pickles` is False.
     """
     if encoded.kind is Kind.RECORD:
         return records.decode(encoded.data, owned=type(encoded.data) is bytearray)
@@ -105,7 +105,7 @@ def decode(encoded: Encoded, *, pickles: bool) -> Any:
 
 @dataclass(frozen=True)
 class Head:
-    """What a store is about."""
+    """Identifies the dataset of a store."""
 
     fingerprint: bytes
     count: int
@@ -119,40 +119,40 @@ class SampleStore:
         self.limit = limit
         self._head: Head | None = None
         self._generation = 0
-        """The one that was opened."""
+        """The generation that was opened."""
         self._checked: NDArray[np.bool_] | None = None
-        """Which samples this process has checked; of memory only, which does not decay as disks do."""
+        """Which samples this process has checked; only for memory, which does not decay as disks do."""
         self.damaged: set[int] = set()
-        """Samples that were found damaged: `put` replaces them."""
+        """Samples that were found damaged; `put` replaces them."""
         self.is_full = False
-        """True once there was no room for a sample, as far as this process knows."""
+        """True once this process found no room for a sample."""
 
-    # Any: what pickle takes.
+    # Any: as pickle defines it.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_checked": None}
 
     def head(self) -> Head | None:
-        """Return what the store is about; None if there is none, or a damaged one, or one of another format."""
+        """Return the head; None if there is none, or it is damaged or of another format."""
         data = self._shared.read(0, _HEAD.size)
         if len(data) < _HEAD.size:
             return None
         magic, version, checksum, count, fingerprint = _HEAD.unpack(data)
         if magic != _MAGIC or version != FORMAT or checksum != _head_checksum(count, fingerprint):
             return None
-        # There has to be room for so many entries.
+        # There must be room for that many entries.
         return Head(fingerprint, count) if self.least_bytes(count) <= self._shared.end else None
 
     def open(self, head: Head) -> bool:
-        """Get ready to be used; makes the store if there is none, or a damaged one.
+        """Open the store for use; create it if it is missing or damaged.
 
-        False if it is about something else. Then it has no samples and no room, unless it was opened before and nobody
-        has emptied it since.
+        Returns False if it belongs to another dataset. It then has no samples and no room, unless it was opened before
+        and has not been emptied since.
         """
-        if self.head() is None:  # otherwise nothing is locked: the file may be one that can only be read
+        if self.head() is None:  # otherwise do not lock: the file may be read-only
             with self.locked():
                 if self.head() is None:
                     self._make(head)
-        generation = self._generation_now  # before the head, which goes first when a store is emptied
+        generation = self._generation_now  # read before the head, which is cleared first when a store is emptied
         if self.head() != head:
             return False
         if (self._head, self._generation) != (head, generation):
@@ -160,13 +160,13 @@ class SampleStore:
         return True
 
     def empty(self, head: Head) -> None:
-        """Drop all samples, and be about something else from now on."""
+        """Drop all samples, and assign the store to `head`."""
         with self.locked():
             self._make(head)
             self._adopt(head, self._generation_now)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Exclude everybody else who makes or writes the store."""
+        """Exclude all others that create or write the store."""
         return self._shared.locked()
 
     def _make(self, head: Head) -> None:
@@ -188,18 +188,18 @@ class SampleStore:
         self.is_full = False
 
     def is_current(self) -> bool:
-        """True if nobody has emptied the store since it was opened."""
+        """True if the store has not been emptied since it was opened."""
         return self._generation_now == self._generation != 0
 
     @staticmethod
     def least_bytes(count: int) -> int:
-        """Return how many bytes a store takes before the first sample."""
+        """Return the size of a store before its first sample."""
         return -(-_entry_offset(count) // 4096) * 4096
 
     def get(self, index: int, *, view: bool = False) -> Encoded | None:
-        """Return the sample of an index, checked; None if it is not there, or damaged, which `damaged` tells.
+        """Return the checked sample at an index; None if it is missing, or damaged and then added to `damaged`.
 
-        With `view` it is the memory itself instead of a copy, if it is memory: valid until the store is emptied.
+        With `view`, a store in memory returns the memory itself instead of a copy: valid until the store is emptied.
         """
         memory = self._shared if isinstance(self._shared, SharedMemory) else None
         if self._head is None or index >= self._head.count or (memory is not None and not self.is_current()):
@@ -238,7 +238,7 @@ class SampleStore:
         return Encoded(_KINDS[number], data)
 
     def put(self, index: int, encoded: Encoded) -> bool:
-        """Store a sample; False if there is no room for it. What others have stored meanwhile stays."""
+        """Store a sample; False if there is no room. Samples that others have stored meanwhile stay."""
         shared, data, number = self._shared, bytes(encoded.data), encoded.kind.value
         again = index in self.damaged
         with self.locked():
@@ -256,7 +256,7 @@ class SampleStore:
             except OSError as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
-                self.is_full = True  # the disk is, or a limit of the system was reached
+                self.is_full = True  # the disk is full, or a system limit was reached
                 return False
             checksum = _checksum(self._head, index, place, len(data), number, data)
             shared.write(_entry_offset(index), _ENTRY.pack(place, len(data), number, checksum))
@@ -273,7 +273,7 @@ class SampleStore:
 
     @property
     def stored(self) -> int:
-        """How many samples were stored."""
+        """Number of stored samples."""
         return self._shared.number(_STORED)
 
     @property
@@ -283,18 +283,18 @@ class SampleStore:
 
     @property
     def is_whole(self) -> bool:
-        """True if somebody has checked that every sample is there."""
+        """True if a process has checked that every sample is present."""
         return self._shared.number(_WHOLE) == 1
 
     def note_whole(self) -> None:
-        """Note that every sample is there, and has been checked; not before the disk has them."""
+        """Record that every sample is present and checked, after syncing them to disk."""
         assert isinstance(self._shared, SharedFile)
         self._shared.sync()
         self._write_number(_WHOLE, 1)
         self._shared.sync()
 
     def close(self) -> None:
-        """Close what this process has opened. It is opened again when it is used."""
+        """Close what this process has opened. The next use opens it again."""
         self._shared.close()
 
 
@@ -311,22 +311,22 @@ def _entry_offset(index: int) -> int:
 
 
 FILE = "samples.feedline"
-"""The samples; and the mark by which a folder is known to be one for them."""
+"""The file with the samples; it also marks its folder as a store."""
 
 
 def has_store(folder: Path) -> bool:
-    """True if there is a store in a folder, whatever it is about."""
+    """True if a folder holds a store, for any dataset."""
     path = folder / FILE
-    return path.exists() and path.stat().st_size > 0  # empty: somebody was killed before he made one
+    return path.exists() and path.stat().st_size > 0  # empty: a process was killed before it created the store
 
 
 def read_store(folder: Path) -> SampleStore:
-    """Return the store in a folder, to be read only; its head may be damaged."""
+    """Return the store in a folder, read-only; its head may be damaged."""
     return SampleStore(SharedFile(folder / FILE, readonly=True), limit=0)
 
 
 def head_of(folder: Path) -> Head | None:
-    """Return what the store in a folder is about; None if there is none, or a damaged one."""
+    """Return the head of the store in a folder; None if there is none, or it is damaged."""
     if not has_store(folder):
         return None
     with closing(read_store(folder)) as store:
@@ -334,7 +334,7 @@ def head_of(folder: Path) -> Head | None:
 
 
 def refuse_whole(folder: Path) -> None:
-    """Refuse a folder that holds what `feedline.precompute` has stored. Raises BadOption: it does."""
+    """Refuse a folder that holds samples stored by `feedline.precompute`. Raises BadOption: it does."""
     if head_of(folder) is None:
         return
     with closing(read_store(folder)) as store:
@@ -346,9 +346,9 @@ def refuse_whole(folder: Path) -> None:
 
 
 def drop_other(folder: Path, head: Head) -> bool:
-    """Put an empty file in the place of a store that is damaged, or about something else; True if there was one.
+    """Replace a store that is damaged, or of another dataset, with an empty file; True if there was one.
 
-    Programs that have it open go on with it. Of several that do this at the same time, one does.
+    Programs that have it open keep using it. If several programs do this at the same time, only one succeeds.
     """
     if not has_store(folder) or head_of(folder) == head:
         return False
@@ -357,16 +357,16 @@ def drop_other(folder: Path, head: Head) -> bool:
             return False  # another program was first
         empty = folder / f"{FILE}.new"
         empty.touch()
-        os.replace(empty, folder / FILE)  # not removed: by this file the folder is known
+        os.replace(empty, folder / FILE)  # not removed: this file marks the folder
         return True
 
 
 def write_store(folder: Path, limit: int | None) -> SampleStore:
-    """Return the store in a folder, to be read and written; makes the folder if need be.
+    """Return the store in a folder, readable and writable; create the folder if needed.
 
-    Raises BadOption: the folder holds somebody else's files; SourceError: it cannot be written to.
+    Raises BadOption: the folder holds other files; SourceError: it cannot be written to.
 
-    Without a limit in bytes it may take what it takes already, and half of what is free on the disk.
+    Without a limit in bytes, it may use its current size plus half of the free disk space.
     """
     check_own(folder, FILE)
     try:

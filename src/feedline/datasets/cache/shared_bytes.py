@@ -1,10 +1,10 @@
-"""Bytes at offsets that several processes share: memory without a name, or a file. And counters in such memory.
+"""Bytes at offsets that several processes share, in anonymous memory or a file; and counters in such memory.
 
-Threads and processes read and write at the same time. Nothing here orders these accesses: what is read may be half
-written, and whoever reads it has a checksum to tell. Only `locked` excludes others.
+Threads and processes read and write at the same time. Nothing here orders these accesses: a reader may see partial
+writes, and must detect them by a checksum. Only `locked` excludes others.
 
-The lock is `flock` on a descriptor that each process has opened for itself, so that it goes with the process: one that
-is killed holds nothing back. Within a process a mutex excludes threads, and keeps a fork out of the locked section:
+The lock is `flock` on a descriptor that each process has opened for itself, so it ends with the process: a killed
+process holds no lock. Within a process a mutex excludes threads, and prevents a fork inside the locked section:
 otherwise a forked process would inherit the locked descriptor.
 Test: tests/datasets/cache/test_shared_bytes.py::test_a_killed_process_leaves_no_lock_behind
 """
@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class SharedBytes(ABC):
-    """Bytes at offsets, which processes share."""
+    """Bytes at offsets, shared by processes."""
 
     _own: Handle[int]
     """A descriptor that this process has opened for itself."""
@@ -51,27 +51,27 @@ class SharedBytes(ABC):
     @property
     @abstractmethod
     def end(self) -> int:
-        """How many bytes there are."""
+        """Number of bytes."""
 
     @abstractmethod
     def read(self, offset: int, size: int) -> bytearray:
-        """Return a copy of these bytes; fewer, if they end before."""
+        """Return a copy of these bytes; fewer if the end comes first."""
 
     @abstractmethod
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes. OSError if there is no room for them."""
+        """Write bytes. Raises OSError: there is no room for them."""
 
     @abstractmethod
     def clear(self, start: int, end: int) -> None:
-        """Make the bytes from `start` to `end` zero. A file ends there."""
+        """Set the bytes from `start` to `end` to zero. A file then ends at `end`."""
 
     def number(self, offset: int) -> int:
-        """Return eight bytes as a number; 0 if the bytes end before."""
+        """Return eight bytes as a number; 0 if the end comes first."""
         data = self.read(offset, NUMBER.size)
         return int(NUMBER.unpack(data)[0]) if len(data) == NUMBER.size else 0
 
     def close(self) -> None:
-        """Close what this process has opened. It is opened again when it is used."""
+        """Close what this process has opened. The next use opens it again."""
         self._own.close()
 
     @contextmanager
@@ -89,10 +89,10 @@ class SharedBytes(ABC):
 
 
 class SharedMemory(SharedBytes):
-    """Memory that forked and started workers share; pages that nobody wrote to do not exist.
+    """Memory that forked and spawned workers share; pages that were never written take no memory.
 
-    Sent to a worker process while that is started, it arrives as the same memory. Pickled otherwise, it arrives as a
-    new and empty one: there is no name by which others could find it.
+    If it is pickled while a worker process is being started, the worker gets the same memory. Pickled at any other
+    time, it becomes new, empty memory: it has no name by which others could find it.
     """
 
     def __init__(self, size: int) -> None:
@@ -140,7 +140,7 @@ class SharedMemory(SharedBytes):
         for offset in range(start, end, len(zeros)):
             self.write(offset, zeros[: end - offset])
 
-    # Any: what pickle takes.
+    # Any: as pickle defines it.
     def __reduce__(self) -> Any:
         if context.get_spawning_popen() is None:
             return SharedMemory, (self.end,)
@@ -154,7 +154,7 @@ def _adopted(fd: Any, size: int) -> SharedMemory:
 
 
 class SharedFile(SharedBytes):
-    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed."""
+    """A file, opened by each process on use. It is read by calls, not mapped, so that truncation is detected."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
@@ -162,7 +162,7 @@ class SharedFile(SharedBytes):
         mode = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         self._own = Handle(functools.partial(_opened, str(path), mode), os.close, close_inherited=True)
 
-    # Any: what pickle takes.
+    # Any: as pickle defines it.
     def __reduce__(self) -> Any:
         return functools.partial(SharedFile, readonly=self._readonly), (self._path,)
 
@@ -171,7 +171,7 @@ class SharedFile(SharedBytes):
         return os.fstat(self._own.get()).st_size
 
     def read(self, offset: int, size: int) -> bytearray:
-        size = max(0, min(size, self.end - offset))  # a damaged file may say any size
+        size = max(0, min(size, self.end - offset))  # a damaged file may claim any size
         data = bytearray(size)
         view, done = memoryview(data), 0
         fd = self._own.get()
@@ -196,7 +196,7 @@ class SharedFile(SharedBytes):
             os.ftruncate(self._own.get(), size)
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Flush all writes to disk."""
         os.fsync(self._own.get())
 
 
@@ -213,10 +213,10 @@ _ROWS, _COLUMNS = 4096, 8
 
 
 class Counters:
-    """Counts what all processes do, without a lock between them.
+    """Counts events of all processes, without a lock between them.
 
-    Each process adds to a row of its own, which its id chooses; only the sum of the rows means anything. Two processes
-    at work at the same time whose ids differ by a multiple of 4096 share a row, and may lose a count.
+    Each process adds to its own row, chosen by its id; only the sum of the rows is meaningful. Two processes running at
+    the same time whose ids differ by a multiple of 4096 share a row, and may lose a count.
     """
 
     def __init__(self, *names: str) -> None:
@@ -224,7 +224,7 @@ class Counters:
         self._memory = SharedMemory(_ROWS * _COLUMNS * NUMBER.size)
         self._numbers = self._memory.view.cast("Q")
 
-    # Any: what pickle takes.
+    # Any: as pickle defines it.
     def __getstate__(self) -> Any:
         return self._columns, self._memory
 
@@ -233,7 +233,7 @@ class Counters:
         self._numbers = self._memory.view.cast("Q")
 
     def add(self, name: str, count: int = 1) -> None:
-        """Count."""
+        """Add to a counter."""
         place = os.getpid() % _ROWS * _COLUMNS + self._columns[name]
         with _one_thread:  # threads of a process share its row
             self._numbers[place] += count

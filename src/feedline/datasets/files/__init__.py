@@ -1,4 +1,4 @@
-"""Samples that are files of their own."""
+"""Datasets with one sample per file."""
 
 from feedline.datasets.files.dataset import FileDataset
 from feedline.datasets.files.image_folder import ImageFolder

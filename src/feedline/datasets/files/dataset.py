@@ -1,4 +1,4 @@
-"""Files as samples."""
+"""Datasets with one sample per file."""
 
 from __future__ import annotations
 
@@ -27,38 +27,37 @@ LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], A
 """Where labels come from: see `FileDataset`."""
 
 _LOOKED_AT = 10_000
-"""Files that a cache looks at when an epoch begins, to notice changes; of more, about so many, from all over."""
+"""Files that a cache checks for changes when an epoch begins; of more files, about this many, evenly spread."""
 
 
 class FileDataset(Source):
     """A dataset with a sample for each file.
 
-    The files of a folder are listed when it is made, by several threads, in the order that torchvision has: the
-    directories of the folder by name, in each of them all directories by path, in each of those the files by name. The
-    listing is kept in a cache, and used again unless a directory has changed. Paths are held packed, a few bytes each,
-    once for all workers.
+    The constructor lists the files of a folder with several threads, in torchvision's order: the directories of the
+    folder by name, in each of them all directories by path, in each of those the files by name. The listing is cached,
+    and reused unless a directory has changed. Paths are stored compactly, a few bytes each, once for all workers.
 
     Args:
-        files: a folder, of which all files are taken, however deep; or paths, in the order of the samples.
+        files: a folder, whose files are used at any depth; or paths, in the order of the samples.
         fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
             of names for tuples, a list for dicts. None for a dict of all.
-        extensions: how names have to end, upper or lower case; such as ".txt" or (".jpg", ".png"). None for any.
-        pattern: a shell pattern for names, such as "*_left.png"; with a slash in it, for the path below the folder,
-            where `*` stands for slashes as well.
-        labels: "folder" for the name of the directory in the folder that a file is in; the path of a CSV file with the
-            columns `file`, as seen from the folder, and `label`; a tuple of such a path and the names of the two
+        extensions: allowed endings of names, ignoring case; such as ".txt" or (".jpg", ".png"). None for any.
+        pattern: a shell pattern for names, such as "*_left.png"; if it contains a slash, for the path below the folder,
+            where `*` also matches slashes.
+        labels: "folder" for the name of the file's top-level directory in the folder; the path of a CSV file with the
+            columns `file`, relative to the folder, and `label`; a tuple of such a path and the names of the two
             columns; a function that takes a path; or, with a list of paths, a list. Names become numbers, in sorted
             order.
         unlabelled: "error" or "skip": what to do with files that a CSV file does not name, or gives an empty label.
-        allow_empty: True if a directory without files is a class, too.
+        allow_empty: True if a directory without files is also a class.
         read: "bytes", "text" in UTF-8, "npy" for arrays that `numpy.save` wrote, or a function that takes a path.
         transform: applied to each sample.
-        cache: True to keep listings of 10,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False not
-            to, or a folder to keep this one in.
+        cache: True to cache listings of 10,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False to
+            disable caching, or a folder to cache this listing in.
 
     Raises:
-        SourceError: the folder is missing, cannot be listed, or has no such files; or a table of labels does not fit.
-        BadOption: an option cannot work.
+        SourceError: the folder is missing, cannot be listed, or has no such files; or a table of labels does not match.
+        BadOption: an option is invalid.
 
     Example:
         >>> import pathlib, tempfile
@@ -71,8 +70,8 @@ class FileDataset(Source):
     """
 
     _value = "data"
-    """What the field with the value is called."""
-    _lazy = ("_unwanted",)  # files that are no samples: a cache stays valid when one more of them lies there
+    """Name of the field with the value."""
+    _lazy = ("_unwanted",)  # files that are not samples: adding one must not invalidate a cache
 
     def __init__(
         self,
@@ -116,13 +115,13 @@ class FileDataset(Source):
         listing = list_files(root, choice, cache)
         self._paths = listing.paths
         self._unwanted = listing.left_out
-        """Files that `choice` did not take."""
+        """Number of files that `choice` excluded."""
         self._chosen: range | NDArray[np.int64] = range(len(self._paths))
-        """Which of them are samples."""
+        """Which paths are samples."""
         self._labels: Labels | None = None
         if labels == "folder":
             self._labels = label_sources.of_folders(listing, root, allow_empty=allow_empty)
-            first = int(listing.counts[0])  # those before are in no directory
+            first = int(listing.counts[0])  # files before this are in no directory
             self._chosen = self._chosen[first:]
             self._labels = Labels(self._labels.values[first:], self._labels.classes)
         elif isinstance(labels, (str, os.PathLike, tuple)):
@@ -141,7 +140,7 @@ class FileDataset(Source):
 
     def _take_paths(self, paths: list[str], choice: Choice, labels: LabelSource) -> None:
         for path in paths:
-            if "://" in path:  # there may be millions
+            if "://" in path:  # only these are checked in full: there may be millions of paths
                 checked_path(path)
         is_wanted = [bool(choice.among([os.path.basename(path)], os.path.dirname(path))) for path in paths]
         kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
@@ -185,28 +184,28 @@ class FileDataset(Source):
         return self._fields.build(values)
 
     def _label(self, index: int) -> Any:
-        assert self._labels is not None  # there is no such field otherwise
+        assert self._labels is not None  # without labels there is no such field
         return self._labels.values.item(index)
 
     @property
     def left_out(self) -> int:
-        """How many files were found and are no samples: of other endings, in no class's directory, without a label."""
+        """Number of files found that are not samples: wrong ending, not in a class directory, or without a label."""
         return self._unwanted + len(self._paths) - len(self)
 
     @property
     def classes(self) -> list[str] | None:
-        """The names of the classes, by their numbers; None if labels are numbers from elsewhere, or there are none."""
+        """The names of the classes, by number; None if there are no labels, or they are already numbers."""
         return None if self._labels is None or self._labels.classes is None else list(self._labels.classes)
 
     @property
     def class_to_idx(self) -> dict[str, int] | None:
-        """The numbers of the classes, by their names."""
+        """The numbers of the classes, by name."""
         classes = self.classes
         return None if classes is None else {name: number for number, name in enumerate(classes)}
 
     @property
     def targets(self) -> NDArray[Any] | None:
-        """The labels of all samples, as an array; None if they have none."""
+        """The labels of all samples, as an array; None if there are none."""
         if self._labels is None:
             return None
         values = self._labels.values

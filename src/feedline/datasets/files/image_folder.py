@@ -1,4 +1,4 @@
-"""Images in folders, one for each class."""
+"""Images in folders, one folder per class."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from feedline.images.compose import PLACES, Compose, image_transform
 from feedline.system.failures import words
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
-"""The endings that torchvision takes for images, and the last two, which Pillow decodes as well."""
+"""The endings that torchvision accepts as images, and the last two, which Pillow decodes as well."""
 
 
 class ImageFolder(FileDataset):
     """A dataset of images in a folder, by default with a class for each of its directories.
 
     Classes, their numbers and the order of samples are those of torchvision's `ImageFolder`; so are `classes`,
-    `class_to_idx`, `samples`, `imgs` and `targets`. A sample is a tuple of an image and a label. How files are listed
-    and held is said of `FileDataset`.
+    `class_to_idx`, `samples`, `imgs` and `targets`. A sample is a tuple of an image and a label. See `FileDataset` for
+    how files are listed and stored.
 
     Args:
         root: the folder.
         fields: which of "image", "label" and "path" a sample has, and in what form: see `FileDataset`.
-        extensions: how names have to end, upper or lower case.
+        extensions: allowed endings of names, ignoring case.
         labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
         unlabelled: "error" or "skip": what to do with images that a CSV file does not name, or gives an empty label.
-        allow_empty: True if a directory without images is a class, too.
-        decode: "auto" for an array of uint8 with the axes height, width and color, upright; if `transform` is of
-            `feedline.images`, decoded as small as it allows, and on the device of a loader that has one. "cpu" not to
-            leave it to a device, "gpu" to insist on one. "rgb" for such an array as Pillow decodes it, whatever EXIF
-            data say of its orientation; "pil" for an image of Pillow; "bytes" for the file as it is; or a function
+        allow_empty: True if a directory without images is also a class.
+        decode: "auto" for an upright uint8 array with the axes height, width and color; with a `transform` from
+            `feedline.images`, it is decoded as small as the transform allows, and on the loader's device if it has one.
+            "cpu" to never decode on a device, "gpu" to require one. "rgb" for such an array as Pillow decodes it,
+            ignoring the EXIF orientation; "pil" for a Pillow image; "bytes" for the content of the file; or a function
             that takes these bytes.
-        transform: of `feedline.images`, applied to the image; or any function, applied to each sample, so to a tuple
-            of image and label unless `fields` says otherwise.
-        cache: whether or where the listing is kept: see `FileDataset`.
+        transform: from `feedline.images`, applied to the image; or any function, applied to each sample, which is a
+            tuple of image and label unless `fields` changes that.
+        cache: whether or where to cache the listing: see `FileDataset`.
 
     Raises:
-        SourceError: the folder is missing, has no images, or a class has none; or a table of labels does not fit.
-        BadOption: an option cannot work.
-        CorruptSource: when a sample is read: its file is damaged, cut off or no image.
+        SourceError: the folder is missing, has no images, or a class has none; or a table of labels does not match.
+        BadOption: an option is invalid.
+        CorruptSource: when a sample is read: its file is damaged, truncated or not an image.
         MissingExtra: Pillow is not installed, and `decode` needs it.
 
     Example:
@@ -105,7 +105,7 @@ class ImageFolder(FileDataset):
             self.transform = self._on_image(pipeline, decode)
 
     def _on_image(self, pipeline: Compose, decode: Any) -> Compose:
-        """Return a pipeline that knows which field of a sample is the image: also one that is damaged."""
+        """Return a pipeline that knows which field of a sample is the image, even if the image is damaged."""
         form = self._fields
         if pipeline.field is None and self._value in form.names and not form.is_one:
             place = form.names.index(self._value)
@@ -126,5 +126,5 @@ class ImageFolder(FileDataset):
 
     @property
     def imgs(self) -> Any:
-        """The same as `samples`, as torchvision calls it."""
+        """The same as `samples`, under torchvision's name."""
         return self.samples

@@ -17,7 +17,7 @@ from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
 
 _SEPARATORS = (";", "\t", "|")
-"""What tables have between their columns where it is not a comma."""
+"""Column separators of tables that do not use commas."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Labels:
     values: NDArray[Any]
     """In the smallest type that holds them."""
     classes: list[str] | None
-    """The names that the numbers stand for, None if they are just numbers."""
+    """The class names that the numbers stand for; None if they are just numbers."""
 
 
 def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
-    """Return the directory of the folder that each file is in, however deep, as its class."""
+    """Label each file with its top-level directory in the folder, at any depth."""
     tops = [path.partition("/")[0] for path in listing.directories]
     classes = sorted(set(tops) - {""})
     if not classes:
@@ -55,7 +55,7 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
 
 
 def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
-    """Return labels that are integers, floats or names of classes."""
+    """Return labels from integers, floats or class names."""
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadOption(
@@ -82,7 +82,7 @@ def _known(values: Sequence[Any], option: str) -> Labels:
 
 
 def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[int], str]) -> Labels:
-    """Return what a function says of each path."""
+    """Return the labels that a function returns for each path."""
     values = [function(path_of(place)) for place in range(count)]
     return of_values(values, f"labels={getattr(function, '__name__', function)!r}", path_of)
 
@@ -90,7 +90,7 @@ def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[i
 def of_table(
     table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
 ) -> tuple[Labels, NDArray[np.int64]]:
-    """Return the labels that a CSV file gives, and which files have one."""
+    """Return the labels in a CSV file, and which files have one."""
     rows = _rows(table, columns, root)
     values: list[str] = []
     places: list[int] = []
@@ -178,7 +178,7 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
 
 
 def numbers_in(values: list[str]) -> list[Any]:
-    """Return the cells of a column as integers or floats if all of them are such, else as they are."""
+    """Return the cells of a column as integers or floats if all of them are numbers, else unchanged."""
     for kind in (int, float):
         try:
             return [kind(value) for value in values]

@@ -1,12 +1,11 @@
-"""The files of a folder: found once, kept on disk, and held in little memory.
+"""The files of a folder: listed once, cached on disk, and held in little memory.
 
-They are found by one thread as long as it does not wait, and then by several. Where directories are far away, most of
-the time goes into waiting, once for each. Where they are in memory, threads only wait for each other: Python gives up
-its lock for every name.
+One thread lists files until it starts waiting, and then several do. In remote directories most of the time is spent
+waiting, once for each directory. If directories are in memory, threads only wait for each other: Python releases its
+lock for every name.
 
-Files are regular ones: reading a named pipe or a device may never end. Links are followed, after all that is there
-without them: one that leads to a directory that was listed already is not, so that no file comes twice, and links that
-lead to each other end.
+Only regular files count: reading a named pipe or a device may never end. Links are followed after everything reachable
+without them. A link to a directory that was already listed is skipped, so that no file comes twice and link cycles end.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from feedline.errors import DataWarning, SourceError, warn_user
 from feedline.memory.sharing.packed import Packed
 
 _THREADS = 16
-"""Directories that are read at the same time, once it was found out that reading them is waiting. A guess."""
+"""Directories to read at the same time, once reading turns out to be mostly waiting. A guess."""
 
 _PATIENCE_S = 0.05
-"""How long one thread may have waited before others help it."""
+"""How long one thread may wait before others help."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Choice:
     """Which files are wanted."""
 
     extensions: tuple[str, ...] | None = None
-    """How names may end, in lower case; None for any."""
+    """Allowed endings of names, in lower case; None for any."""
     pattern: str | None = None
-    """For the name, or if it has a slash, for the path below the folder."""
+    """Pattern for the name or, if it has a slash, for the path below the folder."""
 
     def among(self, names: list[str], directory: str) -> list[str]:
-        """Return those of the names in a directory that are wanted."""
+        """Return the wanted names among those in a directory."""
         endings = self.extensions
         if endings is not None:
             names = [name for name in names if name.lower().endswith(endings)]
@@ -60,22 +59,22 @@ class Choice:
 
 
 Stamp = tuple[int, int, int]
-"""What a directory has when it was not changed: time of the last change in ns, inode, device."""
+"""Unchanged while a directory does not change: modification time in ns, inode, device."""
 
 
 @dataclass(frozen=True)
 class Directory:
-    """What was found in a directory."""
+    """The content of a directory."""
 
     path: str
     """Below the folder, with slashes; empty for the folder itself."""
     stamp: Stamp
-    """From before it was read."""
+    """Taken before the directory was read."""
     names: bytes
-    """Of the files that are wanted, sorted, with zero bytes between: a tenth of a list of strings."""
+    """Names of the wanted files, sorted, separated by zero bytes: a tenth of the size of a list of strings."""
     count: int
     left_out: int
-    """How many other files it has."""
+    """Number of other files."""
 
     def paths(self) -> Iterator[bytes]:
         """Yield the paths of the files, below the folder, in UTF-8."""
@@ -84,7 +83,7 @@ class Directory:
 
 
 def encoded(text: str) -> bytes:
-    """Return a path in UTF-8; names that no encoding fits keep their odd bytes."""
+    """Return a path in UTF-8; names that are not valid text keep their odd bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -95,10 +94,10 @@ def stamp_of(path: str) -> Stamp:
 
 
 def scan(root: str, choice: Choice) -> list[Directory]:
-    """Return all directories below a folder, itself included, in the order of their files.
+    """Return a folder and all directories below it, in the order of their files.
 
-    The order is that of the folder's directories by name, and in each of them of all directories by path: what
-    `sorted(os.walk(...))` gives for one after the other. Raises SourceError: a directory cannot be read.
+    The folder's directories come by name, and in each of them all directories by path: the order of
+    `sorted(os.walk(...))` for one after the other. Raises SourceError: a directory cannot be read.
     """
     found: dict[tuple[int, int], Directory] = {}
     kept, again, links = [], [], [""]
@@ -108,7 +107,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
         for answer in answers:
             directory = answer.directory
             known = found.setdefault(directory.stamp[1:], directory)
-            if known is directory or is_real:  # without links nothing comes twice, whatever numbers a file system gives
+            if known is directory or is_real:  # without links nothing repeats, even if inode numbers do
                 kept.append(directory)
                 links += answer.links
             elif not f"{directory.path}/".startswith(f"{known.path}/" if known.path else ""):
@@ -123,7 +122,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
 
 
 def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
-    """Return some directories, and all below them that need no link."""
+    """Return some directories, and all below them that are reachable without links."""
     found: list[_Answer] = []
     left = deque(paths)
     clock = _Clock()
@@ -132,7 +131,7 @@ def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
         left.extend(found[-1].below)
     if left:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
-            while left:  # a level at a time; the first error ends it, and what was not begun is left
+            while left:  # one level at a time; the first error stops it and cancels pending reads
                 answers = list(threads.map(partial(_read, root, choice), left))
                 found += answers
                 left = deque(path for answer in answers for path in answer.below)
@@ -140,7 +139,7 @@ def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
 
 
 class _Clock:
-    """Tells whether the time goes into waiting. Threads help then; otherwise they are in each other's way."""
+    """Detects whether time is spent waiting. Then threads help; otherwise they hinder each other."""
 
     def __init__(self) -> None:
         self._began_s, self._cpu_s = time.perf_counter(), time.thread_time()
@@ -153,7 +152,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A directory that was read, and the paths of those in it, and of links to some."""
+    """A directory that was read, with the paths of its subdirectories and of links to directories."""
 
     directory: Directory
     below: list[str]
@@ -163,7 +162,7 @@ class _Answer:
 def _read(root: str, choice: Choice, path: str) -> _Answer:
     full = os.path.join(root, path) if path else root
     try:
-        stamp = stamp_of(full)  # before it is read: what changes meanwhile is then seen to have changed
+        stamp = stamp_of(full)  # before reading, so that concurrent changes are detected later
         files: list[str] = []
         below: list[str] = []
         links: list[str] = []
@@ -195,7 +194,7 @@ def _read(root: str, choice: Choice, path: str) -> _Answer:
 
 
 def _mode_of(path: str) -> int | None:
-    """Return of what kind it is that a link leads to; None if it leads nowhere, which whoever reads it is told."""
+    """Return the mode of a link's target; None if the link is broken, which reading it will report."""
     try:
         return os.stat(path).st_mode
     except OSError:
@@ -204,11 +203,11 @@ def _mode_of(path: str) -> int | None:
 
 _VERSION = 2
 _WORTH_KEEPING = 10_000
-"""Files from which on a listing goes to the user's folder for cache files. Fewer are listed as quickly as read."""
+"""Listings of at least this many files go to the user's cache folder. Shorter ones are listed as fast as read."""
 
 _RECENT_NS = 2_000_000_000
-"""A directory that changed so shortly before it was listed may have changed again without another time: the clocks of
-file systems tick slowly, some every two seconds."""
+"""A directory that changed this shortly before it was listed may have changed again with the same time: file system
+clocks tick slowly, some every two seconds."""
 
 _MANY_DIRECTORIES = 64
 
@@ -220,11 +219,11 @@ class Listing:
     paths: Packed
     """Below the folder, with slashes."""
     directories: Sequence[str]
-    """Those that were looked at, empty ones included; the folder itself is the empty string."""
+    """All listed directories, including empty ones; the folder itself is the empty string."""
     counts: NDArray[np.int64]
-    """Files in each directory itself; together they are all."""
+    """Number of files directly in each directory; they add up to all files."""
     left_out: int
-    """How many files there are that are not wanted."""
+    """Number of unwanted files."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -266,7 +265,7 @@ def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:
 
 
 def _from_cache(root: str, stored: Any) -> Listing | None:
-    """Return a listing that was stored, None if a directory has changed."""
+    """Return a cached listing, None if a directory has changed."""
     packed = Packed.of_arrays(stored["directories"])
     directories = list(packed.each(range(len(packed))))
     stamps = stored["stamps"]

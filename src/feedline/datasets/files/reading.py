@@ -15,13 +15,13 @@ from feedline.images.pillow import picture_decoder
 from feedline.system.failures import add_note, words
 from feedline.system.optional import require
 
-# Any, throughout: what a file holds.
+# Any, throughout: the content of a file.
 Read = Callable[[str], Any]
 """Takes a path and returns a value."""
 
 
 def reader(read: str | Read) -> Read:
-    """Return the function for `read=` of a `FileDataset`. Raises BadOption: there is no such way to read a file."""
+    """Return the function for `read=` of a `FileDataset`. Raises BadOption: `read` is unknown."""
     if callable(read):
         return functools.partial(_by_user, read, None)
     known: dict[str, Read] = {"bytes": read_bytes, "text": read_text, "npy": read_npy}
@@ -33,7 +33,7 @@ def reader(read: str | Read) -> Read:
 def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     """Return the function for `decode=` of an `ImageFolder`.
 
-    Raises BadOption: there is no such way to decode an image; MissingExtra: it needs Pillow, which is not installed.
+    Raises BadOption: `decode` is unknown; MissingExtra: it needs Pillow, which is not installed.
     """
     if callable(decode):
         return functools.partial(_by_user, decode, read_bytes)
@@ -47,13 +47,13 @@ def decoder(decode: str | Callable[[bytes], Any]) -> Read:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return what is in a file."""
+    """Return the content of a file."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
 
 def read_text(path: str) -> str:
-    """Return what is in a file in UTF-8."""
+    """Return the content of a UTF-8 file."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as exc:
@@ -69,7 +69,7 @@ def read_npy(path: str) -> NDArray[Any]:
 
 
 _WAYS: dict[str, str | None] = {"auto": None, "cpu": None, "rgb": "rgb8", "pil": "pil"}
-"""Ways to decode images, as `feedline.images.pillow` calls them; None for `feedline.images.decode_image`."""
+"""Ways to decode images, by their names in `feedline.images.pillow`; None for `feedline.images.decode_image`."""
 
 
 def _read_picture(way: str | None, path: str) -> Any:
@@ -78,7 +78,7 @@ def _read_picture(way: str | None, path: str) -> Any:
         return decode_image(content) if way is None else picture_decoder(way)(content)
     except CorruptSource as exc:
         raise CorruptSource(f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}.") from exc
-    # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    # Pillow's plugins raise many kinds of errors for a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
             f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
@@ -87,7 +87,7 @@ def _read_picture(way: str | None, path: str) -> Any:
 
 
 def _by_user(function: Callable[[Any], Any], load: Callable[[str], bytes] | None, path: str) -> Any:
-    """Have a user's function read a file, or decode what `load` reads of it; an error of it says which file it was."""
+    """Call a user's function on a path, or on the bytes that `load` reads from it; its errors name the file."""
     content = path if load is None else load(path)
     try:
         return function(content)

@@ -1,4 +1,4 @@
-"""Arrays in .npy, .npz and .ten format, out of bytes that nobody vouches for."""
+"""Decodes arrays in .npy, .npz and .ten format from untrusted bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.datasets.array_file import opened_zip, read_header
 from feedline.types.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
-"""Bytes that tell how long the header is; two more in format 2 and 3."""
+"""Bytes up to the end of the header length; two more in formats 2 and 3."""
 _MAGIC = b"~TenBin~"
 _ALIGN = 64
 _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -25,9 +25,9 @@ _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 # Any: of any type but objects.
 def decode_npy(data: bytes) -> NDArray[Any]:
-    """Return the array; ValueError if it is not there as a whole, or holds pickled objects."""
+    """Return the array. Raises ValueError: it is incomplete, or holds pickled objects."""
     found = view_of_npy(data)
-    if found is None:  # format 3, for field names beyond Latin-1, which NumPy itself has to read
+    if found is None:  # format 3, for field names beyond Latin-1: only NumPy itself reads it
         stream = io.BytesIO(data)
         _, shape, _, dtype = read_header(stream)
         _check_held(shape, dtype, len(data) - stream.tell())
@@ -37,9 +37,9 @@ def decode_npy(data: bytes) -> NDArray[Any]:
 
 
 def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
-    """Return the array in some bytes, without copying it; None if it has a format that is rare.
+    """Return the array in some bytes, without copying it; None for a rare format.
 
-    Raises ValueError: it is not there as a whole, or holds pickled objects.
+    Raises ValueError: it is incomplete, or holds pickled objects.
     """
     version = data[6:7]
     if version == b"\x01":
@@ -55,7 +55,7 @@ def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
 
 
 def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
-    """Return how many values there are, if their bytes are there, and no others."""
+    """Return the number of values, after checking that exactly their bytes are present."""
     count = math.prod(shape)
     size = count * dtype.itemsize
     if size != held:
@@ -65,7 +65,7 @@ def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
     return count
 
 
-# Fields of one name have the same header nearly always, and reading it takes ten times as long as all else.
+# Fields of one name nearly always have the same header, and parsing it takes ten times as long as everything else.
 @functools.lru_cache(maxsize=256)
 def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     _, shape, fortran, dtype = read_header(io.BytesIO(head))
@@ -74,9 +74,9 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran, dtype
 
 
-# Any: arrays, and the bytes of members that are none.
+# Any: arrays, and the bytes of members that are not arrays.
 def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
-    """Return the arrays by name; an exception of some kind if they would take too many bytes, or are damaged."""
+    """Return the arrays by name; raise some exception if they would take too many bytes, or are damaged."""
     with unpackable(data, total) as archive:
         return {
             entry.filename.removesuffix(".npy"): decode_npy(data) if entry.filename.endswith(".npy") else data
@@ -86,9 +86,9 @@ def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
 
 
 def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
-    """Open a zip archive, and count what its members take once they are unpacked.
+    """Open a zip archive, and count the bytes of its members once decompressed.
 
-    Raises CorruptSource: it is too much; zipfile.BadZipFile: it is damaged.
+    Raises CorruptSource: there are too many; zipfile.BadZipFile: the archive is damaged.
     """
     archive = opened_zip(io.BytesIO(data))
     total.add("a zip archive", sum(entry.file_size for entry in archive.infolist()))
@@ -97,7 +97,7 @@ def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
 
 # Any: of any of these types.
 def decode_ten(data: bytes) -> list[NDArray[Any]]:
-    """Return the arrays that the webdataset package stored; ValueError if there are none, or not whole."""
+    """Return the arrays that the webdataset package stored. Raises ValueError: there are none, or one is incomplete."""
     chunks = _chunks(data)
     if len(chunks) % 2:
         raise ValueError("an array has no content")

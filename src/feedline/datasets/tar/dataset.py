@@ -1,4 +1,4 @@
-"""The samples of tar shards, in any order, by an index."""
+"""Random access to the samples of tar shards, through an index."""
 
 from __future__ import annotations
 
@@ -38,39 +38,40 @@ _SCANNERS = 8
 class TarDataset(Source, ColumnSource):
     """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
 
-    Samples, fields and values are those of the webdataset package. An index says where each sample is. It is made when
-    the length or a sample is first asked for, by reading all headers once, and kept on disk. Shards must not be
-    compressed as a whole. `stream()` needs neither: it reads shards from beginning to end.
+    Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
+    when the length or a sample is first requested, by reading all headers once, and cached on disk. Shards must not be
+    compressed as a whole. `stream()` needs no index and also reads compressed shards, from beginning to end.
 
     Args:
-        shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`, `gs://...`.
-        fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` is the first
-            of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
-        decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and the like to
-            decode images too; or a function that takes a field's name, with a dot before it, and its bytes, and returns
-            None to leave it to others; or a list of these.
+        shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`,
+            `gs://...`.
+        fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` selects the
+            first of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
+        decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and similar
+            names to decode images too; a function that takes a field's name, with a leading dot, and its bytes, and
+            returns None to leave the field to other decoders; or a list of these.
         transform: applied to each sample.
-        cache: True to keep indices in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a folder to keep
-            them in.
-        read_ahead: requests for a batch that are under way at once, if shards are far away: 32 by default. Of a stream:
-            chunks that are fetched ahead, each by a thread: by default 4, none for local files, which the system reads
-            ahead.
-        retries: how often a read is tried again when a connection drops. What had arrived is not read again.
-        timeout_s: how long a server may say nothing.
-        pickle: True to decode fields that are pickles. Whoever wrote them can then run any code here.
-        unique_keys: False to take a key that comes again later in a shard for another sample, as the webdataset
-            package does, instead of an error.
-        max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once unpacked, if
-            they or their shard are compressed, or the shard is far away. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or
-            2 GiB.
-        unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
+        cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
+            folder to cache them in.
+        read_ahead: for remote shards, the number of requests in flight for a batch: 32 by default. For a stream, the
+            number of chunks to fetch ahead, each in a thread: 4 by default, none for local files, which the operating
+            system reads ahead.
+        retries: how often to retry a read when a connection drops. Bytes that have arrived are not read again.
+        timeout_s: how long a server may send nothing.
+        pickle: True to decode fields that are pickles. The author of the shards can then run any code here.
+        unique_keys: False to treat a key that recurs later in a shard as another sample, as the webdataset package
+            does, instead of raising an error.
+        max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once decompressed,
+            if they or their shard are compressed, or the shard is remote. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2
+            GiB.
+        unsafe_redirects: True to also follow redirects from https to http, and from public addresses to private ones.
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
-        shard_cache: a folder on a local disk in which pieces of shards that are far away are kept, for all workers and
-            ranks of the machine. Only what feedline put there may be in it.
-        shard_cache_bytes: how much they may take; what was used least recently goes first.
+        shard_cache: a folder on a local disk that caches pieces of remote shards, for all workers and ranks of the
+            machine. It may contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that cache; the least recently used pieces are dropped first.
 
     Raises:
-        BadOption: an argument makes no sense.
+        BadOption: an argument is invalid.
         SourceError: a local pattern fits no file; at first use: a shard is missing, or lacks a field.
         CorruptSource: a shard is damaged.
 
@@ -93,7 +94,7 @@ class TarDataset(Source, ColumnSource):
 
     _lazy = ("_index",)
 
-    # Any: options of fsspec are its own affair.
+    # Any: fsspec defines its own options.
     def __init__(
         self,
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -138,10 +139,10 @@ class TarDataset(Source, ColumnSource):
     def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> TarStream:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
-        Shards, put in order, are shared out over ranks and workers.
+        The shards, in order, are divided among ranks and workers.
 
-        With `shuffle`, shards come in random order, another one in every epoch, and a sample may come up to `buffer`
-        places later than those around it. Raises BadOption: an option is none.
+        With `shuffle`, shards come in a different random order in every epoch, and a sample may come up to `buffer`
+        places later than its neighbours. Raises BadOption: an option is invalid.
         """
         return TarStream(
             self.shards, self.form, self.reading, transform=self.transform, shuffle=shuffle, buffer=buffer, seed=seed
@@ -152,7 +153,7 @@ class TarDataset(Source, ColumnSource):
 
     @property
     def index(self) -> Index:
-        """Where everything is. Asked for the first time, it is read from disk, or the shards are gone through."""
+        """Where everything is. The first access reads the index from disk, or scans the shards."""
         if self._index is None:
             with self._lock.get():
                 if self._index is None:
@@ -201,16 +202,16 @@ class TarDataset(Source, ColumnSource):
         raws, ranges = self._ranges(checked)
         arrays = {name for name, kind in plan if kind == "npy"}
         if sum(one.name in arrays for one in ranges) != len(arrays) * len(raws):
-            return None  # one lacks a field
+            return None  # a sample lacks a field
         if not all(blob.is_local for blob in self._blobs(ranges).values()):
             return None
         self._fetch(ranges, arrays)
         columns = [_column(raws, name, kind) for name, kind in plan]
         return None if any(column is None for column in columns) else self.form.join(columns)
 
-    # Any: samples whose fields are still to be read.
+    # Any: samples whose fields have not been read yet.
     def _ranges(self, indices: Indices) -> tuple[list[dict[str, Any]], list[Range]]:
-        """Return samples without their fields, and where these are."""
+        """Return samples without their fields, and the locations of these fields."""
         index = self.index
         wanted = self.form.wanted
         shards = np.searchsorted(index.starts, indices, side="right") - 1
@@ -232,7 +233,7 @@ class TarDataset(Source, ColumnSource):
         return {shard: opened.get(shard, index.shards[shard]) for shard in dict.fromkeys(one.shard for one in ranges)}
 
     def _fetch(self, ranges: list[Range], viewed: Collection[str] = ()) -> None:
-        """Read ranges, those near each other together, and put each where it belongs; of some fields a mere view."""
+        """Read ranges, merging nearby ones, and store each in its sample; fields in `viewed` as views."""
         blobs = self._blobs(ranges)
         totals: dict[int, SampleSize] = {}
         for one in ranges:
@@ -251,7 +252,7 @@ class TarDataset(Source, ColumnSource):
             span.give(content, viewed)
         index = self.index
         for one in ranges:
-            if one.checksum != NO_SUM and blobs[one.shard].is_local:  # what comes over a network may differ each time
+            if one.checksum != NO_SUM and blobs[one.shard].is_local:  # bytes from a network may differ each time
                 index.note_compared(one.shard, one.number)
 
     def close(self) -> None:
@@ -268,7 +269,7 @@ class TarDataset(Source, ColumnSource):
 
 
 class _OpenShards:
-    """What one thread has open. Shards that were not used for long are let go of when there are too many."""
+    """The open shards of one thread. If there are too many, the least recently used are released."""
 
     def __init__(self, shards: list[str], reading: Reading) -> None:
         self._shards = shards
@@ -276,7 +277,7 @@ class _OpenShards:
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def get(self, shard: int, index: ShardIndex) -> Blob:
-        """Return an open shard, which stays open for as long as somebody refers to it."""
+        """Return an open shard, which stays open as long as something refers to it."""
         blob = self._blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
             return blob
@@ -296,7 +297,7 @@ class _OpenShards:
 
 
 def _is_replaced(blob: Blob) -> bool:
-    """True if an open file was written to; what is far away would have to be asked, and tells while it is read."""
+    """True if an open local file was modified; changes of remote files are detected while reading."""
     if not blob.is_local:
         return False
     try:
@@ -308,7 +309,7 @@ def _is_replaced(blob: Blob) -> bool:
 
 # Any: an array, or a list of strings or bytes.
 def _column(raws: list[dict[str, Any]], name: str, kind: str) -> Any:
-    """Return a field of several samples as a column; None if it makes none, as one is missing, damaged or unlike."""
+    """Return a field of several samples as a column; None if a value is missing, damaged or of a different kind."""
     try:
         values = [raw[name] for raw in raws]
         if kind == "npy":
@@ -320,6 +321,6 @@ def _column(raws: list[dict[str, Any]], name: str, kind: str) -> Any:
         elif kind == "text":
             values = [value.decode("utf-8") for value in values]
     except (KeyError, ValueError, CorruptSource):
-        return None  # the sample itself has the right error for it
+        return None  # reading the sample itself raises the right error
     column = stacked(values, memory.empty)
     return column if is_column(column) else None

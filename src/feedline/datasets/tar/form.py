@@ -1,7 +1,7 @@
-"""What becomes of the bytes of a field, by its name: the rules of the webdataset package.
+"""Decodes the bytes of a field by its name, following the rules of the webdataset package.
 
-Two things are stricter. Pickles are refused unless they are asked for: whoever wrote one can have any code run here.
-And what a compressed field may unpack to is bounded.
+Two rules are stricter. Pickles are refused unless requested: the author of a pickle can run any code here. And the
+decompressed size of a field is limited.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from feedline.system.failures import add_note
 from feedline.system.optional import require
 from feedline.types.sizes import SampleSize
 
-# Any, throughout: values are whatever was stored.
+# Any, throughout: values of any kind.
 Handler = Callable[[str, bytes], Any]
-"""Takes the name of a field, with a dot before it, and its bytes; returns the value, or None to leave it to others."""
+"""Takes the name of a field, with a leading dot, and its bytes; returns the value, or None to pass it on to others."""
 Decode = bool | str | Handler | Sequence[str | Handler]
 
 _Step = Callable[[bytes, SampleSize], Any]
-"""Takes the bytes of a field, and what its sample has unpacked to so far."""
+"""Takes the bytes of a field, and the decompressed size of its sample so far."""
 # fmt: off
 _KINDS = {
     extension: kind
@@ -41,7 +41,7 @@ _KINDS = {
     for extension in extensions.split()
 }
 # fmt: on
-"""What a field holds, by the end of its name."""
+"""The kind of a field, by the end of its name."""
 _PLAIN: dict[str, _Step] = {
     "text": lambda data, total: data.decode("utf-8"),
     "int": lambda data, total: int(data),
@@ -55,7 +55,7 @@ _SAFE_TORCH = (2, 10)
 
 
 def _unpacked(data: bytes, total: SampleSize) -> bytes:
-    """Unpack gzip, also several in a row; CorruptSource beyond what the sample may have."""
+    """Decompress gzip, including several streams in a row. Raises CorruptSource: the sample becomes too large."""
     pieces: list[bytes] = []
     while data:
         unpacker = zlib.decompressobj(31)
@@ -72,10 +72,10 @@ class Decoder:
     """Decodes the fields of samples.
 
     Args:
-        decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
-            function, or several of them, which come before what names say.
+        decode: True to decode by field name; False for undecoded bytes; the name of a way to decode images, a function,
+            or several of them, which take precedence over field names.
         trusts_pickle: True to decode pickles.
-        limit: the most bytes that the fields of a sample may unpack to.
+        limit: the most bytes that the fields of a sample may have once decompressed.
     """
 
     def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
@@ -83,7 +83,7 @@ class Decoder:
         self.goes_by_name = decode is True
         self._trusts_pickle = trusts_pickle
         self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
-        """Returns what a sample has unpacked to before any of its fields is decoded."""
+        """Returns a new size counter for a sample."""
         given: Sequence[Any] = (
             [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
         )
@@ -95,15 +95,15 @@ class Decoder:
                 )
         self._given = list(given)
         self._steps: dict[str, _Step] = {}
-        """What is done with a field, by its name; found out once."""
+        """How to decode each field, by name; determined once."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_steps": {}}
 
     def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
-        """Return the value of a field of a sample, which has unpacked to `total` so far.
+        """Return the value of a field of a sample; `total` counts the sample's decompressed size so far.
 
-        Raises CorruptSource: the bytes are not what the name says; BadOption: it is a pickle.
+        Raises CorruptSource: the bytes do not match the name; BadOption: it is a pickle.
         """
         data = sample[field]
         if self._decode is False or not isinstance(data, bytes):
@@ -118,7 +118,7 @@ class Decoder:
             if isinstance(exc, _OfUser):
                 add_note(exc.reason, f"About {where}.")
                 raise exc.reason from exc.reason.__cause__
-            # A warning that was made an error is none about the bytes.
+            # A warning turned into an error is not about the bytes.
             if isinstance(exc, (FeedlineError, Warning)) and not isinstance(exc, CorruptSource):
                 add_note(exc, f"About {where}.")
                 raise
@@ -128,7 +128,7 @@ class Decoder:
             ) from exc
 
     def _step_for(self, field: str) -> _Step:
-        """Return what is to be done with a field: unpack it, ask functions, and at last do what its name says."""
+        """Return how to decode a field: decompress it, try the given functions, and finally decode by name."""
         if field.startswith("__"):
             return _meta
         packed = f".{field}".endswith(".gz")
@@ -185,9 +185,9 @@ class Decoder:
 
     def _load_torch(self, data: bytes, total: SampleSize) -> Any:
         torch = require("torch", extra="torch", purpose="decoding .pth")
-        if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
+        if zipfile.is_zipfile(io.BytesIO(data)):  # torch decompresses members, though it compresses none
             arrays.unpackable(data, total).close()
-        version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])  # of "2.10.0a0+git1234", say
+        version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])  # handles "2.10.0a0+git1234"
         if not self._trusts_pickle and version < _SAFE_TORCH:
             raise BadOption(
                 f"A field is a .pth, which torch {torch.__version__} cannot load safely: before version "
@@ -198,7 +198,7 @@ class Decoder:
 
 
 def kind_of_field(name: str) -> str:
-    """Return what a field holds, by its name, as far as columns can be made of it; "other" if not.
+    """Return the kind of a field by its name, if columns can be made of it; "other" if not.
 
     Example:
         >>> kind_of_field("image.npy"), kind_of_field("cls"), kind_of_field("json")
@@ -211,7 +211,7 @@ def kind_of_field(name: str) -> str:
 
 
 class _OfUser(Exception):
-    """Carries an exception of a user's function to where it is raised as itself."""
+    """Carries an exception of a user's function to where it is re-raised unchanged."""
 
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -229,10 +229,10 @@ _OWN = ("__key__", "__url__")
 
 
 class TarForm:
-    """Makes samples of what stands in shards.
+    """Builds samples from the contents of shards.
 
     Args:
-        fields: as for all sources. A name may be several, separated by `;`: the first that a sample has is taken. None
+        fields: as for all sources. A name may list several, separated by `;`: the first that a sample has is used. None
             for a dict of all fields that a sample has, with `__key__` and `__url__`.
         decoder: decodes fields.
     """
@@ -252,13 +252,13 @@ class TarForm:
 
     @property
     def wanted(self) -> frozenset[str] | None:
-        """The fields that have to be read; None for all."""
+        """The fields to read; None for all."""
         if self._form is None:
             return None
         return frozenset(name for names in self._names for name in names if name not in _OWN)
 
     def check(self, available: list[str], store: str) -> None:
-        """Raise BadOption if no sample at all has one of the fields."""
+        """Raise BadOption if no sample has one of the fields."""
         for names in self._names:
             if not any(name in available or name in _OWN for name in names):
                 raise BadOption(
@@ -266,7 +266,7 @@ class TarForm:
                 )
 
     def columns(self) -> list[tuple[str, str]] | None:
-        """Return name and kind of each field, if a batch can be made of them as columns and that is worth it.
+        """Return name and kind of each field, if making a batch from columns is possible and worthwhile.
 
         Kinds are "npy", "int", "text", "bytes" and "own", for `__key__` and `__url__`.
         """
@@ -278,12 +278,12 @@ class TarForm:
         return None if any(kind == "other" for _, kind in found) else found
 
     def join(self, columns: list[Any]) -> Any:
-        """Put columns together as a sample's values are."""
+        """Combine columns in the form of a sample."""
         assert self._form is not None
         return self._form.build(columns)
 
     def build(self, data: dict[str, Any], names_there: Collection[str] = ()) -> Any:
-        """Return the sample that `data` holds the bytes of.
+        """Return the sample whose bytes are in `data`.
 
         Raises SourceError: it lacks a field; CorruptSource: a field cannot be decoded.
         """

@@ -1,4 +1,4 @@
-"""Files of a shard, grouped into samples."""
+"""Groups the files of a shard into samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _META = re.compile(r"__[^/]*__($|/)")
 
 @dataclass(slots=True)
 class RawSample:
-    """A sample as it stands in its shard."""
+    """A sample as stored in its shard."""
 
     data: dict[str, Any]
     """`__key__`, `__url__`, and the bytes of each field. Any: strings and bytes."""
@@ -24,7 +24,7 @@ class RawSample:
     start: int
     """The offset of its first header."""
     names: set[str]
-    """Of all that it has in the shard, also of what is not wanted."""
+    """Names of all of its fields in the shard, including unwanted ones."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Selection:
     """Which samples of a shard, and which of their fields, are wanted."""
 
     fields: frozenset[str] | None = None
-    """None for all of them."""
+    """None for all."""
     place: int = 0
     every: int = 1
-    """Of so many samples, the one at `place`: readers that share a shard each take their own."""
+    """Take the sample at `place` out of every `every`: readers that share a shard each take their own."""
 
 
 class Grouping:
-    """Goes through the samples of a shard. Files that follow each other and have the same key make a sample.
+    """Iterates over the samples of a shard. Consecutive files with the same key make a sample.
 
-    It begins with sample `ordinal`, where `members` begins. `unique` refuses a key that has come before; `take` takes
-    what is wanted of the current file.
+    It starts with sample `ordinal`, where `members` starts. `unique` refuses a key that has occurred before; `take`
+    reads what is wanted from the current file.
     """
 
-    # Any: whatever is taken of files.
+    # Any: the result of `take`.
     def __init__(
         self,
         members: Members,
@@ -63,18 +63,18 @@ class Grouping:
         self._take = take
         self._keys: set[str] = set()
         self._count = 0
-        """Samples so far, also those that are to be left out."""
+        """Samples so far, including those to skip."""
         self._next: tuple[str, str] | None = None
-        """Key and field of the current file, if it belongs to the sample that comes next."""
+        """Key and field of the current file, if it belongs to the next sample."""
         self.ordinal = ordinal
-        """The number of the sample that comes next."""
+        """The number of the next sample."""
         self.start = members.start
-        """Where it begins, as soon as the one before it has come."""
+        """Offset of the next sample, once the previous one has been read."""
 
     def next(self) -> RawSample | None:
-        """Return the next sample that is wanted, None at the end.
+        """Return the next wanted sample, None at the end.
 
-        Raises CorruptSource: the shard is damaged, or a field or a key comes twice.
+        Raises CorruptSource: the shard is damaged, or a field or a key occurs twice.
         """
         selection = self._selection
         while True:
@@ -84,12 +84,12 @@ class Grouping:
                 return sample
 
     def skip_to(self, ordinal: int) -> None:
-        """Leave out the samples before this one."""
+        """Skip the samples before this one."""
         while self.ordinal < ordinal and self._read(False) is not None:
             pass
 
     def _read(self, wanted: bool) -> RawSample | None:
-        """Read the next sample; its fields only if they are wanted."""
+        """Read the next sample; its fields only if `wanted`."""
         while True:
             first = self._next or self._advance()
             if first is None:
@@ -98,7 +98,7 @@ class Grouping:
             self._count += 1
             start = self._members.start
             data, names, is_bad = self._collect(first, wanted)
-            if is_bad:  # so the webdataset package marks samples that are to be left out
+            if is_bad:  # the webdataset package marks samples to skip this way
                 continue
             self.ordinal += 1
             return RawSample(data, self.ordinal - 1, start, names)
@@ -136,7 +136,7 @@ class Grouping:
         return data, seen, is_bad
 
     def _advance(self) -> tuple[str, str] | None:
-        """Go on to the next file that belongs to a sample; returns its key and field."""
+        """Advance to the next file that belongs to a sample; return its key and field."""
         while self._members.advance():
             split = split_name(self._members.name)
             if split is not None:
@@ -154,14 +154,14 @@ class Grouping:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return the key and the field that the name of a file stands for; None if it belongs to no sample.
+    """Return the key and the field that a file name encodes; None if the file belongs to no sample.
 
     These are the rules of the webdataset package.
 
-    The key is everything up to the first dot of the last part of the path; the field is the rest in lower case. Files
+    The key is everything up to the first dot in the last part of the path; the field is the rest in lower case. Files
     without an extension, those whose name begins with a dot, and those in folders named `__name__` belong to no sample.
-    In a folder, a hidden file belongs to a sample named as the folder: `a/.b` is field `b` of `a/`, odd as that is. A
-    name is never used as a path: one like `../../x.jpg` is a key like any other.
+    A hidden file in a folder belongs, oddly, to a sample named after the folder: `a/.b` is field `b` of `a/`. A name is
+    never used as a path: one like `../../x.jpg` is a key like any other.
 
     Example:
         >>> split_name("train/0001.seg.PNG"), split_name("../../x.jpg"), split_name("__meta__.json")
@@ -171,9 +171,9 @@ def split_name(name: str) -> tuple[str, str] | None:
     """
     if name.startswith("__") and _META.match(name):
         return None
-    # What the package says with ^((?:.*/|)[^.]+)[.]([^/]*)$, whose time grows with the square of the name's length.
+    # Equivalent to the package's ^((?:.*/|)[^.]+)[.]([^/]*)$, whose time grows with the square of the name's length.
     dot = name.find(".")
-    if "/" in name[dot:]:  # it is in a folder's name: behind the last of those there has to be something without one
+    if "/" in name[dot:]:  # in a folder's name: after the last such folder there must be a part without a dot
         dot = name.find(".", name.rfind("/"))
         start = name.find("/", name.rfind(".", 0, max(0, dot))) + 1
         if start >= dot or "\n" in name[:start]:

@@ -1,7 +1,7 @@
-"""Where the samples of a shard are: found by going through its headers once, and kept on disk.
+"""Where the samples of a shard are: found by reading its headers once, and cached on disk.
 
-An index belongs to a shard of a certain name, size and tag (time of change, entity tag). If one differs, or the file of
-the index is damaged, it is made anew. Several processes may make the same one.
+An index belongs to a shard with a certain name, size and tag (modification time, entity tag). If one of these differs,
+or the index file is damaged, the index is rebuilt. Several processes may build the same one.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The samples of one shard. Their fields stand one after the other, those of sample i from `first[i]` on."""
+    """The samples of one shard. Their fields are stored consecutively, those of sample i from `first[i]` on."""
 
     size: int
     tag: str
     names: list[str]
-    """Of fields."""
+    """Names of fields."""
     keys: NDArray[np.uint8]
     """Keys of samples, one after the other, in UTF-8."""
     key_ends: Numbers
     first: Numbers
     fields: Numbers
-    """By their place in `names`."""
+    """Positions in `names`."""
     offsets: Numbers
     sizes: Numbers
     has_sum: NDArray[np.bool_]
@@ -51,13 +51,13 @@ class ShardIndex:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self.key_ends)
 
-    # Any: what was kept.
+    # Any: cached values.
     @classmethod
     def of(cls, kept: dict[str, Any]) -> ShardIndex:
-        """Return the index whose `vars` were kept.
+        """Return the index whose `vars` were cached.
 
         Raises TypeError, ValueError, LookupError or AttributeError: they are damaged.
         """
@@ -79,7 +79,7 @@ class ShardIndex:
 
 
 class Seeking(Bytes):
-    """The bytes of a blob for someone who leaves out most of them."""
+    """The bytes of a blob, for a reader that skips most of them."""
 
     def __init__(self, blob: Blob, window: int) -> None:
         super().__init__(bytes)
@@ -105,9 +105,9 @@ class Seeking(Bytes):
 
 
 def scan(blob: Blob, *, unique: bool) -> ShardIndex:
-    """Make the index of a shard: read its headers.
+    """Build the index of a shard by reading its headers.
 
-    Raises CorruptSource: it is damaged, or a field or a key comes twice; BadOption: it is compressed.
+    Raises CorruptSource: it is damaged, or a field or a key occurs twice; BadOption: it is compressed.
     """
     packing = packing_of(blob.read(0, min(8, blob.size)))
     if packing is not None:
@@ -115,7 +115,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
             f"{blob.name} is compressed as a whole ({packing}), so that a sample in the middle cannot be read without "
             "all before it. Use .stream(), or unpack the shards: what is in them is usually compressed already."
         )
-    # Headers are every few KB; far apart, a window over the network costs less than a request for each.
+    # Headers are every few KB; over a network, reading a window costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
     grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size", "checksum"))
     names: dict[str, int] = {}
@@ -147,13 +147,13 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
 
 
 def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
-    """Return the index of a shard: the one that is kept, if it is still right, or a new one, which is then kept.
+    """Return the index of a shard: the cached one if it is still valid, or a new one, which is then cached.
 
     Raises CorruptSource: the shard is damaged.
     """
     name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
-    if file is None:  # without a tag nobody could tell whether a kept one is still right
+    if file is None:  # without a tag, a stale cached index could not be detected
         return scan(blob, unique=unique)
     kept = file.read_as(ShardIndex.of)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
@@ -169,12 +169,12 @@ class Index:
     def __init__(self, shards: list[ShardIndex]) -> None:
         self.shards = shards
         self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
-        """The number of the first sample of each shard, and of all together."""
+        """The number of the first sample of each shard, and the total."""
         self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
         self._sums_from = np.cumsum([0, *(len(shard.sums) for shard in shards)]).tolist()
-        """The number of the first checksum of each shard, and of all together."""
+        """The number of the first checksum of each shard, and the total."""
         self._compared = Compared(self._sums_from[-1])
-        """Which checksums were compared."""
+        """Which checksums have been compared."""
 
     def key(self, shard: int, place: int) -> str:
         one = self.shards[shard]
@@ -184,7 +184,7 @@ class Index:
     def fields(self, shard: int, place: int) -> list[tuple[int, str, int, int, int]]:
         """Return the fields of a sample: number in the shard, name, offset, size, and checksum.
 
-        The checksum is -1 if there is none, or it has been compared.
+        The checksum is -1 if there is none, or it has already been compared.
         """
         one = self.shards[shard]
         first, stop = int(one.first[place]), int(one.first[place + 1])
@@ -202,7 +202,7 @@ class Index:
         ]
 
     def _to_compare(self, shard: int, fields: slice) -> list[int]:
-        """Return the checksums of some fields; -1 for those that have none, or whose was compared."""
+        """Return the checksums of some fields; -1 for those without one, or already compared."""
         one = self.shards[shard]
         if not len(one.sums):
             return [NO_SUM] * (fields.stop - fields.start)
@@ -214,32 +214,32 @@ class Index:
         ]
 
     def note_compared(self, shard: int, number: int) -> None:
-        """Do not compare the checksum of a field again, here or in a process that shares the flags: it was right."""
+        """Record that a field's checksum matched: no process that shares the flags compares it again."""
         self._compared.flags[self._sums_from[shard] + number] = True
 
 
 _LOCAL_GAP = 1 << 14
 _REMOTE_GAP = 1 << 18
-"""Bytes between two ranges that are read for nothing, rather than asking twice. Guesses."""
+"""The largest gap between two ranges to read and discard, rather than make two requests. Guesses."""
 _MOST = 1 << 24
-"""Bytes of a read, unless a field has more."""
+"""The most bytes of a read, unless a field has more."""
 
 
 @dataclass(slots=True)
 class Range:
-    """The bytes of a field, and whose they are."""
+    """The bytes of a field, and the sample they belong to."""
 
     shard: int
     start: int
     stop: int
-    # Any: a sample that is being put together.
+    # Any: a sample under construction.
     sample: dict[str, Any]
     name: str
     row: int = 0
-    """Which sample of the batch it is."""
+    """Position of the sample in the batch."""
     checksum: int = NO_SUM
     number: int = 0
-    """Which field of the shard it is."""
+    """Number of the field in the shard."""
 
 
 @dataclass(slots=True)
@@ -252,7 +252,7 @@ class Span:
     ranges: list[Range]
 
     def give(self, data: bytes, viewed: Collection[str] = ()) -> None:
-        """Put the bytes where they belong; those of some fields as views, without copying them.
+        """Store the bytes in their samples; fields in `viewed` as views, without copying.
 
         Raises CorruptSource: a checksum differs.
         """
@@ -267,7 +267,7 @@ class Span:
 
 
 def coalesced(ranges: list[Range], *, is_local: Callable[[int], bool]) -> list[Span]:
-    """Return the reads that bring all ranges, sorted by shard and place."""
+    """Return the reads that cover all ranges, sorted by shard and offset."""
     spans: list[Span] = []
     gap = 0
     for one in sorted(ranges, key=attrgetter("shard", "start")):

@@ -1,7 +1,7 @@
-"""The files in a shard, one after the other, and the headers of 512 bytes that say what follows.
+"""The files in a shard, one after the other, and the 512-byte headers before them.
 
-Names, sizes and types are understood as Python's tarfile does, upon which the webdataset package is built. What tarfile
-takes for the end of an archive though it is damage is an error here.
+Names, sizes and types are interpreted as in Python's tarfile, on which the webdataset package is built. Where tarfile
+mistakes damage for the end of an archive, this module raises an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from feedline.types.sizes import check_size
 BLOCK = 512
 EMPTY = bytes(BLOCK)
 EXTENSION_LIMIT = 1 << 20
-"""Bytes that a long name or a set of pax records may have. Paths of Linux end at 4096."""
+"""The most bytes of a long name or a set of pax records. Linux paths end at 4096."""
 
 _FILES = frozenset(b"0\x007")
 _EXTENSIONS = frozenset(b"LKxgX")
@@ -32,14 +32,14 @@ _SPACES = b" " * 8
 _TELLING = (b"path=", b"size=", b"GNU.sparse.")
 
 SUM_AT = 500
-"""Where a header has the checksum of its file, if `feedline pack` wrote it: in bytes that the format leaves unused."""
+"""Where `feedline pack` stores the checksum of a file in its header: in bytes that the format leaves unused."""
 _SUM_MARK = b"FDL"
 NO_SUM = -1
 
 
 # Any: bytes, or a view of them.
 def sum_of(name: str, data: Any) -> int:
-    """Return the checksum of a file in a shard, which counts its name, too."""
+    """Return the checksum of a file in a shard, which includes its name."""
     return zlib.crc32(data, zlib.crc32(name.encode("utf-8", "surrogateescape")))
 
 
@@ -49,11 +49,11 @@ def sum_field(name: str, data: bytes) -> bytes:
 
 
 class BadHeader(ValueError):
-    """What stands where a header should be is none, or one that nobody wrote in good faith."""
+    """A block is not a header, or a malicious one."""
 
 
 class Header:
-    """What a block of 512 bytes says of itself."""
+    """The content of a 512-byte header block."""
 
     __slots__ = ("_block", "checksum", "kind", "size")
 
@@ -78,14 +78,14 @@ class Header:
             raise BadHeader(f"its size is {size}")
         self._block = block
         self.checksum = NO_SUM
-        """Of the content, if `feedline pack` wrote it."""
+        """Checksum of the content, if `feedline pack` wrote it."""
         if block[SUM_AT : SUM_AT + 3] == _SUM_MARK:
             try:
                 self.checksum = int(block[SUM_AT + 3 : SUM_AT + 11], 16)
             except ValueError as exc:
                 raise BadHeader(f"the checksum of its file is not hexadecimal ({exc})") from None
         self.size = size
-        """Bytes of content, as far as the block itself knows."""
+        """Bytes of content, according to this block alone."""
         self.kind = block[156]
         if self.kind == _SPARSE:
             raise BadHeader(
@@ -96,7 +96,7 @@ class Header:
 
     @property
     def name(self) -> str:
-        """As far as the block itself knows."""
+        """Name according to this block alone."""
         block = self._block
         name = _text(block[:100])
         return f"{_text(block[345:500])}/{name}" if block[345] else name
@@ -108,12 +108,12 @@ class Header:
 
     @property
     def is_extension(self) -> bool:
-        """True if the content is about the next header: a long name, or pax records."""
+        """True if the content describes the next header: a long name, or pax records."""
         return self.kind in _EXTENSIONS
 
     @property
     def has_content(self) -> bool:
-        """True if `size` bytes follow. Directories and links have none, whatever they say."""
+        """True if `size` bytes follow. Directories and links have none, regardless of their size field."""
         return self.kind in _FILES or self.kind not in _SUPPORTED
 
 
@@ -131,7 +131,7 @@ def _text(field: bytes) -> str:
 
 
 def _note(found: dict[str, str], records: Mapping[str, str]) -> None:
-    """Take in what records before the header of a file say of its name and size. The first one wins, as in tarfile."""
+    """Apply records before a file's header to its name and size. The first one wins, as in tarfile."""
     if "path" in records:
         found.setdefault("path", records["path"].rstrip("/"))
     if "size" in records:
@@ -165,11 +165,11 @@ def _whole(text: str) -> int:
 
 
 _PIECE = 1 << 16
-"""Bytes behind the end mark that are looked at at a time."""
+"""Bytes to check at a time after the end mark."""
 
 
 class Bytes:
-    """Bytes that come in chunks, taken in pieces of any size."""
+    """Bytes that arrive in chunks and are taken in pieces of any size."""
 
     def __init__(self, next_chunk: Callable[[], bytes], offset: int = 0) -> None:
         self._next_chunk = next_chunk
@@ -198,7 +198,7 @@ class Bytes:
         return b"".join(pieces)
 
     def skip(self, count: int) -> int:
-        """Leave out the next `count` bytes; returns how many there were."""
+        """Skip the next `count` bytes; return how many there were."""
         left = count
         while left > len(self._chunk) - self._at:
             left -= len(self._chunk) - self._at
@@ -215,13 +215,14 @@ class Bytes:
 
 
 class Members:
-    """Goes through the ordinary files of a shard.
+    """Iterates over the ordinary files of a shard.
 
     Args:
         stream: the bytes of the shard, at the beginning of a header.
         name: the shard's, for errors.
-        size: bytes of the shard if they can be known, to hold what headers say against.
-        limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
+        size: bytes of the shard if known, to check headers against.
+        limit: the most bytes that the files of a sample may have, unless the bytes of the shard are known to be
+            present.
 
     Attributes after `advance`: `name`, `start` (the offset of its first header), `offset`, `size` and `checksum` (of
     its content; -1 if it has none).
@@ -232,7 +233,7 @@ class Members:
         self._shard = shard
         self._shard_size = size
         self._limit = limit
-        # For comparisons, of which each file has three, without a call.
+        # For the three comparisons per file, without a call.
         self._end = math.inf if size is None else size
         self.most = math.inf if limit is None else limit
         """The most bytes that the files of a sample may have."""
@@ -246,12 +247,12 @@ class Members:
         self.checksum = NO_SUM
 
     def advance(self) -> bool:
-        """Go on to the next file; False if there is none. Raises CorruptSource: the shard is cut off or damaged."""
+        """Advance to the next file; False if there is none. Raises CorruptSource: the shard is truncated or damaged."""
         if self._is_over:
             return False
         stream = self._stream
         found: dict[str, str] = {}
-        """What pax records and long names say of the file."""
+        """Name and size from pax records and long names."""
         self._leave()
         start = stream.offset
         while True:
@@ -296,7 +297,7 @@ class Members:
         return True
 
     def _check_rest(self, end: int) -> None:
-        """Read on to the end of the shard. Only zeros may follow the end mark; compressed ones end with a checksum."""
+        """Read to the end of the shard. Only zeros may follow the end mark; compressed shards end with a checksum."""
         while rest := self._stream.take(_PIECE):
             if rest != bytes(len(rest)):
                 raise CorruptSource(
@@ -314,7 +315,7 @@ class Members:
 
     @property
     def can_be_entered(self) -> bool:
-        """True if the shard can be read from the current header on: nothing before it is about what follows."""
+        """True if reading can start at the current header: nothing before it affects what follows."""
         return not ("path" in self._common or "size" in self._common)
 
     def read(self) -> bytes:
@@ -336,7 +337,7 @@ class Members:
             raise self._cut_off(self._stream.offset)
 
     def _extend(self, found: dict[str, str], header: Header) -> None:
-        """Take in a long name or pax records. Raises BadHeader: they are damaged, or describe a sparse file."""
+        """Apply a long name or pax records. Raises BadHeader: they are damaged, or describe a sparse file."""
         if header.size > EXTENSION_LIMIT:
             raise BadHeader(f"a name or pax records of {header.size} bytes are announced")
         padded = -(-header.size // BLOCK) * BLOCK
@@ -349,12 +350,12 @@ class Members:
         elif header.kind == _COMMON:
             self._common.update(_pax(content))
             check_seal(self._shard, self._common.get("comment", ""))
-        # Most pax records hold times, for every file, and say nothing of name, size or holes.
+        # Most pax records hold times, for every file, and do not affect name, size or holes.
         elif header.kind in b"xX" and (self._common or any(one in content for one in _TELLING)):
             _note(found, {**self._common, **_pax(content)})
 
     def check_limit(self, what: str, size: int, *, held: int | None = None) -> None:
-        """Raise CorruptSource if something in the shard is larger than it may be."""
+        """Raise CorruptSource if something in the shard is too large."""
         check_size(f"{self._shard}: {what}", size, held=held, limit=self._limit, option="max_field_bytes=")
 
     def _cut_off(self, offset: int) -> CorruptSource:

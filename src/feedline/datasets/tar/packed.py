@@ -1,4 +1,4 @@
-"""Shards and other files that are compressed as a whole."""
+"""Decompresses shards and other files that are compressed as a whole."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PIECE = 1 << 18
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00"}
 _NO_STREAM = "no further stream begins there"
 _NO_BEGINNING = ("Unknown frame descriptor", _NO_STREAM)
-"""What zstd and `_Streams` say of bytes with which nothing compressed begins."""
+"""Errors of zstd and `_Streams` for bytes that do not start a compressed stream."""
 _MOST_WINDOW = 1 << 27
-"""Memory that zstd may use for one shard: what its own command line tool allows by default."""
+"""Memory that zstd may use for one shard: the default of its own command line tool."""
 
 
 def packing_of(head: bytes) -> str | None:
-    """Return how a shard is compressed, by its first bytes; None if it is not."""
+    """Return the compression of a shard, by its first bytes; None if it is not compressed."""
     return next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
 
 
 class Unpacking:
-    """Unpacks a shard chunk by chunk, each of bounded size, however well it was compressed.
+    """Decompresses a shard in chunks of bounded size, regardless of the compression ratio.
 
     Raises MissingExtra: zstd needs a package that is not installed.
     """
@@ -47,14 +47,14 @@ class Unpacking:
             self._read = _Streams(packing, next_chunk).read
 
     def next_chunk(self) -> bytes:
-        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared."""
+        """Return more bytes; none at the end. Reading to the end compares the checksums."""
         try:
             return self._read(_PIECE)
         except FeedlineError:
             raise
         except self._broken as exc:
             why = "It was cut off or damaged. Write or copy it again."
-            if any(text in str(exc) for text in _NO_BEGINNING):  # its own beginning is one: `packing_of` has seen it
+            if any(text in str(exc) for text in _NO_BEGINNING):  # not its own start, which `packing_of` has checked
                 why = (
                     "Something follows what was compressed: bytes were written behind it, or it is damaged there. "
                     "Write the shard again, with nothing behind it."
@@ -63,7 +63,7 @@ class Unpacking:
 
 
 def unpacked_file(path: str, packing: str) -> Bytes:
-    """Return the bytes of a compressed file, from the first to the last. It is open only while some are read."""
+    """Return the bytes of a compressed file, in order. The file is open only during reads."""
     places = itertools.count(0, _PIECE)
 
     def next_piece() -> bytes:
@@ -75,7 +75,7 @@ def unpacked_file(path: str, packing: str) -> Bytes:
 
 
 class _Gzip:
-    """What unpacks gzip, to be used as what unpacks bzip2 and xz."""
+    """A gzip decompressor with the interface of those for bzip2 and xz."""
 
     def __init__(self) -> None:
         self._unpacker = zlib.decompressobj(31)
@@ -97,9 +97,9 @@ class _Gzip:
 
 
 class _Streams:
-    """Unpacks gzip, bzip2 or xz, of which a file may hold several streams, with zeros between them.
+    """Decompresses gzip, bzip2 or xz files, which may hold several streams with zeros between them.
 
-    Of the readers of the standard library each takes such zeros, and bytes behind a stream, for something else.
+    The readers of the standard library each treat such zeros, and bytes after a stream, differently.
     """
 
     # Any: one of three classes that share no base.
@@ -130,7 +130,7 @@ class _Streams:
                 raise EOFError("it ends within a stream")
 
     def _begin_next(self) -> bool:
-        """Leave out the zeros between streams; False at the end."""
+        """Skip the zeros between streams; False at the end."""
         rest, padding, magic = self._unpacker.unused_data, 0, _MAGIC[self._packing]
         while True:
             chunk = rest.lstrip(b"\0")
@@ -147,9 +147,9 @@ class _Streams:
 
 
 class _Zstd:
-    """Unpacks zstd. Its own reader takes a frame that is cut off for one that has ended.
+    """Decompresses zstd. Its own reader treats a truncated frame as complete.
 
-    So another frame is put behind the shard: if its content does not come out at the end, the shard was not whole.
+    So another frame is appended to the shard: if its content does not appear at the end, the shard was incomplete.
     """
 
     _MARK = b"here the shard has ended"

@@ -1,4 +1,4 @@
-"""Names of shards, out of patterns."""
+"""Expands patterns into shard names."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from feedline.types.shown import shown_address
 
 _MOST = 1_000_000
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")
-"""What is between patterns; not within an address such as [::1]."""
+"""The separator between patterns; does not match inside an address such as [::1]."""
 
 
 def expand(
     shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], listed: Callable[[str], list[str]] | None = None
 ) -> list[str]:
-    """Return the shards that a pattern, or several, stand for, in their order.
+    """Return the shards that one or more patterns match, in their order.
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
-    the webdataset package. In local paths, `*`, `?` and `[...]` stand for files that exist, sorted; a file of exactly
-    that name comes first. So they do for objects of a store, which `listed` lists. Raises BadOption: there is no
-    pattern, or a shard comes twice; SourceError: no file fits.
+    the webdataset package. In local paths, `*`, `?` and `[...]` match existing files, sorted; a file with exactly that
+    name takes precedence. They also match objects of a store, which `listed` lists. Raises BadOption: there is no
+    pattern, or a shard occurs twice; SourceError: no file matches.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -44,7 +44,7 @@ def expand(
             )
         text = os.fspath(pattern)
         if text and isinstance(pattern, os.PathLike):
-            found += _files(text, None)  # a path is a path, whatever characters it has
+            found += _files(text, None)  # never a pattern, even if it contains pattern characters
             continue
         for part in _SEPARATOR.split(text):
             for name in braces(part):
@@ -73,7 +73,7 @@ def _files(name: str, listed: Callable[[str], list[str]] | None) -> Iterable[str
 
 
 def braces(pattern: str) -> Iterator[str]:
-    """Yield what a pattern with braces stands for, as shells understand them.
+    """Yield the expansions of a pattern with braces, following the rules of shells.
 
     Example:
         >>> list(braces("a{1..3}{x,y{6,7}}"))[:4]
@@ -95,7 +95,7 @@ def braces(pattern: str) -> Iterator[str]:
 
 
 def _inside(pattern: str, opened: int) -> tuple[int, list[str]]:
-    """Return where a brace is closed, and what stands inside, split at commas that are not in braces of their own."""
+    """Return where a brace is closed, and its content, split at commas outside of inner braces."""
     parts, depth, begun = list[str](), 0, opened + 1
     for place in range(opened, len(pattern)):
         depth += (pattern[place] == "{") - (pattern[place] == "}")
@@ -108,7 +108,7 @@ def _inside(pattern: str, opened: int) -> tuple[int, list[str]]:
 
 
 def _choices(parts: list[str]) -> Iterator[str] | None:
-    """Return what a pair of braces stands for; None if it stands for itself."""
+    """Return the expansions of a pair of braces; None if it is literal text."""
     if len(parts) != 1:
         return (choice for part in parts for choice in braces(part)) if parts else None
     ends = parts[0].split("..")
@@ -130,10 +130,10 @@ def _choices(parts: list[str]) -> Iterator[str] | None:
 
 LOCAL_CHUNK = 1 << 20
 REMOTE_CHUNK = 1 << 22
-"""Large enough that the time of a request does not count, small enough to have several under way. A guess."""
+"""Large enough that request latency does not matter, small enough to have several in flight. A guess."""
 REMOTE_DEPTH = 4
 REMOTE_REQUESTS = 32
-"""Requests under way for a batch of random samples: each is small, and most of its time is waiting."""
+"""Requests in flight for a batch of random samples: each is small and spends most of its time waiting."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +141,15 @@ class Reading:
     """How shards are read."""
 
     read_ahead: int | None = None
-    """Chunks or ranges under way, each in a thread of its own; None for as many as make sense where shards lie."""
+    """Chunks or ranges in flight, each in its own thread; None to choose by whether shards are local or remote."""
     max_field_bytes: int = 1 << 31
     unique_keys: bool = True
     patience: Patience = field(default_factory=Patience)
     unsafe_redirects: bool = False
-    """True to follow a web server from https to http, and from a public address to a private one."""
+    """True to follow redirects from https to http, and from a public address to a private one."""
     shard_cache: DiskCache | None = None
-    """Where pieces of shards that are far away are kept on a disk."""
-    # Any: for fsspec. Not in the repr, nor in errors: keys and tokens are among them.
+    """Caches pieces of remote shards on disk."""
+    # Any: for fsspec. Kept out of the repr and of errors, since it may contain keys and tokens.
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -160,27 +160,27 @@ class Reading:
         checked_options(self.storage_options)
 
     def depth(self, shards: list[str]) -> int:
-        """Return how many chunks are fetched ahead. The system does it by itself for local files."""
+        """Return how many chunks to fetch ahead. The operating system reads ahead in local files."""
         if self.read_ahead is not None:
             return self.read_ahead
         return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
 
     def requests(self) -> int:
-        """Return how many ranges are asked for at the same time, far away."""
+        """Return how many ranges to request at the same time from remote shards."""
         return REMOTE_REQUESTS if self.read_ahead is None else max(1, self.read_ahead)
 
     def chunk_bytes(self, shards: list[str]) -> int:
-        """Return how many bytes are fetched at a time."""
+        """Return how many bytes to fetch at a time."""
         return REMOTE_CHUNK if self.depth(shards) else LOCAL_CHUNK
 
     def open_storage(self) -> Storage:
-        """Return what opens shards, for this process."""
+        """Return a storage that opens shards in this process."""
         return Storage(
             self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
         )
 
     def listed(self, pattern: str) -> list[str]:
-        """Return the shards of a store that fit a pattern."""
+        """Return the shards of a store that match a pattern."""
         storage = self.open_storage()
         try:
             return list(storage.listed(pattern))

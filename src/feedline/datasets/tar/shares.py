@@ -1,7 +1,8 @@
-"""Which shards a part of an epoch reads, and what is left of those that were begun.
+"""Which shards a part of an epoch reads, and what remains of shards that were started.
 
-The shards of an epoch have a common order. At its beginning every part takes one in turn; when other parts go on, in
-another number, what is left is shared out in the same way: first the shards that were begun, then the others.
+The shards of an epoch have one order for all parts. At the start of an epoch the parts take shards in turn. When a
+different number of parts continues the epoch, the remainder is divided the same way: first the started shards, then the
+others.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ShardShare:
-    """A shard that a part reads, alone or with others, all of it or what is left of it."""
+    """A shard, or what remains of one, that a part reads alone or shares with other parts."""
 
     turn: int
-    """Its place in the common order of the epoch's shards."""
+    """The shard's place in the order of the epoch."""
     place: int = 0
     every: int = 1
-    """How many parts read it. Each takes every n-th sample, beginning with `place`."""
+    """How many parts read the shard. Each takes every n-th sample, starting with `place`."""
     offset: int = 0
     ordinal: int = 0
-    """Where it is entered: the byte, and the number of the sample that begins there."""
+    """Where reading starts: the byte, and the number of the sample there."""
     came: frozenset[int] = frozenset()
-    """Samples from there on that have come already, by their numbers in the shard."""
+    """Numbers of the samples from there on that were already returned."""
 
     @property
     def is_whole(self) -> bool:
-        """True if nobody has begun it, and nobody else reads it."""
+        """True if no part has started the shard, and only one reads it."""
         return self == ShardShare(self.turn)
 
     def part(self, place: int, every: int) -> ShardShare:
-        """Return what one of several parts reads of this."""
+        """Return the share of one of several parts in this."""
         place, every = self.place + place * self.every, self.every * every
         came = frozenset(ordinal for ordinal in self.came if ordinal % every == place)
         return replace(self, place=place, every=every, came=came)
 
     def without(self, numbers: Sequence[bool] | NDArray[np.bool_]) -> ShardShare:
-        """Return what is left when these samples have come, of those that were left: True for each that has."""
+        """Return what remains, given for each remaining sample whether it has been returned since."""
         first = self.ordinal + (self.place - self.ordinal) % self.every
         most = first + (len(numbers) + len(self.came)) * self.every
         ordinals = (ordinal for ordinal in range(first, most, self.every) if ordinal not in self.came)
@@ -55,10 +56,10 @@ class ShardShare:
 
 
 def shared_out(whole: Sequence[T], part: Part) -> tuple[Sequence[T], tuple[T, int, int] | None]:
-    """Return what a part gets: every part takes one, and again, while there are enough for all.
+    """Return the items of a part: parts take one each in turn, while there are enough for all.
 
-    Those left over, or all if there are fewer than parts, are each read by several parts: one of them, and of how many
-    which one this part is.
+    Leftover items, or all if there are fewer items than parts, are each shared by several parts. For this part's shared
+    item, return the item, the part's place among its readers, and the number of readers.
     """
     number, count = part
     even = len(whole) - len(whole) % count
@@ -70,15 +71,15 @@ def shared_out(whole: Sequence[T], part: Part) -> tuple[Sequence[T], tuple[T, in
 
 
 def shares_of(shard_count: int, part: Part) -> list[ShardShare]:
-    """Return what a part reads in an epoch, in order."""
+    """Return the shares that a part reads in an epoch, in order."""
     own, shared = shared_out(range(shard_count), part)
     shares = [ShardShare(turn) for turn in own]
     return shares if shared is None else [*shares, ShardShare(*shared)]
 
 
-# Any, from here on: what a state holds.
+# Any, from here on: the contents of a state.
 def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, Any]]:
-    """Share out what is left of an epoch among so many parts; return where each begins, and with which units."""
+    """Divide the rest of an epoch among `count` parts; return where each starts, and its units."""
     whole = sorted(left, key=lambda share: (share.is_whole, share.turn, share.place))
     found = []
     for number in range(count):
@@ -90,7 +91,7 @@ def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, Any]]:
 
 
 def written(shares: Sequence[ShardShare]) -> list[list[Any]]:
-    """Return shares as a state holds them: whole ones that follow each other evenly as [turn, step, count]."""
+    """Return shares in the form of a state: evenly spaced whole shards as [turn, step, count]."""
     lines: list[list[Any]] = []
     for share in shares:
         if not share.is_whole:
@@ -107,7 +108,7 @@ def written(shares: Sequence[ShardShare]) -> list[list[Any]]:
 
 
 def read(lines: Any, shard_count: int) -> list[ShardShare]:
-    """Return shares from what `written` made of them."""
+    """Return the shares that `written` encoded."""
     shares: list[ShardShare] = []
     try:
         for turn, *line in lines:

@@ -1,4 +1,4 @@
-"""Shards read from beginning to end."""
+"""Reads shards from beginning to end."""
 
 from __future__ import annotations
 
@@ -34,34 +34,33 @@ from feedline.types.shown import identity_of
 T = TypeVar("T")
 
 Release = tuple[int, int]
-"""When a sample comes out, and its number."""
+"""The place at which a sample is released, and its number."""
 
 
 class ShuffleBuffer(Generic[T]):
-    """Samples that are held back: a shuffle buffer whose content follows from where it is.
+    """A shuffle buffer whose content depends only on its position.
 
-    Sample i of a stream is held back for a random number of places below `width`, which follows from the key and i
-    alone. Samples come out in the order of i + delay. So a sample comes at most `width` places away from where it was,
-    and about half as many are held at any time. What was given out is told by one pair of numbers: everything up to the
-    last one. A buffer is rebuilt by reading again from the oldest sample in it, at most `width` back, leaving out what
-    was given out.
+    Sample i of a stream is delayed by a random number of places below `width`, which depends only on the key and i.
+    Samples are released in the order of i + delay. So a sample moves by at most `width` places, and about half of
+    `width` samples are held at any time. One pair of numbers records what was released: everything up to the last
+    release. To rebuild a buffer, read again from its oldest sample, at most `width` back, and skip what was released.
 
     Args:
-        key: decides about delays.
-        width: the longest delay, and one more; 1 for none.
+        key: determines the delays.
+        width: the longest delay, plus one; 1 for no delay.
         first: the number of the first sample that will be added.
-        last: what was given out last before this was rebuilt: samples up to it are left out.
+        last: the last release before the buffer was rebuilt: samples up to it are skipped.
     """
 
     def __init__(self, key: int, width: int, first: int = 0, last: Release = (-1, -1)) -> None:
         self._key = key
         self._width = width
         self.number = first
-        """Of the sample that is added next."""
+        """Number of the next sample to add."""
         self.last = last
         self._heap: list[Release] = []
         self._held: dict[int, T] = {}
-        """By their numbers, in the order in which they were added."""
+        """Samples by number, in the order in which they were added."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -75,24 +74,24 @@ class ShuffleBuffer(Generic[T]):
             self._held[release[1]] = item
 
     def is_ready(self, *, ended: bool) -> bool:
-        """True if it is known which sample comes next: none that is still to be added can come before it."""
+        """True if the next sample is known: no sample added later can precede it."""
         return bool(self._heap) and (ended or self._heap[0][0] <= self.number)
 
     def take(self, *, ended: bool) -> T:
-        """Give out the next sample; `is_ready` must have said that it is known."""
+        """Release the next sample; only call this if `is_ready`."""
         assert self.is_ready(ended=ended)
         self.last = heapq.heappop(self._heap)
         return self._held.pop(self.last[1])
 
     def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
-        """Return for each sample from number `first` to `end` whether it was given out, as far as any was."""
+        """Return whether each sample from `first` to `end` was released; `end` defaults to the last release."""
         numbers = np.arange(first, self.last[0] + 1 if end is None else end)
         releases = numbers + (mix_array(self._key, numbers) % np.uint64(self._width)).astype(np.int64)
         came: NDArray[np.bool_] = (releases < self.last[0]) | ((releases == self.last[0]) & (numbers <= self.last[1]))
         return came
 
     def oldest(self) -> tuple[int, T] | None:
-        """Return the number of the oldest sample that is held, and itself; None if there is none."""
+        """Return the number of the oldest held sample, and the sample; None if the buffer is empty."""
         return next(iter(self._held.items()), None)
 
 
@@ -136,7 +135,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         ]
 
     def order(self, epoch: int) -> list[int]:
-        """Return the shards in the common order of an epoch."""
+        """Return the shards in the order of an epoch, which all parts share."""
         places = np.arange(len(self.shards))
         key = mix(epoch_key(self.seed, epoch), 0)
         order: list[int] = (Bijection(len(places), key)(places) if self.shuffle else places).tolist()
@@ -144,8 +143,8 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     @functools.cached_property
     def checksum(self) -> int:
-        """Of the names of all shards."""
-        # With another signature they are the same shards.
+        """Checksum of the names of all shards."""
+        # A shard with another signature in its address is the same shard.
         names = "\n".join(identity_of(shard) if protocol_of(shard) else shard for shard in self.shards)
         return zlib.crc32(names.encode("utf-8", "surrogateescape"))
 
@@ -159,7 +158,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return self._storage.get().open(address)
 
     def close(self) -> None:
-        """Close the connections of this process. They are opened again when they are needed."""
+        """Close the connections of this process. They are reopened when needed."""
         self._storage.close()
 
     def __repr__(self) -> str:
@@ -169,15 +168,16 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
 
 _BEGINNING: dict[str, Any] = {"share": 0, "offset": 0, "ordinal": 0, "number": 0, "last": [-1, -1], "begun": []}
-"""Where to read on: the shard, by its place in this part's order; where in it, and which sample that is; the number of
-that sample in the pass; what was given out last; and with which numbers the shards after that one were begun."""
+"""Where to resume: the shard, by its place in this part's order; the offset in it, and the ordinal of the sample there;
+the number of that sample in the pass; the last release; and the first sample numbers of the later shards already
+started."""
 
 
 class TarPass(ResumablePass[RawSample]):
     """One pass over the shards of a part.
 
-    After an exception it goes on with the next sample if one could not be decoded, with the next shard if one could not
-    be read.
+    After an exception it continues with the next sample if one could not be decoded, or with the next shard if one
+    could not be read.
     """
 
     _name = "tar shards"
@@ -189,7 +189,7 @@ class TarPass(ResumablePass[RawSample]):
         self._epoch = stream.epoch
         self._start = _BEGINNING
         self._units: list[list[Any]] | None = None
-        """What this part reads, if others had begun the epoch, as a state holds it."""
+        """The shares of this part, in the form of a state, if it continues an epoch that other parts started."""
         self._reader: _Reader | None = None
 
     def _take(self) -> RawSample:
@@ -210,7 +210,7 @@ class TarPass(ResumablePass[RawSample]):
         return ShuffleBuffer(key, max(1, self._stream.buffer), start["number"], tuple(start["last"]))
 
     def left(self) -> list[ShardShare]:
-        """Return what the state that was loaded leaves to read, whoever does it."""
+        """Return what remains to be read after the loaded state, by any part."""
         start, shares, buffer = self._start, self._shares(), self._buffer()
         first = start["share"]
         firsts = [start["number"], *start["begun"]][: len(shares) - first]
@@ -230,7 +230,7 @@ class TarPass(ResumablePass[RawSample]):
     def _position(self) -> dict[str, Any]:
         position = self._start if self._reader is None else self._reader.state()
         units, share = self._units, position["share"]
-        while units and share and len(units[0]) > 3:  # those that others had begun are the largest part of a state
+        while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
         return {**position, "share": share, "epoch": self._epoch, "units": units}
 
@@ -251,7 +251,7 @@ class TarPass(ResumablePass[RawSample]):
 
 
 class _Reader:
-    """Reads, holds back, gives out."""
+    """Reads samples, buffers them and releases them."""
 
     def __init__(
         self,
@@ -265,9 +265,9 @@ class _Reader:
         self._shares = shares
         self._buffer = buffer
         self._share = begin["share"]
-        """The place of the shard that is being read, or is next."""
+        """Place of the shard being read, or of the next one."""
         self._begun: dict[int, int] = {}
-        """With which numbers shards were begun, by their places: those that samples in the buffer are of."""
+        """First sample number of each started shard, by place, for shards with samples in the buffer."""
         self._skip_to = (begin["offset"], begin["ordinal"])
         order = stream.order(epoch)
         shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
@@ -295,7 +295,7 @@ class _Reader:
         return buffer.take(ended=self._ended)[2]
 
     def _read(self) -> RawSample | None:
-        """Read a sample; None if a shard has ended."""
+        """Read a sample; None at the end of a shard."""
         try:
             if self._grouping is None:
                 self._grouping = self._open()
@@ -329,7 +329,7 @@ class _Reader:
         selection = Selection(self._stream.form.wanted, share.place, share.every)
         unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0
         grouping = Grouping(members, blob.name, selection, ordinal=begun, unique=unique)
-        grouping.skip_to(ordinal)  # if it could not be entered where it was left
+        grouping.skip_to(ordinal)  # if reading could not start where it stopped
         return grouping
 
     def _members(self, blob: Blob, offset: int) -> Members:
