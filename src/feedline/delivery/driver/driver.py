@@ -34,10 +34,8 @@ _LOOK_UP_S = 0.05
 """How often to interrupt a wait for workers to check whether it should end. Nothing else depends on it."""
 
 _TOGETHER = 8
-"""Maximum number of tasks per message: a quarter of a window of maximum depth. Tasks in larger messages could not be
-taken
-back one by one.
-"""
+"""Maximum number of tasks per message: a quarter of the deepest window. Tasks in larger messages could not be taken
+back one by one."""
 
 _LONG_S = 0.01
 """A wait of at least this length gets its own row; see `feedline.insight.observer`."""
@@ -410,10 +408,7 @@ class Driver:
         self.machine.now_s = self._clock()
         if self.machine.was_placed(worker, self.engine.placed_s(worker)):
             return
-        pid, stack = (
-            self.engine.pid(worker),
-            self.engine.stack(worker),
-        )  # before the kill: afterwards it does nothing
+        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # before the kill: later it does nothing
         killed = kills and self.engine.kill(worker)
         self.machine.now_s = self._clock()
         self.machine.seen(worker, Seen(pid, stack, killed))

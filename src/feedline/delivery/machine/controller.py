@@ -131,9 +131,7 @@ class Controller:
         """The period in which the number was found; None until then."""
         self._kept = self._waited = self._idled = self._unlike = 0
         """Periods in a row: without a change; in which the loop waited; in which fewer would have done; in which the
-        load
-        differed from the one for which the number was found.
-        """
+        load differed from the one for which the number was found."""
 
     @property
     def is_settled(self) -> bool:

@@ -1,8 +1,7 @@
 """Probes a dataset in its own process, so that hangs, crashes and excessive memory use harm nothing else.
 
 The process is forked where possible, with other threads quiesced, as workers are. It leads a session, which is killed
-as
-a whole at the end in every case. If the caller is killed, the system kills the process.
+as a whole at the end in every case. If the caller is killed, the system kills the process.
 """
 
 from __future__ import annotations
@@ -69,8 +68,7 @@ def probe(
 
     Blocks for about `seconds`; a started sample may take a second longer, or ten if it computes. Time in which the
     process had no core, or the machine was suspended, does not count. The process may use `memory_bytes`, or four
-    fifths
-    of the free memory if that is None. `on_stage` is called with each of `STAGES` when it begins.
+    fifths of the free memory if that is None. `on_stage` is called with each of `STAGES` when it begins.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or no sample can be
     made within this time and memory; InternalError: the probe itself failed.
@@ -122,8 +120,7 @@ class Patience:
 
     If much time has passed since the listener last looked, the listener itself was stopped or had no core, and most
     likely the process as well. So a step counts for at most twice the interval between two looks. Time in which the
-    main
-    thread of the process was ready but had no core does not count either.
+    main thread of the process was ready but had no core does not count either.
     """
 
     def __init__(self, seconds: float) -> None:
