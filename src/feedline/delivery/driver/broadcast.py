@@ -8,7 +8,6 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Any
 
 from feedline.delivery.driver.driver import Driver
@@ -86,19 +85,14 @@ class Broadcast:
             self._tell_driver(driver, call)
 
     def _tell_driver(self, driver: Driver, call: Call) -> None:
-        caller_lock = driver.caller_lock
-        if caller_lock.is_mine():  # a new epoch is being begun
+        def broadcast() -> None:
             if not driver.closed:
                 driver.broadcast(call)
-            return
-        owner = [get_ident()]
-        try:
-            caller_lock.enter(owner, "broadcast()")
-            if not driver.closed:
-                driver.broadcast(call)
-        finally:
-            if caller_lock.owner is owner:
-                caller_lock.owner = None
+
+        if driver.caller_lock.is_mine():  # a new epoch is being begun
+            broadcast()
+        else:
+            driver.caller_lock.run("broadcast()", broadcast)
 
 
 def _broadcast(dataset: Any, watches: bool) -> Broadcast:

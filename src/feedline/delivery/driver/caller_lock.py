@@ -85,6 +85,16 @@ class CallerLock:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def run(self, what: str, act: Callable[[], None], patience_s: float | None = None) -> None:
+        """Enter, call `act` and leave; return without calling it if entering takes too long. See `enter`."""
+        owner = [get_ident()]
+        try:
+            if self.enter(owner, what, patience_s):
+                act()
+        finally:
+            if self.owner is owner:
+                self.owner = None
+
     def is_mine(self) -> bool:
         """True if this thread is inside, up the stack."""
         owner = self.owner
@@ -152,25 +162,12 @@ class OneCallerBatches(Iterator[Any]):
         code is waited for a few seconds only, and gives everything back when it leaves that.
         """
         self.leaving = True
-        caller_lock, owner = self._caller_lock, [get_ident()]
-        if caller_lock.is_mine():
-            return
-        try:
-            if caller_lock.enter(owner, "close()", _PATIENCE_S):
-                self._close()
-        finally:
-            if caller_lock.owner is owner:
-                caller_lock.owner = None
+        if not self._caller_lock.is_mine():
+            self._caller_lock.run("close()", self._close, _PATIENCE_S)
 
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Begin another epoch in `act`, when whoever is inside has got a batch."""
-        caller_lock, owner = self._caller_lock, [get_ident()]
-        try:
-            caller_lock.enter(owner, "iter(loader)")
-            act()
-        finally:
-            if caller_lock.owner is owner:
-                caller_lock.owner = None
+        self._caller_lock.run("iter(loader)", act)
 
 
 class Closable(Protocol):
