@@ -9,6 +9,7 @@ from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from feedline.abc.engine import Engine
+from feedline.system.mailbox import Mailbox
 from feedline.types import Result, WorkerSpec
 from feedline.workers import interrupts
 
@@ -57,7 +58,7 @@ class LaneEngine(WorkerEngine, Generic[Waiting]):
     def __init__(self, worker_count: int) -> None:
         super().__init__(worker_count)
         self._lanes: list[Lane[Waiting]] = [queue.SimpleQueue() for _ in range(worker_count)]
-        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._answers: Mailbox[Result] = Mailbox()
 
     def _end_lane(self, worker: int) -> None:
         """Let an idle worker end, if it still exists, and create a lane for its successor."""
@@ -71,19 +72,9 @@ class LaneEngine(WorkerEngine, Generic[Waiting]):
         return None
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        return collected(self._answers, timeout_s)
+        return self._answers.collect(timeout_s)
 
     def _end_lanes(self) -> None:
         for worker, lane in enumerate(self._lanes):
             self._drop_tasks(worker)
             lane.put(None)
-
-
-def collected(answers: queue.SimpleQueue[Result], timeout_s: float | None) -> list[Result]:
-    """Wait up to `timeout_s` for an answer; return it with all others that are there, or nothing if none came."""
-    results: list[Result] = []
-    with contextlib.suppress(queue.Empty):
-        results.append(answers.get(timeout=timeout_s))
-        while True:
-            results.append(answers.get_nowait())
-    return results

@@ -25,6 +25,7 @@ from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
 from feedline.system.failures import add_note, words
+from feedline.system.mailbox import Mailbox
 from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 from feedline.workers import handles, interrupts
 from feedline.workers.base import Lane, LaneEngine
@@ -149,7 +150,7 @@ class _Own:
     """Set when the engine closes: no sample is needed any more."""
 
 
-def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], arena: Arena | None) -> None:
+def _serve(spec: WorkerSpec, own: _Own, answers: Mailbox[Result], arena: Arena | None) -> None:
     number, lane = own.number, own.lane
     seed = spec.base_seed + number + own.generation * spec.worker_count
     # SystemExit and similar exceptions would end this thread silently, so they are reported.
@@ -166,9 +167,9 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         return
     room = None if arena is None else LocalBuffers(arena)
     while (task := lane.get()) is not None:
-        # No reference may stay here once it is in the queue, not even until this thread runs again: an exception that
-        # the training loop has raised by then refers to its frames, and so to the iterator, which could not be freed.
-        answers.put(_answer(runner, room, task, number))
+        # No reference to the result may stay in this thread, not even for a moment: once the training loop has raised
+        # an exception, it refers to the loop's frames, and so to the iterator, which could not be freed.
+        answers.put_result(_answer, runner, room, task, number)
         del task
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from feedline.errors import WorkerDied
 from feedline.memory.reading import Reader, SegmentReader
 from feedline.system import openmp
+from feedline.system.mailbox import Mailbox
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 from feedline.workers import handles, interrupts, lifetime, session
 from feedline.workers.base import Lane, LaneEngine
@@ -213,7 +214,7 @@ class PortableEngine(LaneEngine[_Errand]):
             lifetime.is_over(process)  # or it would not even be killed
         self._ended = self.worker_objects
         self._channels.clear()
-        self._answers = queue.SimpleQueue()  # with the batches nobody asked for
+        self._answers = Mailbox()  # drops the batches that were not collected
 
 
 # Any: the base class of contexts does not know of `Process`.
@@ -240,7 +241,7 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
     return near, process
 
 
-def _look_after(channel: _Channel, sentinel: int, answers: queue.SimpleQueue[Result], inbox: Inbox) -> None:
+def _look_after(channel: _Channel, sentinel: int, answers: Mailbox[Result], inbox: Inbox) -> None:
     """Give a worker its tasks one by one and pass on what it says, until there are no more or it dies."""
     number = channel.number
     birth = _hear(channel.pipe, sentinel)

@@ -29,9 +29,10 @@ from typing import Any
 
 from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
 from feedline.system.failures import words
+from feedline.system.mailbox import Mailbox
 from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
 from feedline.workers import interrupts, unpicklable
-from feedline.workers.base import WorkerEngine, collected
+from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.portable.engine import result_of
 from feedline.workers.portable.worker import unpacked
@@ -108,7 +109,7 @@ class RayEngine(WorkerEngine):
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
         """Tasks of workers that were not started yet."""
         self._over: queue.SimpleQueue[tuple[_Worker, Future[Any]] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._told_workers = False
@@ -323,7 +324,7 @@ class RayEngine(WorkerEngine):
         return None
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        results = collected(self._answers, timeout_s)
+        results = self._answers.collect(timeout_s)
         if not results:
             self._look_at_starts(results)
         for result in results:
@@ -366,7 +367,7 @@ class RayEngine(WorkerEngine):
         self._workers.clear()
         self._waiting.clear()
         self._packed = None
-        self._answers, self._over = queue.SimpleQueue(), queue.SimpleQueue()  # with the batches nobody asked for
+        self._answers, self._over = Mailbox(), queue.SimpleQueue()  # drops the batches that were not collected
 
 
 # Any: what Ray answers.
