@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 import feedline
 from feedline import collate
 from feedline.abc import Columnar, memory
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Views
-from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, WorkerIdentity
 
 FRAMEWORK = NumpyFramework()
 

@@ -16,11 +16,12 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Views
-from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, WorkerIdentity
 
 FRAMEWORK = TorchFramework()
 

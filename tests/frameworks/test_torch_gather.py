@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
 from feedline.abc import memory
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_gather import gather_for
 from feedline.memory.codec import SlotWriter
 from feedline.randomness.scope import Scope
-from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.types import DatasetKind, IndexBlock
 from feedline.workers.fetch import fetcher_for
 from tests.sampling import examples
 

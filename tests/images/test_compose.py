@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from feedline import images
+from feedline.abc.deferred import Placement, place
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.compose import image_transform
 from feedline.images.deferred import DeferredImage
-from feedline.images.placement import Placement, place
 from feedline.randomness.scope import Scope, enter
 from feedline.types import Draw
 from tests.images.pictures import encoded, photo

@@ -6,7 +6,7 @@ from PIL import Image
 
 import feedline
 from feedline.images import rendering
-from feedline.images.deferred import Finish
+from feedline.images.finish import Finish
 from feedline.images.geometry import Box
 from feedline.images.rendering import cut, dtype_of, finish_into
 from tests.images.pictures import photo

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.order.foreign import ForeignPlan
 from feedline.order.order import Entry
 from feedline.order.plan import Plan
-from feedline.types import DatasetKind, Key, WorkerSpec
+from feedline.types import DatasetKind, Key
 
 
 class Numbers:

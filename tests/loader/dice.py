@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.counters import Counters
@@ -38,7 +39,7 @@ from feedline.randomness.scope import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock

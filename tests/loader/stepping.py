@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.errors import WorkerDied
-from feedline.types import Result, ResultKind, Task, WorkerSpec
+from feedline.types import Result, ResultKind, Task
 
 
 class Clock:

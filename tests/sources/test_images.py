@@ -14,8 +14,8 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 
 import feedline
 from feedline import images
+from feedline.abc.deferred import Placement
 from feedline.datasets import ArrayDataset, HDF5Dataset, ImageFolder, LMDBDataset, ParquetDataset, TarDataset
-from feedline.images.placement import Placement
 from tests.images.pictures import encoded, photo
 
 COUNT = 8

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerStartError
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
 from feedline.workers import lifetime
 from feedline.workers.threads import ThreadEngine
 

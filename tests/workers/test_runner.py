@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from feedline.abc import memory
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
@@ -26,7 +27,6 @@ from feedline.types import (
     StreamSplit,
     Task,
     WorkerIdentity,
-    WorkerSpec,
 )
 from feedline.workers.runner import Runner
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, WorkerIdentity
 from feedline.workers.worker_setup import end_with, init_worker
 
 PATIENCE_S = 100.0

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.torch import TorchFramework
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
 from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes.payload import Payload
 from feedline.workers.unpicklable import explain

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
-from feedline.types import Result, Task, WorkerSpec
+from feedline.types import Result, Task
 
 
 class Engine(ABC):

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.abc.worker_spec import WorkerSpec
+from feedline.types import WorkerIdentity
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.

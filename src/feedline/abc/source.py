@@ -10,6 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class IterableSource(ABC):
+    """An iterable dataset of feedline's. For torch it is an `IterableDataset`, without being a subclass of that."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """Start to read."""
+
+
 class ColumnSource(ABC):
     """A map-style dataset that reads the samples of a batch together, as the columns of the batch.
 
@@ -30,7 +38,7 @@ class ColumnSource(ABC):
         """
 
 
-class StreamSource(ABC):
+class StreamSource(IterableSource):
     """An iterable dataset whose samples the loader shards over workers and ranks.
 
     Every worker iterates over the whole dataset and keeps its own samples, so `__iter__` must yield the same samples in
@@ -47,7 +55,7 @@ class StreamSource(ABC):
         """Yield the samples of an epoch."""
 
 
-class SplitSource(ABC):
+class SplitSource(IterableSource):
     """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
     Loaders set the worker of every worker's copy, and do not split its samples a second time. In torch's own loader it

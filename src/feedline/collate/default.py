@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.deferred import DeferredField
 from feedline.abc.framework import Framework
 from feedline.collate import fields
 from feedline.collate.arrays import arrays_named, framework_of, stack
 from feedline.collate.binding import no_samples
 from feedline.collate.fields import Path
 from feedline.errors import CollateError
-from feedline.images.collating import collate_images
-from feedline.images.deferred import DeferredImage
-from feedline.images.placement import Placement, placement
 from feedline.system.optional import require
 
 
@@ -80,8 +78,8 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
         return stack(values, path)
     if isinstance(first, (str, bytes)):
         return list(values)
-    if type(first) is DeferredImage:
-        return _collate_images(values, path)
+    if isinstance(first, DeferredField):
+        return type(first).collate_numpy(values, fields.inside(path))
     if isinstance(first, (int, float, complex, np.generic)):
         return _collate_numbers(values, path)
     names = fields.shared_names(values, path)
@@ -90,15 +88,6 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
     if hasattr(first, "__array__"):  # a torch tensor, an image
         return stack(values, path)
     raise _cannot_stack(values, 0, path)
-
-
-def _collate_images(images: Sequence[Any], path: Path) -> Any:
-    if images[0].finish.dtype == "bfloat16" and placement() is Placement.COLLATE:
-        raise CollateError(
-            f"The images{fields.inside(path)} are to be of bfloat16, which NumPy lacks. Use Normalize() of float32 "
-            "or float16, or feedline.DataLoader, whose batches are tensors."
-        )
-    return collate_images(images)
 
 
 _NUMERIC = "biufcmMV"

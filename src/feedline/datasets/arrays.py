@@ -16,7 +16,7 @@ from feedline.datasets.form import Fields, Form, names_in
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import checked_transform
 from feedline.errors import BadOption, SourceError
-from feedline.system.optional import is_tensor
+from feedline.types.arrays import is_array
 
 
 class ArrayDataset(Columnar):
@@ -126,7 +126,7 @@ class ArrayDataset(Columnar):
 
     @property
     def hands_on_images(self) -> bool:
-        """True if images keep the form that feedline's transform returned: see `feedline.images.placement`."""
+        """True if images keep the form that feedline's transform returned: see `feedline.abc.deferred`."""
         return getattr(self.transform, "defers", False) and not self._has_own_samples
 
     def __getstate__(self) -> dict[str, Any]:
@@ -211,19 +211,6 @@ def _npy(path: str) -> ArrayFile:
             "numpy.memmap."
         )
     return find_npy(path)
-
-
-def is_array(value: Any) -> bool:
-    """True for NumPy arrays and torch tensors."""
-    return isinstance(value, np.ndarray) or is_tensor(value)
-
-
-def is_arrays(value: Any) -> bool:
-    """True for an array, or a tuple or dict of arrays: what an `ArrayDataset` is made of, of any lengths."""
-    if isinstance(value, (tuple, dict)):
-        parts = value if isinstance(value, tuple) else value.values()
-        return len(value) > 0 and all(map(is_array, parts))
-    return is_array(value)
 
 
 def _check(names: list[str], arrays: list[Any]) -> int:

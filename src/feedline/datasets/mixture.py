@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.deferred import hands_on_images
 from feedline.abc.selection import Derived
 from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
-from feedline.images.placement import hands_on_images
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, index_at, indices_at

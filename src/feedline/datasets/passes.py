@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import operator
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from feedline.abc.source import EpochAware, Repeatable, SplitSource
+from feedline.abc.source import EpochAware, IterableSource, Repeatable, SplitSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.types.ranks import rank_if_known
 
 
-def tell_torch(kind: type) -> None:
-    """Register a class as torch's `IterableDataset`, which loaders check for, if the program uses torch."""
+def register_with_torch() -> None:
+    """Make feedline's iterable datasets instances of torch's `IterableDataset`, if the program uses torch."""
     data = sys.modules.get("torch.utils.data")
     if data is not None:
-        data.IterableDataset.register(kind)
+        data.IterableDataset.register(IterableSource)
 
 
 def torch_worker() -> tuple[int, int]:
@@ -38,11 +38,11 @@ Part = tuple[int, int]
 T = TypeVar("T")
 
 
-class Stream(ABC):
+class Stream(IterableSource):
     """An iterable dataset. torch sees an `IterableDataset`, if the program imported torch before creating it."""
 
     def __init__(self) -> None:
-        tell_torch(Stream)
+        register_with_torch()
 
     # Any: samples are of any kind.
     @abstractmethod
@@ -58,7 +58,7 @@ class Stream(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        tell_torch(Stream)
+        register_with_torch()
 
 
 class PartedStream(Stream, SplitSource):

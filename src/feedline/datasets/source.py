@@ -73,7 +73,7 @@ class Source:
 
     Subclasses define the number of samples and read them. Their indices are already checked and not negative; they may
     be in any order and may repeat. Subclasses can be pickled, and open nothing before they need it
-    (`feedline.datasets.handle.Handle`).
+    (`feedline.system.handle.Handle`).
     """
 
     _lazy: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class Source:
 
     @property
     def hands_on_images(self) -> bool:
-        """True if images keep the form that feedline's transform returned: see `feedline.images.placement`."""
+        """True if images keep the form that feedline's transform returned: see `feedline.abc.deferred`."""
         return getattr(self.transform, "defers", False) and not has_own_samples(type(self))
 
     def _stored_in(self) -> Iterable[str]:

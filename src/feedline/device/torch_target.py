@@ -10,6 +10,7 @@ the workers without another event: see `feedline.device.pinning.settled`.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -18,13 +19,11 @@ from typing import Any
 
 import torch
 
+from feedline.abc.deferred import DeferredBatch, Placement
 from feedline.abc.target import Target
-from feedline.device.image_finishing import can_decode, finish_on
 from feedline.device.pinning import settled
 from feedline.device.structure import mapped
 from feedline.errors import BadOption, PerformanceWarning, warn_user
-from feedline.images.deferred import DeferredImages
-from feedline.images.placement import Placement
 
 _THREADS = 2
 """Threads that have a GPU decode images."""
@@ -76,15 +75,11 @@ class CudaTarget(Target):
     Args:
         device: which.
         transform: called with each batch on the side stream, where the batch is.
-        finish: makes tensors of images that are not finished, if they come so.
     """
 
-    def __init__(
-        self, device: torch.device, transform: Callable[[Any], Any] | None = None, *, finish: Any = None
-    ) -> None:
+    def __init__(self, device: torch.device, transform: Callable[[Any], Any] | None = None) -> None:
         self._device = device
         self._transform = transform
-        self._finish = finish
         self.threads = 0
         """Threads that get batches ready, once images come to be decoded, which keeps a processor busy; copies and
         kernels do not."""
@@ -101,11 +96,11 @@ class CudaTarget(Target):
 
         def move(value: Any) -> Any:
             nonlocal late
-            if type(value) is DeferredImages:
-                if len(value.encoded_rows) and not self.threads:
+            if isinstance(value, DeferredBatch):
+                if value.is_encoded and not self.threads:
                     _check_queues()
                     self.threads, self.ahead = _THREADS, _THREADS + 1
-                return self._finish(value, sources)
+                return value.finish_on(self._device, sources)
             if not _can_be_recorded(value):
                 late = True
                 return value
@@ -160,7 +155,7 @@ class CudaTarget(Target):
 
 def moved(batch: Any, move: Callable[[Any], Any]) -> Any:
     """Return a batch of the same structure, with `move` applied to each tensor, and to whatever else can be moved."""
-    return mapped(batch, (torch.Tensor, DeferredImages), move, "to")
+    return mapped(batch, (torch.Tensor, DeferredBatch), move, "to")
 
 
 def _can_be_recorded(value: Any) -> bool:
@@ -255,7 +250,7 @@ def target_for(device: torch.device | None, transform: Callable[[Any], Any] | No
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)
     if not is_cuda(device):
         return TorchTarget(device, transform)
-    return CudaTarget(device, transform, finish=finish_on(device))
+    return CudaTarget(device, transform)
 
 
 def placement_on(device: torch.device | None) -> Placement:
@@ -263,3 +258,13 @@ def placement_on(device: torch.device | None) -> Placement:
     if not is_cuda(device):
         return Placement.COLLATE
     return Placement.DECODE if can_decode() else Placement.DEVICE
+
+
+@functools.cache
+def can_decode() -> bool:
+    """True if there is a decoder for JPEG on the GPU."""
+    try:
+        from torchvision.io import decode_jpeg  # noqa: F401
+    except (ImportError, RuntimeError):  # it is not installed, or does not fit this torch
+        return False
+    return torch.cuda.is_available()

@@ -14,8 +14,9 @@ from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.hugging_face import Positions, columns_of
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity
 
 
 class NumpyFramework:

@@ -16,6 +16,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from feedline.abc import memory
 from feedline.abc.framework import Gather, Reducer
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
@@ -23,7 +24,7 @@ from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
 from feedline.system.process import lock_of_process
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity
 
 
 def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:

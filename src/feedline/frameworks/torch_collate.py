@@ -17,9 +17,8 @@ from torch._C import _len_torch_function_stack as _mode_count
 from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
+from feedline.abc.deferred import DeferredField
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
-from feedline.images.collating import collate_images
-from feedline.images.deferred import DeferredImage, DeferredImages
 
 _SMALL_BYTES = 64 << 10
 """Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
@@ -75,18 +74,11 @@ def install_collate() -> None:
         torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
 
 
-def _collate_images(batch: Sequence[DeferredImage], *, collate_fn_map: Any = None) -> Any:
-    images = collate_images(batch)
-    if isinstance(images, DeferredImages):
-        for name in ("flips", "jitter", "pixel_rows", "pixels", "encoded_rows", "data", "offsets", "boxes"):
-            array = getattr(images, name)
-            setattr(images, name, None if array is None else tensor_of(array))
-        return images
-    tensor = tensor_of(images)
-    return tensor.bfloat16() if batch[0].finish.dtype == "bfloat16" else tensor
+def _collate_deferred(batch: Sequence[DeferredField], *, collate_fn_map: Any = None) -> Any:
+    return type(batch[0]).collate_torch(batch)
 
 
-torch_collate.default_collate_fn_map[DeferredImage] = _collate_images
+torch_collate.default_collate_fn_map[DeferredField] = _collate_deferred
 _known_registrations = dict(torch_collate.default_collate_fn_map)
 
 

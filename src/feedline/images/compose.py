@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.deferred import Placement, placement
 from feedline.errors import BadOption
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImage
@@ -25,7 +26,6 @@ from feedline.images.field import image_field, is_encoded, replaced
 from feedline.images.geometry import Box, View
 from feedline.images.header import Header, file_bytes, read_header
 from feedline.images.pillow import eight_bits
-from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
 from feedline.randomness.stages import TRANSFORM, stage

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.images.deferred import Finish
+from feedline.images.finish import Finish
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, in pixels."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import MissingExtra
-from feedline.images.deferred import Finish
+from feedline.images.finish import Finish
 from feedline.images.geometry import Box
 from feedline.system.optional import require
 

@@ -16,6 +16,7 @@ from typing import Any
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
 from feedline.abc.target import Target
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.device_batches import DeviceBatches
@@ -30,7 +31,7 @@ from feedline.loader.base import Listener, LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
-from feedline.types import Key, WorkerSpec
+from feedline.types import Key
 from feedline.types.ranks import share_if_known
 
 watchers: list[Callable[[LoaderBase], None]] = []

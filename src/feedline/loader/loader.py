@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
+from feedline.abc.columnar import Columnar
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.target import Target
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
-from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.delivery.driver.auto import depth_of, tuning_of
 from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.delivery.state.epochs import Start
@@ -40,7 +41,8 @@ from feedline.order.sharding import steps_of
 from feedline.randomness.keys import epoch_key
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.system.optional import require
-from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
+from feedline.types import DatasetKind, EngineName, StreamSplit, Tail
+from feedline.types.arrays import is_arrays
 from feedline.types.ranks import share_if_known
 from feedline.workers.ray.options import RayOptions
 
@@ -145,7 +147,7 @@ class Loader(LoaderBase):
         check_count("prefetch", depth, least=1, auto=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
-        self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
+        self.dataset = _with_samples(dataset) if is_arrays(dataset) else dataset
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle = bool(shuffle)
         self.sampler = sampler
@@ -334,7 +336,7 @@ class Loader(LoaderBase):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __repr__(self) -> str:
-        parts = [repr(self.dataset) if isinstance(self.dataset, ArrayDataset) else type(self.dataset).__name__]
+        parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
         options = {name: getattr(self, name) for name in _SHOWN}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
         parts += [f"workers={self._worker_count}", f"engine={self._resources.settings.engine_name!r}"]
@@ -356,3 +358,11 @@ def _length_of(source: Any) -> int:
 
 
 __all__ = ["Loader"]
+
+
+# Any: arrays of any kind.
+def _with_samples(arrays: Any) -> Any:
+    """Return a dataset whose samples are the rows of arrays."""
+    from feedline.datasets.arrays import ArrayDataset
+
+    return ArrayDataset(arrays)

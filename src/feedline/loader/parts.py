@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from feedline.abc.deferred import Placement, hands_on_images
 from feedline.abc.framework import Framework
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import auto
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.caller_lock import Running
@@ -16,12 +18,11 @@ from feedline.delivery.driver.tuning import Tuning
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.state.epochs import Epochs
 from feedline.faults.policy import OnError, policy_of
-from feedline.images.placement import Placement, hands_on_images
 from feedline.loader.arguments import Options, check_policy
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.order.sharding import split_of
-from feedline.types import DatasetKind, StreamSplit, WorkerSpec
+from feedline.types import DatasetKind, StreamSplit
 from feedline.workers.thread_safety import must_leave_threads
 
 L = TypeVar("L", bound="LoaderParts")
@@ -216,7 +217,7 @@ class LoaderParts:
             seeded=self._resources.settings.seeded,
             split=self._stream_split,
             on_error=self._fault_budget.policy if self._fault_budget.guards else None,
-            images=self._image_placement,
+            placement=self._image_placement,
         )
 
     @property

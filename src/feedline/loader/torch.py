@@ -15,12 +15,11 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from typing_extensions import TypeVar  # which torch needs as well
 
+from feedline.abc.deferred import Placement
 from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.source import SplitSource, StreamSource
+from feedline.abc.source import IterableSource
 from feedline.abc.target import Target
-from feedline.datasets.mixture_stream import MixtureStream
-from feedline.datasets.passes import tell_torch
 from feedline.delivery.driver.auto import depth_of, tuning_of
 from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
@@ -32,7 +31,6 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
-from feedline.images.placement import Placement
 from feedline.loader.arguments import (
     Options,
     check_not_batches,
@@ -491,10 +489,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         )
 
 
-# Make torch treat these as iterable datasets, also those created before torch was imported.
-for _kind in (MixtureStream, SplitSource, StreamSource):
-    tell_torch(_kind)
-
+torch.utils.data.IterableDataset.register(IterableSource)  # also for datasets created before torch was imported
 accelerate.keep_loaders(DataLoader)
 ray_train.keep_loaders(DataLoader)
 lightning.keep_places(DataLoader)

@@ -14,6 +14,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 from typing_extensions import TypeVar  # which torch needs as well
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
@@ -22,7 +23,6 @@ from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
-from feedline.types import WorkerSpec
 
 _profiler: Any = torch.autograd.profiler
 

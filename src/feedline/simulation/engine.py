@@ -9,12 +9,13 @@ from collections import deque
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied, WorkerStartError
 from feedline.simulation.dataset import NotReady
 from feedline.simulation.scenario import LawBroken, Scenario
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, draw_s
-from feedline.types import NO_TIMES, Call, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import NO_TIMES, Call, Parcel, Result, ResultKind, Task
 
 TICK_S = 1e-9
 """The shortest time that passes."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import Failure, Verdict
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
 from feedline.simulation.scenario import MAP, SHARED, InTurn, LawBroken, Scenario, Seconds
-from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity, WorkerSpec
+from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 
 _LATE = 20.0
@@ -107,7 +108,7 @@ class Worker:
         self._dice = dice
         self._paused_s = 0.0
         self._dataset = spec.dataset.copy()
-        policy = _Repeatable(spec.on_error, dice)
+        policy = None if spec.on_error is None else _Repeatable(spec.on_error, dice)
         own = replace(spec, dataset=self._dataset, on_error=policy)
         identity = WorkerIdentity(number, spec.worker_count, 0, self._dataset, threaded=True)
         self._runner = Runner(own, identity, pause=self._pause)

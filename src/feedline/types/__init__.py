@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
@@ -281,33 +280,6 @@ class Parcel:
     """Reads the batch's own memory, if the batch has no slot or did not fit it."""
     batch: Any = None
     """The decoded batch, if it was decoded already."""
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Everything a worker needs to know, identical for all workers of an engine."""
-
-    dataset: Any
-    kind: DatasetKind
-    collate: Callable[[Any], Any]
-    framework: Any
-    """A `feedline.abc.Framework`, which this rung may not name."""
-    worker_count: int
-    base_seed: int
-    batched: bool = True
-    """False: indices are single samples and `collate` converts one sample (torch's batch_size=None)."""
-    drop_last: bool = False
-    init: Callable[[int], None] | None = None
-    shared_seed: int | None = None
-    """Seed that all workers and ranks share, for torch's data pipes."""
-    seeded: bool = False
-    """True if the process-wide random generators are seeded from each sample's key."""
-    on_error: Any = None
-    """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
-    split: StreamSplit | None = None
-    """How the loader shards a stream of samples; None if each worker has its own stream."""
-    images: Any = None
-    """A `feedline.images.placement.Placement`, which this rung may not name: who finishes images. None: the dataset."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from feedline.abc.engine import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.system.mailbox import Mailbox
-from feedline.types import Result, WorkerSpec
+from feedline.types import Result
 from feedline.workers import interrupts
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import fields
 from feedline.collate.mismatch import date_in, mismatch_of
-from feedline.datasets.arrays import is_arrays
 from feedline.errors import CollateError
 from feedline.system.failures import told_indices, words
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
+from feedline.types.arrays import is_arrays
 from feedline.workers.fetch.origins import told_origin
 
 

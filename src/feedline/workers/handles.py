@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from feedline.datasets.handle import Handle
 from feedline.errors import DataWarning, warn_user
 from feedline.system.attributes import MOST, attributes_of, held_by
+from feedline.system.handle import Handle
 from feedline.workers.fork_safety import is_only_read, opened_again
 from feedline.workers.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 

@@ -20,11 +20,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied, WorkerStartError, warn_user
 from feedline.memory import forks
 from feedline.system.failures import words
 from feedline.system.references import References
-from feedline.types import WorkerSpec
 from feedline.workers import forkserver, handles, unpicklable
 from feedline.workers.failure import UNPICKLABLE
 

@@ -11,11 +11,12 @@ from contextlib import nullcontext
 from typing import Any
 
 from feedline.abc import memory
+from feedline.abc.deferred import place
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.framework import Gather
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.images.placement import Placement, place
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness import scope as randomness
 from feedline.randomness.global_states import globals_kept
 from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
@@ -33,7 +34,6 @@ from feedline.types import (
     Task,
     TaskNotes,
     WorkerIdentity,
-    WorkerSpec,
 )
 from feedline.types.indices import plain_index
 from feedline.workers.failure_notes import notes_on
@@ -73,7 +73,6 @@ class Runner:
         self._spec = spec
         self._worker = None if worker is None else worker.id
         self._pause = pause
-        self._images = spec.images or Placement.DATASET
         self._guard: Guard | None = None
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
@@ -303,7 +302,7 @@ class Runner:
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
         memory.set_current(room)
-        finished_by = place(self._images)
+        finished_by = place(self._spec.placement)
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices) if self._scope.slow is None else self._fetch_timed(indices)

@@ -21,12 +21,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
 from feedline.system.failures import add_note, words
 from feedline.system.mailbox import Mailbox
-from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.types import Result, ResultKind, Task, WorkerIdentity
 from feedline.workers import handles, interrupts
 from feedline.workers.base import Lane, LaneEngine
 from feedline.workers.runner import Runner

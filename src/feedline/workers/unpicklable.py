@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable
 from feedline.system.attributes import attributes_of
 from feedline.system.optional import is_tensor
-from feedline.types import WorkerSpec
 from feedline.workers.handles import database_handle, item_of
 
 _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None), pickle.PickleBuffer))

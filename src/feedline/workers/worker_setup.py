@@ -10,7 +10,8 @@ import signal
 import threading
 from collections.abc import Callable
 
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.abc.worker_spec import WorkerSpec
+from feedline.types import WorkerIdentity
 from feedline.workers import interrupts
 from feedline.workers.heap import keep_heap_warm
 from feedline.workers.runner import Runner

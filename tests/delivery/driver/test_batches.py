@@ -11,6 +11,7 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from feedline import DataLoader
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.inline_batches import InlineBatches
@@ -23,7 +24,7 @@ from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerDied
 from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit, WorkerSpec
+from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine

@@ -13,13 +13,14 @@ from torch.utils.data import TensorDataset, default_collate
 
 from feedline import DataLoader, Loader
 from feedline.abc import memory
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.state import Snapshot
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
 from feedline.memory.ownership import SLACK_BYTES
-from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.types import DatasetKind, IndexBlock
 from feedline.workers.runner import Runner
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
 

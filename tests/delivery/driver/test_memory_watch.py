@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import memory_watch
 from feedline.delivery.driver.memory_watch import (
     _EVERY_S,
@@ -23,7 +24,7 @@ from feedline.delivery.driver.memory_watch import (
     MemoryWatch,
 )
 from feedline.system.process import own_bytes, seen_bytes
-from feedline.types import Result, Task, WorkerSpec
+from feedline.types import Result, Task
 
 MIB = 1 << 20
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.delivery.driver import probe as module
 from feedline.delivery.driver.probe import probe
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.timing import OnThreads
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
 
 
 @pytest.fixture(autouse=True)

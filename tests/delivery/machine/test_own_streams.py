@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Origin, Request
 from feedline.delivery.machine.own_streams import OwnStreamsEpoch
@@ -19,7 +20,7 @@ from feedline.errors import DataWarning, WorkerDied, WorkerTimeout, WorkerWarnin
 from feedline.order.progress import Progress, StreamProgress
 from feedline.order.streams import StreamPlan
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
+from feedline.types import Notes, Result, ResultKind, Resume, Task
 from tests.loader.drivers import Delivered, driver_of
 
 

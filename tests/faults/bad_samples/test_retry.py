@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import feedline
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.faults import Policy, Retry
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import WorkerIdentity
 from feedline.workers.runner import Runner
 from tests.faults.bad_samples.samples import Flaky, cut
 from tests.faults.deaths import Once

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.datasets import ArrayDataset
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope
-from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.types import DatasetKind, IndexBlock
 from feedline.workers.fetch import Fetcher, fetcher_for
 from tests.workers.fetch.streams import Numbers
 

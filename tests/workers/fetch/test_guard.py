@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import ErrorPolicy, Repeatable
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset
 from feedline.errors import BadOption
@@ -25,7 +26,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit, WorkerSpec
+from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.fetcher import _LOOKS
 from feedline.workers.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft

@@ -14,12 +14,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from feedline.abc.source import Repeatable, StreamSource
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadOption, InternalError
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit, WorkerSpec
+from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.guard import Guard
 from feedline.workers.fetch.spans import SpanFetcher

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.abc.stateful import is_stateful
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import DatasetKind, Draw, Resume, WorkerSpec
+from feedline.types import DatasetKind, Draw, Resume
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.streams import Stream, StreamFetcher
 from tests.workers.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers

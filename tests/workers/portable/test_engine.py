@@ -21,13 +21,14 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline.abc import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec, SlotWriter
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
-from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
+from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task
 from feedline.workers.portable import PortableEngine, segments
 from feedline.workers.portable.segments import BatchBytes, Outbox
 

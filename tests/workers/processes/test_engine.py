@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline.abc import Engine
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
@@ -26,7 +27,7 @@ from feedline.memory.codec import Codec
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.testing.engine.workload import refuse_to_start
-from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
+from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task
 from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes import ProcessEngine
 from tests.faults.limits import descriptors_left

@@ -17,10 +17,11 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline import DataLoader
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.errors import TransportError
 from feedline.frameworks.torch import TorchFramework
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
 from feedline.workers.processes.payload import Payload
 from tests.faults.limits import descriptors_left
 

@@ -18,11 +18,12 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, default_collate
 
 from feedline import DataLoader, Loader
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 from feedline.testing import Gate
-from feedline.types import DatasetKind, Task, WorkerSpec
+from feedline.types import DatasetKind, Task
 from feedline.workers.failure import unpack_failure
 from feedline.workers.processes.arena_view import ArenaView
 from feedline.workers.processes.channel import Channel

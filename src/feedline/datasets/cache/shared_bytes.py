@@ -25,9 +25,9 @@ from multiprocessing import context, reduction
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.handle import Handle
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
+from feedline.system.handle import Handle
 from feedline.system.process import leave_out_of_dumps
 
 if sys.platform != "win32":

@@ -24,7 +24,6 @@ from feedline.datasets.csv.rows import (
     wider,
 )
 from feedline.datasets.form import VectorFields, names_in
-from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource, types_of
@@ -34,6 +33,7 @@ from feedline.datasets.source import Transform
 from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.system.handle import Handle
 from feedline.types.sizes import byte_count
 
 PART_BYTES = 1 << 20

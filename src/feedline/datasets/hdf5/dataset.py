@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.form import Fields
-from feedline.datasets.handle import Handle
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
 from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, look, reading
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.system.failures import words
+from feedline.system.handle import Handle
 from feedline.types.sizes import byte_count
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.decoding import Decoder
@@ -32,6 +31,7 @@ from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.images.pillow import SPECS
 from feedline.system.failures import add_note, words
+from feedline.system.handle import Handle
 from feedline.types import records
 from feedline.types.checksums import AGAIN, Compared, damaged
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import VectorFields, check_count, check_shapes
-from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
 from feedline.datasets.parquet.remote_files import (
@@ -29,6 +28,7 @@ from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
+from feedline.system.handle import Handle
 from feedline.types.checksums import check_seal
 from feedline.types.sizes import byte_count
 

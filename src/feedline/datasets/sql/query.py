@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.handle import Handle
 from feedline.datasets.source import TableSource, Transform
 from feedline.datasets.sql.address import Address
 from feedline.datasets.sql.database import Database, DuckDB, Postgres, Sqlite, checked_parameters, checked_query, select
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.system.handle import Handle
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
-from feedline.datasets.handle import Handle
 from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
+from feedline.system.handle import Handle
 from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any, TypeVar
 
-from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
+from feedline.system.handle import Handle
 from feedline.system.optional import require
 from feedline.types.shown import shown_url, without_secrets
 

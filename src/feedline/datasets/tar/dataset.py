@@ -16,7 +16,6 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob, Patience
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
@@ -27,6 +26,7 @@ from feedline.datasets.tar.members import NO_SUM
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import CorruptSource, SourceChanged
+from feedline.system.handle import Handle
 from feedline.types.shown import shown_address
 from feedline.types.sizes import SampleSize, byte_count, most_bytes
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import Reshardable
-from feedline.datasets.handle import Handle
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
@@ -29,6 +28,7 @@ from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.system.handle import Handle
 from feedline.types.shown import identity_of
 
 T = TypeVar("T")

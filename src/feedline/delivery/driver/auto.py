@@ -6,11 +6,11 @@ import multiprocessing
 from typing import Any
 
 from feedline.abc.stateful import is_stateful
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.probe import Probe, probe
 from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.delivery.driver.tuning import START, Tuning
 from feedline.insight.worker_model import Load
-from feedline.types import WorkerSpec
 from feedline.workers import lifetime
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.ray import cluster

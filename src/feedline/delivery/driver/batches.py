@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver, Facts
 from feedline.delivery.driver.settings import Settings
@@ -24,7 +25,7 @@ from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
 from feedline.errors import BadState, WorkerError
 from feedline.order.progress import Progress, StreamProgress
 from feedline.system.failures import is_interrupt, twin_of
-from feedline.types import DatasetKind, ResultKind, Resume, WorkerSpec
+from feedline.types import DatasetKind, ResultKind, Resume
 from feedline.workers import interrupts
 
 BeginEpoch = Callable[[Driver], None]

@@ -9,6 +9,7 @@ from time import monotonic  # bare: it is called for every batch, however short
 from typing import Any
 
 from feedline.abc.source import Acknowledged
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.batches import ended_by
 from feedline.delivery.driver.caller_lock import OneCallerBatches
@@ -25,7 +26,7 @@ from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.stages import TRANSFORM
 from feedline.system.failures import is_interrupt
-from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task, WorkerSpec
+from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
 from feedline.workers import interrupts
 from feedline.workers.runner import Runner
 

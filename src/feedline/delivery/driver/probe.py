@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
 from feedline.frameworks.numpy import NumpyFramework
@@ -24,7 +25,7 @@ from feedline.randomness.global_states import GlobalStates
 from feedline.samplers import InfiniteSampler
 from feedline.system.limits import usable_cores
 from feedline.system.timing import Clock, on_threads
-from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, Draw, IndexBlock, ResultKind, Task, WorkerIdentity
 from feedline.types.ranks import local_rank_count
 from feedline.workers.handles import used_by_threads
 from feedline.workers.portable import PortableEngine

@@ -12,6 +12,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.stateful import is_stateful
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.driver import Driver, Prepare
 from feedline.delivery.driver.memory_watch import MemoryWatch
 from feedline.delivery.driver.settings import Settings
@@ -25,7 +26,7 @@ from feedline.insight.period import period_of
 from feedline.insight.stats import Stats
 from feedline.memory.arena import Arena
 from feedline.system.limits import memory_limit, usable_cores
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind
 from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities, interrupts
 

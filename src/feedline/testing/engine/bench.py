@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from feedline.abc import Engine, Framework
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing.gate import PATIENCE_S, Gate
-from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task
 
 
 class EngineBench:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, PackError
 from feedline.loader.loader import Loader
@@ -26,6 +26,7 @@ from feedline.tools.packing.prepare import Prepare, numbered
 from feedline.tools.packing.run import Packed, Run, Stage
 from feedline.tools.packing.writers.contract import format_of
 from feedline.types import DatasetKind, EngineName
+from feedline.types.arrays import is_arrays
 from feedline.types.sizes import byte_count
 
 BATCH = 16

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.selection import Selection
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.randomness.global_states import GlobalStates
 from feedline.randomness.scope import Scope, enter_task
-from feedline.types import WorkerSpec
 from feedline.workers.fetch.guard import Asking, Guard
 from feedline.workers.fetch.loop import loop_of
 

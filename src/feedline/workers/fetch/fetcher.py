@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
 from feedline.abc.stateful import check_restorable, resumed, resumed_after
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
-from feedline.types import DatasetKind, IndexBlock, Resume, WorkerSpec
+from feedline.types import DatasetKind, IndexBlock, Resume
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.scope import Scope
 from feedline.system.failures import add_note, stage_of
-from feedline.types import IndexBlock, WorkerSpec
+from feedline.types import IndexBlock
 
 
 @dataclass(frozen=True)

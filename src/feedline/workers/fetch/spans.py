@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, InternalError
 from feedline.samplers.steps import Steps
 from feedline.system.failures import twin_of, without_frames
-from feedline.types import Span, WorkerSpec
+from feedline.types import Span
 from feedline.workers.fetch.guard import NothingLeft
 from feedline.workers.fetch.streams import FetcherOfStream
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, WorkerError
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
 from feedline.system.failures import broke_generator, is_interrupt
-from feedline.types import Notes, Resume, WorkerSpec
+from feedline.types import Notes, Resume
 from feedline.types.records import NotARecord, encode
 from feedline.workers.fetch.guard import Guard
 

@@ -25,11 +25,12 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
 from feedline.memory.reading import Reader, SegmentReader
 from feedline.system import openmp
 from feedline.system.mailbox import Mailbox
-from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Parcel, Result, ResultKind, Task
 from feedline.workers import handles, interrupts, lifetime, session
 from feedline.workers.base import Lane, LaneEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.memory.codec import Codec, SlotFull, SlotWriter
-from feedline.types import NO_TIMES, Notes, ResultKind, Task, TaskNotes, TaskTimes, WorkerSpec
+from feedline.types import NO_TIMES, Notes, ResultKind, Task, TaskNotes, TaskTimes
 from feedline.workers.failure import pack_failure
 from feedline.workers.fork_safety import reset_in_child
 from feedline.workers.heap import Heap, heap_of_this_process

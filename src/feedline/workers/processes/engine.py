@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.memory.arena import Arena
 from feedline.memory.reading import Copies
 from feedline.system import openmp
-from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, TaskNotes, WorkerSpec
+from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, TaskNotes
 from feedline.workers import handles, interrupts, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.framework import Framework
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TransportError
 from feedline.memory.codec import Codec, SlotFull, SlotWriter
 from feedline.memory.reading import Views
 from feedline.memory.sparse import map_again, map_file, why_no_more
-from feedline.types import WorkerSpec
 from feedline.workers import session
 
 _MOST_BYTES = 1 << 40

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from feedline.types import WorkerSpec
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.workers import session
 from feedline.workers.fork_safety import quiesce_threads, reset_in_child
 from feedline.workers.processes.payload import Payload

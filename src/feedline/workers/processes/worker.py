@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TransportError
 from feedline.memory.codec import Codec, MessageWriter, SlotFull, SlotWriter
 from feedline.memory.sparse import map_file, why_no_more
-from feedline.types import TIMES, Call, ResultKind, Task, WorkerSpec
+from feedline.types import TIMES, Call, ResultKind, Task
 from feedline.workers.failure import pack_failure
 from feedline.workers.heap import Heap, heap_of_this_process
 from feedline.workers.processes.arena_view import ArenaView

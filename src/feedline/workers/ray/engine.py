@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
 from feedline.system.failures import words
 from feedline.system.mailbox import Mailbox
-from feedline.types import Call, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Call, Result, ResultKind, Task
 from feedline.workers import interrupts, unpicklable
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable

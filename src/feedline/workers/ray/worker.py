@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.framework import Framework
+from feedline.abc.worker_spec import WorkerSpec
 from feedline.memory.codec import Codec, SlotFull, SlotWriter
 from feedline.memory.reading import Bytes
-from feedline.types import Task, WorkerIdentity, WorkerSpec
+from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure
 from feedline.workers.heap import keep_heap_warm

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from feedline.device import resampling
-from feedline.device.resampling import RaggedImages, resample
-from feedline.images.deferred import Finish
+from feedline.images.finish import Finish
+from feedline.images.resampling import RaggedImages, resample
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]

@@ -1,4 +1,4 @@
-"""The kernel of `feedline.device.resampling`, in Triton, which is imported with it."""
+"""The kernel of `feedline.images.resampling`, in Triton, which is imported with it."""
 
 # mypy: ignore-errors
 

@@ -6,59 +6,43 @@ kernels have read it: memory that is free again for our stream could otherwise b
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 
-from feedline.device.resampling import RaggedImages, resample, scales
+from feedline.abc.deferred import Sources
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
-from feedline.images.deferred import DeferredImages, Finish
+from feedline.images.deferred import DeferredImages
+from feedline.images.finish import Finish
+from feedline.images.resampling import RaggedImages, resample, scales
 from feedline.system.failures import words
 
 
-@functools.cache
-def can_decode() -> bool:
-    """True if there is a decoder for JPEG on the GPU."""
-    try:
-        from torchvision.io import decode_jpeg  # noqa: F401
-    except (ImportError, RuntimeError):  # it is not installed, or does not fit this torch
-        return False
-    return torch.cuda.is_available()
-
-
-# Any: `Sources` of the target, which keeps what kernels read.
-def finish_on(device: torch.device) -> Any:
-    """Return the function that finishes the images of a batch on the current stream of a device."""
-
-    def finish(images: DeferredImages, kept: Any) -> torch.Tensor:
-        final = images.finish
-        dtype = getattr(torch, final.dtype)
-        colours = None if images.jitter is None else torch.as_tensor(images.jitter)
-        made = torch.float32 if colours is not None else dtype
-        out = torch.empty((len(images), 3, final.height, final.width), dtype=made, device=device)
-        flips = torch.as_tensor(images.flips)
-        plain = final if colours is None else None
-        if len(images.pixel_rows):
-            pixels = torch.as_tensor(images.pixels)
-            kept.addresses.append(pixels.data_ptr())
-            on_device = pixels.to(device, non_blocking=True)
-            kept.held.append(on_device)
-            rows = torch.as_tensor(images.pixel_rows)
-            resample(RaggedImages.of_pixels(on_device), rows, None, flips[rows], out, plain)
-        if len(images.encoded_rows):
-            data = torch.as_tensor(images.data)
-            kept.addresses.append(data.data_ptr())
-            decoded = decode(data, torch.as_tensor(images.offsets), device)
-            kept.held.append(decoded)
-            rows = torch.as_tensor(images.encoded_rows)
-            resample(RaggedImages.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
-        if colours is not None:
-            out = normalised(jittered(out, colours), final, dtype)
-        return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
-
-    return finish
+def finish(images: DeferredImages, device: torch.device, sources: Sources) -> torch.Tensor:
+    """Finish the images of a batch on the current stream of a device; see `DeferredBatch.finish_on`."""
+    final = images.finish
+    dtype = getattr(torch, final.dtype)
+    colours = None if images.jitter is None else torch.as_tensor(images.jitter)
+    made = torch.float32 if colours is not None else dtype
+    out = torch.empty((len(images), 3, final.height, final.width), dtype=made, device=device)
+    flips = torch.as_tensor(images.flips)
+    plain = final if colours is None else None
+    if len(images.pixel_rows):
+        pixels = torch.as_tensor(images.pixels)
+        sources.addresses.append(pixels.data_ptr())
+        on_device = pixels.to(device, non_blocking=True)
+        sources.held.append(on_device)
+        rows = torch.as_tensor(images.pixel_rows)
+        resample(RaggedImages.of_pixels(on_device), rows, None, flips[rows], out, plain)
+    if len(images.encoded_rows):
+        data = torch.as_tensor(images.data)
+        sources.addresses.append(data.data_ptr())
+        decoded = decode(data, torch.as_tensor(images.offsets), device)
+        sources.held.append(decoded)
+        rows = torch.as_tensor(images.encoded_rows)
+        resample(RaggedImages.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
+    if colours is not None:
+        out = normalised(jittered(out, colours), final, dtype)
+    return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
 
 
 def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from feedline.images.deferred import Finish
+from feedline.images.finish import Finish
 
 _ROWS = 4
 """Rows of the result that one program of the kernel makes."""
@@ -135,7 +135,7 @@ def _with_triton(
     out: torch.Tensor,
     finish: Finish | None,
 ) -> None:
-    from feedline.device.resampling_kernel import kernel
+    from feedline.images.resampling_kernel import kernel
 
     count, (height, width) = len(sources.tensors), out.shape[-2:]
     # One small table travels instead of five tensors.

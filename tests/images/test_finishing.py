@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 
 from feedline import DataLoader, images
+from feedline.abc.deferred import Placement
 from feedline.datasets import ImageFolder
-from feedline.device import image_finishing
-from feedline.device.image_finishing import finish_on, jittered
 from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
+from feedline.images import finishing
+from feedline.images.finishing import jittered
 from feedline.images.rendering import colored
 
 pytestmark = pytest.mark.sample(3)
@@ -82,7 +83,7 @@ def test_the_same_images_come_out_on_the_device(folder: Path, pipeline: str, dec
 
 
 def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
-    made: torch.Tensor = finish_on(torch.device(device))(batch, Sources([], []))
+    made: torch.Tensor = batch.finish_on(torch.device(device), Sources([], []))
     return made
 
 
@@ -95,8 +96,8 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 
     class OnDevice(DataLoader[Any]):
         @property
-        def _device_placement(self) -> images.placement.Placement:
-            return images.placement.Placement.DEVICE
+        def _device_placement(self) -> Placement:
+            return Placement.DEVICE
 
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]))
     found = torch.cat([finished(batch) for batch in OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2)])
@@ -110,15 +111,15 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class OnDevice(DataLoader[Any]):
         @property
-        def _device_placement(self) -> images.placement.Placement:
-            return images.placement.Placement.DECODE
+        def _device_placement(self) -> Placement:
+            return Placement.DECODE
 
     def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
         files = data.split((offsets[1:] - offsets[:-1]).tolist())
         decoded = [np.array(Image.open(io.BytesIO(file.numpy().tobytes())).convert("RGB")) for file in files]
         return [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in decoded]
 
-    monkeypatch.setattr(image_finishing, "decode", decode)
+    monkeypatch.setattr(finishing, "decode", decode)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES["training"]), decode="gpu")
     batches = list(OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2))
     assert sum(len(batch.encoded_rows) for batch in batches) == 25
@@ -152,9 +153,9 @@ def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.M
             raise RuntimeError("NVJPEG_STATUS_JPEG_NOT_SUPPORTED")
         return [torch.full((3, 40, 60), 7, dtype=torch.uint8) for _ in tensors]
 
-    monkeypatch.setattr(image_finishing, "_with_nvjpeg", nvjpeg)
+    monkeypatch.setattr(finishing, "_with_nvjpeg", nvjpeg)
     offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
-    decoded = image_finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
+    decoded = finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
     assert [bool((image == 7).all()) for image in decoded] == [True, False, True]
     expected = np.array(Image.open(io.BytesIO(files[1])))
     assert (decoded[1].permute(1, 2, 0).numpy().astype(int) - expected).__abs__().max() < 8
@@ -162,4 +163,4 @@ def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.M
     files[1] = broken
     offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
     with pytest.raises(CorruptSource, match="Encoded image 1 of a batch"):
-        image_finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
+        finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)

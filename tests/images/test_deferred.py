@@ -10,11 +10,11 @@ from torch.utils.data._utils import collate as torch_collate
 
 import feedline
 from feedline import images
+from feedline.abc.deferred import Placement, place
 from feedline.datasets.source import Source
 from feedline.errors import CollateError
-from feedline.images.collating import collate_images
-from feedline.images.deferred import DeferredImage, DeferredImages, Finish
-from feedline.images.placement import Placement, place
+from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
+from feedline.images.finish import Finish
 from tests.images.pictures import encoded, finished, photo
 
 pytestmark = pytest.mark.sample(3)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feedline.datasets.handle import Handle
+from feedline.system.handle import Handle
 
 
 class Opened:

@@ -11,12 +11,12 @@ import torch.utils.data
 
 import feedline
 from feedline import images, split
+from feedline.abc.deferred import Placement, hands_on_images, place, placement
 from feedline.datasets import ArrayDataset, CachedDataset, SQLDataset, StreamDataset, mix
 from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
-from feedline.images.placement import Placement, hands_on_images, place, placement
 from tests.images.files import files
 
 

@@ -1,0 +1,115 @@
+"""Deferred fields of samples, such as images: who takes the steps that are left.
+
+A dataset whose sample you request by hand returns finished images. In a worker whose batches feedline's own collate
+function makes, the dataset crops and resizes an image and defers the rest (flip, normalise, change the layout). The
+collate function takes these steps while it writes the image into its row of the batch, or the device takes them once
+the batch is there. If the device can decode, the dataset returns the encoded file.
+
+The core knows only these contracts; `feedline.images` implements them.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from feedline.abc.selection import Selection
+
+
+class Placement(enum.Enum):
+    """Where deferred fields are finished."""
+
+    DATASET = "dataset"
+    """In the dataset: nothing is deferred."""
+    COLLATE = "collate"
+    """In the collate function."""
+    DEVICE = "device"
+    """On the device, from pixels: one byte per value."""
+    DECODE = "decode"
+    """On the device, which also decodes the files."""
+
+
+class _Current(threading.local):
+    placement = Placement.DATASET
+
+
+_current = _Current()
+
+
+def placement() -> Placement:
+    """Return where fields that this thread makes are finished."""
+    return _current.placement
+
+
+def place(placement: Placement) -> Placement:
+    """Set where fields that this thread makes are finished from now on; return the previous place."""
+    before, _current.placement = _current.placement, placement
+    return before
+
+
+class DeferredField(ABC):
+    """A field of one sample that still has to be finished. Default collate functions call these class methods."""
+
+    __slots__ = ()
+
+    # Any: fields of one batch, of which all should be of this class; the batch has any structure.
+    @classmethod
+    @abstractmethod
+    def collate_numpy(cls, items: Sequence[Any], where: str) -> Any:
+        """Return the field of a batch as a NumPy array, or as a `DeferredBatch`.
+
+        Args:
+            items: the field of each sample.
+            where: names the field in messages, such as " in field 'image'".
+
+        Raises:
+            CollateError: the items do not fit together.
+        """
+
+    @classmethod
+    @abstractmethod
+    def collate_torch(cls, items: Sequence[Any]) -> Any:
+        """Return the field of a batch as a tensor, or as a `DeferredBatch`. Raises as `collate_numpy` does."""
+
+
+class Sources(Protocol):
+    """Memory that must not change until the device has read it."""
+
+    held: list[Any]
+    """Keeps objects alive."""
+    addresses: list[int]
+    """Addresses of tensors in slots."""
+
+
+class DeferredBatch(ABC):
+    """A field of a batch that the device finishes."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_encoded(self) -> bool:
+        """True if the device has to decode files, which keeps a CPU thread busy."""
+
+    # Any: a torch device and a tensor; this folder does not import torch.
+    @abstractmethod
+    def finish_on(self, device: Any, sources: Sources) -> Any:
+        """Return the finished tensor, made on the device's current stream; add what the stream reads to `sources`."""
+
+
+# Any: a dataset is any suitable object.
+def hands_on_images(dataset: Any) -> bool:
+    """True if a dataset's images reach the collate function exactly as their transform returned them.
+
+    Only then may steps be deferred: user code in between expects arrays. Sources have an attribute of this name; a
+    selection of their samples passes them on unchanged.
+    """
+    torchs = type(dataset).__name__ if type(dataset).__module__ == "torch.utils.data.dataset" else None
+    if isinstance(dataset, Selection) or torchs == "Subset":
+        return hands_on_images(dataset.dataset)
+    if torchs == "ConcatDataset":
+        return all(map(hands_on_images, dataset.datasets))
+    return bool(getattr(dataset, "hands_on_images", False))

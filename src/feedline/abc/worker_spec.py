@@ -1,0 +1,41 @@
+"""What an engine gives each of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from feedline.abc.deferred import Placement
+from feedline.types import DatasetKind, StreamSplit
+
+if TYPE_CHECKING:
+    from feedline.abc.error_policy import ErrorPolicy
+    from feedline.abc.framework import Framework
+
+
+# Any: a dataset is any suitable object.
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Everything a worker needs to know, identical for all workers of an engine."""
+
+    dataset: Any
+    kind: DatasetKind
+    collate: Callable[[Any], Any]
+    framework: Framework
+    worker_count: int
+    base_seed: int
+    batched: bool = True
+    """False: indices are single samples and `collate` converts one sample (torch's batch_size=None)."""
+    drop_last: bool = False
+    init: Callable[[int], None] | None = None
+    shared_seed: int | None = None
+    """Seed that all workers and ranks share, for torch's data pipes."""
+    seeded: bool = False
+    """True if the process-wide random generators are seeded from each sample's key."""
+    on_error: ErrorPolicy | None = None
+    """How to handle a sample that fails; None to raise its exception."""
+    split: StreamSplit | None = None
+    """How the loader shards a stream of samples; None if each worker has its own stream."""
+    placement: Placement = Placement.DATASET
+    """Where deferred fields, such as images, are finished."""
