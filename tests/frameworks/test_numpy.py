@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 import feedline
 from feedline import collate
 from feedline.abc import Columnar, memory
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Views
-from feedline.types import DatasetKind, WorkerIdentity
+from feedline.types import WorkerIdentity
 
 FRAMEWORK = NumpyFramework()
 
@@ -101,10 +100,9 @@ def test_a_batch_is_a_copy() -> None:
 
 @pytest.mark.usefixtures("generators_as_they_were")
 def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
-    spec = WorkerSpec([1], DatasetKind.MAP, list, FRAMEWORK, worker_count=2, base_seed=0)
     drawn = []
     for number in (0, 1, 0):
-        FRAMEWORK.open_worker(WorkerIdentity(number, 2, 40 + number, [1]), spec)
+        FRAMEWORK.open_worker(WorkerIdentity(number, 2, 40 + number, [1]), 0, None)
         drawn.append((random.random(), np.random.rand()))
     assert drawn[0] == drawn[2]
     assert drawn[0][0] != drawn[1][0]
@@ -113,8 +111,7 @@ def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
 
 def test_threads_share_the_generators_of_the_program() -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    spec = WorkerSpec([1], DatasetKind.MAP, list, FRAMEWORK, worker_count=1, base_seed=0)
-    FRAMEWORK.open_worker(WorkerIdentity(0, 1, 40, [1], threaded=True), spec)
+    FRAMEWORK.open_worker(WorkerIdentity(0, 1, 40, [1], threaded=True), 0, None)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
 

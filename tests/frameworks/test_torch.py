@@ -16,12 +16,11 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
 from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Views
-from feedline.types import DatasetKind, WorkerIdentity
+from feedline.types import WorkerIdentity
 
 FRAMEWORK = TorchFramework()
 
@@ -114,8 +113,7 @@ def process_as_it_was(two_torch_threads: None, generators_as_they_were: None) ->
 
 def open_worker(number: int, *, threaded: bool, dataset: Any = None, shared_seed: int | None = None) -> Any:
     dataset = Numbers() if dataset is None else dataset
-    spec = WorkerSpec(dataset, DatasetKind.MAP, list, FRAMEWORK, worker_count=2, base_seed=100, shared_seed=shared_seed)
-    return FRAMEWORK.open_worker(WorkerIdentity(number, 2, 100 + number, dataset, threaded), spec)
+    return FRAMEWORK.open_worker(WorkerIdentity(number, 2, 100 + number, dataset, threaded), 100, shared_seed)
 
 
 @pytest.mark.usefixtures("process_as_it_was")
@@ -179,4 +177,4 @@ def test_a_thread_leaves_the_program_around_it_alone() -> None:
 
 def test_a_dataset_that_is_no_pipe_is_not_reseeded() -> None:
     dataset = Numbers()
-    assert FRAMEWORK.reset_worker(dataset, Any, None) is dataset  # type: ignore[arg-type]
+    assert FRAMEWORK.reset_worker(dataset, None) is dataset

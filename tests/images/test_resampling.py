@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from feedline.device import resampling
+from feedline.images import resampling
 from feedline.images.finish import Finish
 from feedline.images.resampling import RaggedImages, resample
 

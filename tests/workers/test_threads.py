@@ -184,9 +184,9 @@ class Asking(NumpyFramework):
     def __init__(self) -> None:
         self.workers: list[WorkerIdentity] = []
 
-    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
         self.workers.append(worker)
-        return super().open_worker(worker, spec)
+        return super().open_worker(worker, base_seed, shared_seed)
 
 
 def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:

@@ -190,9 +190,9 @@ class Asking(NumpyFramework):
 
     worker: WorkerIdentity | None = None
 
-    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
         self.worker = worker
-        return super().open_worker(worker, spec)
+        return super().open_worker(worker, base_seed, shared_seed)
 
 
 def settled(pipe: Pipe, number: int, generation: int) -> dict[str, Any]:

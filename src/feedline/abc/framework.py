@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.types import WorkerIdentity
 
 Gather = Callable[[NDArray[np.int64]], Any]
@@ -67,10 +66,16 @@ class Framework(Protocol):
         Each array gets its own memory. The function returns None if this batch needs `rebuild`.
         """
 
-    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
-        """Seed this worker and register it with the library; returns the dataset for the worker to use."""
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+        """Seed this worker and register it with the library; returns the dataset for the worker to use.
 
-    def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
+        Args:
+            worker: the worker.
+            base_seed: the seed to which all workers add their number.
+            shared_seed: the seed that all workers and ranks share, for torch's data pipes.
+        """
+
+    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
         """Start another epoch in a persistent worker; returns the dataset to use."""
 
     def announce_worker(self, worker: WorkerIdentity) -> None:

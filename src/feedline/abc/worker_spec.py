@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from feedline.abc.deferred import Placement
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.abc.framework import Framework
 from feedline.types import DatasetKind, StreamSplit
-
-if TYPE_CHECKING:
-    from feedline.abc.error_policy import ErrorPolicy
-    from feedline.abc.framework import Framework
 
 
 # Any: a dataset is any suitable object.

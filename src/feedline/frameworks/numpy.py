@@ -14,7 +14,6 @@ from feedline.abc.columnar import Columnar, checking
 from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.hugging_face import Positions, columns_of
 from feedline.types import WorkerIdentity
 
@@ -63,7 +62,7 @@ class NumpyFramework:
     def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
         raise NotImplementedError("NumPy batches are always pickled")
 
-    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
         if not worker.threaded:  # threads share these generators with the training loop
             random.seed(worker.seed)
             np.random.seed(np.random.SeedSequence([worker.seed & (2**64 - 1), worker.id]).generate_state(4))
@@ -72,7 +71,7 @@ class NumpyFramework:
     def announce_worker(self, worker: WorkerIdentity) -> None:
         pass  # nobody can ask
 
-    def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
         return dataset
 
     def has_asked(self) -> bool:

@@ -16,7 +16,6 @@ from torch.utils.data._utils import worker as torch_worker
 
 from feedline.abc import memory
 from feedline.abc.framework import Gather, Reducer
-from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_memory import tensor_of
@@ -188,11 +187,11 @@ class TorchFramework:
 
         return copy
 
-    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
         install_collate()
         dataset = worker.dataset
         if worker.threaded:
-            dataset = self.reset_worker(dataset, spec, spec.shared_seed)
+            dataset = self.reset_worker(dataset, shared_seed)
             torch.get_num_threads()  # torch sets the limit of a thread when it first asks for it: once, and before us
             openmp.limit_this_thread()
             set_thread_worker(worker_info(worker, dataset))
@@ -200,15 +199,15 @@ class TorchFramework:
         torch.set_num_threads(1)
         random.seed(worker.seed)
         _seed(worker.seed)
-        np.random.seed(torch_worker._generate_state(spec.base_seed, worker.id))
-        dataset = self.reset_worker(dataset, spec, spec.shared_seed)
+        np.random.seed(torch_worker._generate_state(base_seed, worker.id))
+        dataset = self.reset_worker(dataset, shared_seed)
         set_process_worker(worker_info(worker, dataset))
         return dataset
 
     def announce_worker(self, worker: WorkerIdentity) -> None:
         set_process_worker(worker_info(worker, worker.dataset))
 
-    def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
         if shared_seed is None:
             return dataset
         return seed_pipe(dataset, shared_seed)

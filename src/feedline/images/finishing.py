@@ -6,18 +6,20 @@ kernels have read it: memory that is free again for our stream could otherwise b
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from feedline.abc.deferred import Sources
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
-from feedline.images.deferred import DeferredImages
 from feedline.images.finish import Finish
 from feedline.images.resampling import RaggedImages, resample, scales
 from feedline.system.failures import words
 
 
-def finish(images: DeferredImages, device: torch.device, sources: Sources) -> torch.Tensor:
+# Any: a `DeferredImages`, whose file imports this one.
+def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
     """Finish the images of a batch on the current stream of a device; see `DeferredBatch.finish_on`."""
     final = images.finish
     dtype = getattr(torch, final.dtype)

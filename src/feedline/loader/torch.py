@@ -489,7 +489,8 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         )
 
 
-torch.utils.data.IterableDataset.register(IterableSource)  # also for datasets created before torch was imported
+_kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
+_kind.register(IterableSource)  # also for datasets created before torch was imported
 accelerate.keep_loaders(DataLoader)
 ray_train.keep_loaders(DataLoader)
 lightning.keep_places(DataLoader)

@@ -103,7 +103,7 @@ class Runner:
         """The exception that kept the worker from getting ready, such as one in the user's `worker_init_fn`."""
         try:
             if worker is not None:
-                self._dataset = spec.framework.open_worker(worker, spec)
+                self._dataset = spec.framework.open_worker(worker, spec.base_seed, spec.shared_seed)
                 if isinstance(self._dataset, SplitSource):
                     self._dataset.set_worker(worker.id, worker.count)
                 if is_born is not None:
@@ -340,7 +340,7 @@ class Runner:
         self.trouble = None
         try:
             if again:
-                self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
+                self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
             self.begin(task.draw, task.resume)
             restored = task.resume is not None and task.resume.last is not None
             if (again or restored) and self._spec.split is None:  # with a split, random numbers depend on keys
