@@ -17,6 +17,7 @@ from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
+from feedline.loader.numpy_view import NumpyView
 from tests.images.files import files
 
 
@@ -104,7 +105,7 @@ def test_where_the_images_of_a_source_are_decoded_if_a_device_could(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = images.Compose([images.Resize((6, 8))])
-    monkeypatch.setattr(feedline.Loader, "_device_placement", Placement.DECODE)
+    monkeypatch.setattr(NumpyView, "device_placement", Placement.DECODE)
     (batch,) = feedline.Loader(of_kind(kind, pipeline, tmp_path), 4)
     if kind == "database":
         assert type(batch) is DeferredImages

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from feedline.loader.base import run_of
 from feedline.workers import abilities
 from tests.drill.digests import Digest, digest_of, samples_of
 from tests.drill.loaders import build_dataset, build_loader, sample_of
@@ -196,7 +197,7 @@ class Stage:
         self.kept.clear()
         self.iterators.clear()
         gc.collect()  # exceptions refer to frames, and these to batches
-        arena = self.loader._resources._arena
+        arena = run_of(self.loader).resources._arena
         if self.crew.persistent or arena is None:
             return
         leased = arena.leased_count

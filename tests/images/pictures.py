@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from feedline.abc.deferred import Placement
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImages
 from feedline.images.rendering import cut, dtype_of, finish_into
@@ -44,3 +45,16 @@ def finished(images: DeferredImages) -> NDArray[Any]:
         jitter = None if images.jitter is None else np.asarray(images.jitter)[row]
         finish_into(out, pixels[row], images.finish, flip=bool(images.flips[row]), jitter=jitter)
     return batch
+
+
+# Any: a class of loaders.
+def placed(kind: Any, where: Placement) -> Any:
+    """Return a class of loaders whose images are finished at a given place, whether there is a device or not."""
+
+    class View(kind._view_class):  # type: ignore[misc]  # of either loader
+        placement = where
+
+    class Placed(kind):  # type: ignore[misc]
+        _view_class = View
+
+    return Placed

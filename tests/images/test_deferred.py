@@ -15,7 +15,8 @@ from feedline.datasets.source import Source
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
 from feedline.images.finish import Finish
-from tests.images.pictures import encoded, finished, photo
+from feedline.loader.base import view_of
+from tests.images.pictures import encoded, finished, photo, placed
 
 pytestmark = pytest.mark.sample(3)
 
@@ -44,22 +45,13 @@ class Files(Source):
 
 
 def numpy_loader(*, place_at: Placement | None = None, **options: Any) -> Any:
-    class Placed(feedline.Loader):
-        @property
-        def _image_placement(self) -> Placement:
-            return super()._image_placement if place_at is None else place_at
-
-    return Placed(Files(TRAIN), 4, seed=7, **options)
+    kind = feedline.Loader if place_at is None else placed(feedline.Loader, place_at)
+    return kind(Files(TRAIN), 4, seed=7, **options)
 
 
 def torch_loader(*, place_at: Placement | None = None, workers: int = 0, **options: Any) -> Any:
-
-    class Placed(feedline.DataLoader[Any]):
-        @property
-        def _image_placement(self) -> Placement:
-            return super()._image_placement if place_at is None else place_at
-
-    return Placed(Files(TRAIN), 4, seed=7, num_workers=workers, **options)
+    kind = feedline.DataLoader if place_at is None else placed(feedline.DataLoader, place_at)
+    return kind(Files(TRAIN), 4, seed=7, num_workers=workers, **options)
 
 
 def batches(loader: Any) -> list[Any]:
@@ -77,7 +69,7 @@ def arrays(loader: Any) -> NDArray[Any]:
 def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, workers: int) -> None:
     by_dataset = arrays(make(place_at=Placement.DATASET, engine=engine, workers=workers))
     loader = make(engine=engine, workers=workers)
-    assert loader._image_placement is Placement.COLLATE
+    assert view_of(loader).placement is Placement.COLLATE
     by_collate = arrays(loader)
     assert by_collate.shape == (12, 3, 64, 64)
     assert by_collate.dtype == np.float32
@@ -216,21 +208,16 @@ class Own:
 
 def test_a_dataset_of_the_users_can_hand_images_on() -> None:
     loader = feedline.Loader(Own(), 4, seed=7)
-    assert loader._image_placement is Placement.COLLATE
+    assert view_of(loader).placement is Placement.COLLATE
     assert arrays(loader).shape == (12, 3, 64, 64)
     assert isinstance(Own()[0][0], np.ndarray)
 
 
 @pytest.mark.parametrize("place_at", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
 def test_datasets_that_are_put_together_may_normalise_each_in_its_way(place_at: Placement) -> None:
-    class Placed(feedline.DataLoader[Any]):
-        @property
-        def _image_placement(self) -> Placement:
-            return place_at
-
     half = images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     sources: list[Any] = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
-    batches = list(Placed(torch.utils.data.ConcatDataset(sources), 8))
+    batches = list(placed(feedline.DataLoader, place_at)(torch.utils.data.ConcatDataset(sources), 8))
     assert isinstance(batches[0][0], DeferredImages) == (place_at is not Placement.COLLATE)
     expected = [source[index][0] for source, index in ((sources[0], 11), (sources[1], 0))]
     np.testing.assert_allclose(np.asarray(batches[1][0][3:5]), expected, atol=0.1)

@@ -19,6 +19,7 @@ from feedline.errors import CorruptSource
 from feedline.images import finishing
 from feedline.images.finishing import jittered
 from feedline.images.rendering import colored
+from tests.images.pictures import placed
 
 pytestmark = pytest.mark.sample(3)
 
@@ -94,13 +95,9 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 ) -> None:
     """The device's arithmetic, in torch on the CPU."""
 
-    class OnDevice(DataLoader[Any]):
-        @property
-        def _device_placement(self) -> Placement:
-            return Placement.DEVICE
-
+    on_device = placed(DataLoader, Placement.DEVICE)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]))
-    found = torch.cat([finished(batch) for batch in OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2)])
+    found = torch.cat([finished(batch) for batch in on_device(dataset, 8, seed=4, shuffle=True, num_workers=2)])
     expected = loaded(folder, pipeline, "auto")
     assert found.dtype == expected.dtype
     torch.testing.assert_close(
@@ -109,10 +106,7 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 
 
 def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class OnDevice(DataLoader[Any]):
-        @property
-        def _device_placement(self) -> Placement:
-            return Placement.DECODE
+    on_device = placed(DataLoader, Placement.DECODE)
 
     def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
         files = data.split((offsets[1:] - offsets[:-1]).tolist())
@@ -121,7 +115,7 @@ def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypat
 
     monkeypatch.setattr(finishing, "decode", decode)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES["training"]), decode="gpu")
-    batches = list(OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2))
+    batches = list(on_device(dataset, 8, seed=4, shuffle=True, num_workers=2))
     assert sum(len(batch.encoded_rows) for batch in batches) == 25
     assert sum(len(batch.pixel_rows) for batch in batches) == 15
     found = torch.cat([finished(batch) for batch in batches])

@@ -23,6 +23,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, Stats
+from feedline.loader.base import run_of, view_of
 from feedline.loader.recorder import Recorder
 from feedline.randomness import scope
 from tests.tries import try_again
@@ -516,7 +517,7 @@ def test_a_recording_without_workers_says_that_work_moves_only_with_a_seed(seed:
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
     loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
-    loader._take_up()
+    run_of(loader).refresh(view_of(loader))
     recorder = Recorder(loader)
     list(loader)
     loader.tuning.count, loader.tuning.depth = 5, 8
@@ -535,7 +536,7 @@ def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
     assert len(list(loader)) == 6
     assert told == [(number, True) for number in range(7)]
     for twin in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
-        assert twin._listener is None, "a copy has a life of its own"
+        assert run_of(twin).listener is None, "a copy has a life of its own"
     loader.on_stats(told.append, every_s=1000)
     assert len(list(loader)) == 6
     assert len(told) == 8

@@ -15,7 +15,7 @@ import torch
 from feedline import DataLoader, Loader
 from feedline.datasets import mix
 from feedline.errors import BadOption, BadState
-from feedline.loader.base import LoaderBase
+from feedline.loader.base import LoaderBase, run_of
 
 KINDS = [Loader, DataLoader]
 
@@ -120,12 +120,12 @@ def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[
     """Lightning never asks for the batch after the last."""
     loader: Any = DataLoader(range(6), batch_size=2, **options)
     batches = iter(loader)
-    loader._epochs.end_epoch()
+    run_of(loader).epochs.end_epoch()
     assert not loader.state_dict()["ended"], "nothing of it was asked for"
     for _ in range(3):
         next(batches)
     assert not loader.state_dict()["ended"]
-    loader._epochs.end_epoch()
+    run_of(loader).epochs.end_epoch()
     state = loader.state_dict()
     resumed: Any = DataLoader(range(6), batch_size=2, **options)
     resumed.load_state_dict(state)

@@ -19,6 +19,7 @@ from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 from feedline import DataLoader, DataLoader2  # noqa: E402
 from feedline.faults.policy import OnError  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
+from feedline.loader.base import run_of, view_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
 from feedline.schedulers import InOrder  # noqa: E402
 
@@ -114,8 +115,8 @@ def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind:
     again = type(loader)(**arguments)
     told = public(again, only_vars=False)
     assert {name: told[name] for name in arguments} == arguments
-    assert again._settings() == loader._settings()
-    assert again._given == loader._given
+    assert view_of(again).settings() == view_of(loader).settings()
+    assert run_of(again).options == run_of(loader).options
     for name in set(given) - {"shuffle"}:
         assert getattr(again, name) == getattr(loader, name)
         if name != "multiprocessing_context":  # torch makes a context of its name
@@ -217,7 +218,7 @@ def test_what_torch_reads_anew_is_read_anew() -> None:
     loader = DataLoader(DATA, 5)
     loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
     assert [len(batch) for batch in loader] == [5, 5, 5, 5]
-    assert (loader._resources.settings.worker_count, loader._resources.settings.depth) == (1, 3)
+    assert (run_of(loader).resources.settings.worker_count, run_of(loader).resources.settings.depth) == (1, 3)
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         loader.batch_size = 3
     with pytest.raises(ValueError, match="sampler attribute should not be set"):

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, WeightedRandomSampler
 
 from feedline import DataLoader, samplers
+from feedline.loader.rebuilding import REBUILDING
 
 SIZE = 12
 
@@ -37,7 +38,7 @@ def shares(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
-        seen.append(samples(make()._shared_out()))
+        seen.append(samples(REBUILDING.own_share(make())))
     return seen
 
 
@@ -48,7 +49,7 @@ def test_parts_come_from_the_other_and_options_stay() -> None:
         batch_sampler=BatchSampler([2, 1, 0], 2, False),
         num_workers=1,
     )
-    twin = loader._with_torch_parts(other)
+    twin = REBUILDING.with_torch_parts(loader, other)
     assert samples(twin) == [2, 1, 0]
     assert (type(twin), twin.on_error, twin.memory_budget, twin.num_workers, twin.size) == (
         Mine,
@@ -65,7 +66,7 @@ def test_persistent_workers_are_not_shared() -> None:
     loader = DataLoader(range(SIZE), 4, num_workers=1, persistent_workers=True)
     batches = iter(loader)
     next(batches)
-    twin = loader._with_torch_parts(loader)
+    twin = REBUILDING.with_torch_parts(loader, loader)
     assert samples(twin) == list(range(SIZE))
     assert [batch.tolist() for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
     twin.close()
@@ -106,17 +107,17 @@ def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
         DataLoader(Numbers(), 2, shard=True),
     ]
     for loader in loaders:
-        assert loader._is_split
-        assert loader._shared_out() is loader
-    assert not DataLoader(Numbers(), 2)._is_split
-    assert not DataLoader(range(SIZE), 2)._is_split
+        assert REBUILDING.is_split(loader)
+        assert REBUILDING.own_share(loader) is loader
+    assert not REBUILDING.is_split(DataLoader(Numbers(), 2))
+    assert not REBUILDING.is_split(DataLoader(range(SIZE), 2))
 
 
 def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     loader = DataLoader(range(SIZE), 2)
-    assert loader._shared_out() is loader
+    assert REBUILDING.own_share(loader) is loader
 
 
 @pytest.mark.slow
@@ -128,4 +129,4 @@ def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyP
     stream = datasets.Dataset.from_dict({"value": list(range(SIZE))}).to_iterable_dataset(num_shards=2)
     whole: DataLoader[Any] = DataLoader(stream, 4)
     part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
-    assert (whole._is_split, part._is_split) == (False, True)
+    assert (REBUILDING.is_split(whole), REBUILDING.is_split(part)) == (False, True)

@@ -24,6 +24,8 @@ from torch.utils.data import (
 import feedline
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import DataWarning
+from feedline.loader.base import run_of
+from feedline.loader.rebuilding import REBUILDING
 from feedline.order.rank_watch import RankWatch
 
 pytestmark = pytest.mark.sample(10)
@@ -127,7 +129,9 @@ MEANT: dict[str, Callable[[], Any]] = {
     "indices of a part": lambda: DataLoader(DATA, 2, sampler=range(1, 16, RANKS)),
     "Loader": lambda: Loader(DATA, 4, sampler=samplers.DistributedSampler(DATA)),
     "Loader, stream": lambda: Loader(Stream(), 4),
-    "rebuilt by a framework": lambda: DataLoader(DATA, 4)._with_torch_parts(torch.utils.data.DataLoader(DATA, 2)),
+    "rebuilt by a framework": lambda: REBUILDING.with_torch_parts(
+        DataLoader(DATA, 4), torch.utils.data.DataLoader(DATA, 2)
+    ),
 }
 
 
@@ -250,5 +254,5 @@ def test_a_look_at_the_first_batch_is_no_epoch() -> None:
 def test_one_that_is_over_tells_nothing() -> None:
     watch = RankWatch(is_over=True)
     loader = DataLoader(DATA, 4, sampler=distributed())
-    loader._rank_watch = watch
+    run_of(loader).rank_watch = watch
     assert told(loader) == []

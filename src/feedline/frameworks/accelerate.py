@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from feedline.abc.rebuilding import Rebuilding
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
@@ -22,9 +23,9 @@ from feedline.types.ranks import own_share
 _KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."
 
 
-def keep_loaders(kind: type[Any]) -> None:
+def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
     """Let loaders of this class, and of classes derived from it, stay what they are in Accelerate's hands."""
-    when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind))
+    when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
 
 
 def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
@@ -52,20 +53,20 @@ def _is_a(name: str, batch_sampler: Any) -> bool:
     return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 
-def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
+def _wrap_functions(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
     wrapper: Any = getattr(module, "DataLoaderAdapter", None)
     if hasattr(wrapper, "load_state_dict"):
         wrapper.state_dict = _saving(wrapper.state_dict, kind)
-        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind)
+        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind, rebuilding)
     for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
         function = getattr(module, name, None)
         if function is None:
             warn_user(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionWarning)
         else:
-            substitute(function, wrap(function, kind))
+            substitute(function, wrap(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -78,15 +79,15 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         given = bound.arguments
         stateful = given.get("use_stateful_dataloader", False)
         given["use_stateful_dataloader"] = False  # torchdata's would start workers just to be exchanged
-        is_split = loader._is_split
+        is_split = rebuilding.is_split(loader)
         if is_split:
-            loader = given["dataloader"] = _split_already(loader, given)
+            loader = given["dataloader"] = _split_already(loader, given, rebuilding)
         sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         generator = getattr(sampler, "generator", None)
         follows = getattr(sampler, "loader_seed", None) is not None  # other samplers do not know the loader's seed
         if follows:
             given["use_seedable_sampler"] = False  # the order follows from the loader's seed
-        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), stateful=stateful)
+        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), rebuilding, stateful=stateful)
         if follows and generator is None and getattr(sampler, "generator", None) is not None:
             sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
             prepared.synchronized_generator = None
@@ -121,26 +122,28 @@ def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], 
     return state_dict
 
 
-def _loading(function: Callable[[Any, Any], None], kind: type[Any]) -> Callable[[Any, Any], None]:
+def _loading(
+    function: Callable[[Any, Any], None], kind: type[Any], rebuilding: Rebuilding
+) -> Callable[[Any, Any], None]:
     @functools.wraps(function)
     def load_state_dict(self: Any, state: Any) -> None:
         function(self, state)
         loader = _inner(self)
         if isinstance(loader, kind):
             self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
-            self.iteration = loader._epochs.coming_epoch  # or the sampler is told to begin with epoch 0 again
+            self.iteration = rebuilding.coming_epoch(loader)  # or the sampler is told to begin with epoch 0 again
 
     return load_state_dict
 
 
-def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+def _skip(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
     @functools.wraps(function)
     def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
         loader = _inner(dataloader)
         skipped = function(dataloader, *arguments, **options)
         if not isinstance(loader, kind):
             return skipped
-        skipped = _exchanged(loader, skipped, stateful=False)
+        skipped = _exchanged(loader, skipped, rebuilding, stateful=False)
         if "iteration" in vars(skipped):  # the epoch, which Accelerate 1.10 forgets here
             skipped.iteration = dataloader.iteration
         sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
@@ -156,7 +159,7 @@ def _inner(dataloader: Any) -> Any:
     return getattr(dataloader, "__dict__", {}).get("base_dataloader", dataloader)
 
 
-def _split_already(loader: Any, given: dict[str, Any]) -> Any:
+def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -> Any:
     """Have Accelerate leave a loader whole whose samples are shared out over the ranks without it."""
     count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
@@ -179,10 +182,10 @@ def _split_already(loader: Any, given: dict[str, Any]) -> Any:
             f"split_batches=True divides batches by {count} processes, but the batch size is {loader.batch_size}. Use "
             "a multiple, or leave split_batches out."
         )
-    return loader._with_batch_size(loader.batch_size // count)
+    return rebuilding.with_batch_size(loader, loader.batch_size // count)
 
 
-def _exchanged(loader: Any, made: Any, *, stateful: bool) -> Any:
+def _exchanged(loader: Any, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
     """Return what Accelerate made of a loader, with feedline's loader instead of torch's."""
     inner = _inner(made)
     if inner is made:
@@ -191,8 +194,8 @@ def _exchanged(loader: Any, made: Any, *, stateful: bool) -> Any:
                 f"accelerate's {type(made).__name__} took the place of a feedline loader. {_KEEPS}", OptionWarning
             )
             return made
-        return loader._with_torch_parts(made)
-    made.base_dataloader = loader._with_torch_parts(inner)
+        return rebuilding.with_torch_parts(loader, made)
+    made.base_dataloader = rebuilding.with_torch_parts(loader, inner)
     made.use_stateful_dataloader = stateful
     made.adjust_state_dict_for_prefetch = _leave_state  # it looks for what torchdata's states hold
     if not stateful:

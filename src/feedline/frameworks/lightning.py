@@ -13,37 +13,40 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from feedline.abc.rebuilding import Rebuilding
 from feedline.system.optional import when_imported
 
 
-def keep_places(kind: type[Any]) -> None:
+def keep_places(kind: type[Any], rebuilding: Rebuilding) -> None:
     """Let checkpoints say of loaders of this class, and of classes derived from it, where training is."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind))
-        when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind))
+        when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))
+        when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind, rebuilding))
 
 
-def _wrap_loop(kind: type[Any], module: ModuleType) -> None:
+def _wrap_loop(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
     loop: Any = getattr(module, "_FitLoop", None)
     if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save states of loaders
-        loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind)
+        loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind, rebuilding)
         loop._load_combined_loader_states = _loading(loop._load_combined_loader_states, kind)
 
 
-def _wrap_fetcher(kind: type[Any], module: ModuleType) -> None:
+def _wrap_fetcher(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
     fetcher: Any = getattr(module, "_PrefetchDataFetcher", None)
     if fetcher is not None:
         fetcher.__next__ = _fetching(fetcher.__next__, kind)
 
 
-def _saving(function: Callable[[Any], dict[str, Any]], kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def _saving(
+    function: Callable[[Any], dict[str, Any]], kind: type[Any], rebuilding: Rebuilding
+) -> Callable[[Any], dict[str, Any]]:
     @functools.wraps(function)
     def on_save_checkpoint(self: Any) -> dict[str, Any]:
         loaders = _stateful(self._combined_loader)
         is_over = self.epoch_loop.batch_progress.is_last_batch
         for loader in loaders:
             if is_over and isinstance(loader, kind):
-                loader._epochs.end_epoch()
+                rebuilding.end_epoch(loader)
         state = function(self)
         fetcher = self._data_fetcher
         if not is_over and getattr(fetcher, "batches", None) and hasattr(fetcher, "feedline_states"):

@@ -12,22 +12,23 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from feedline.abc.rebuilding import Rebuilding
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
 
 
-def keep_loaders(kind: type[Any]) -> None:
+def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
     """Let loaders of this class, and of classes derived from it, stay what they are in the hands of Ray Train."""
     for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
-        when_imported(name, functools.partial(_wrap_function, kind))
+        when_imported(name, functools.partial(_wrap_function, kind, rebuilding))
 
 
-def _wrap_function(kind: type[Any], module: ModuleType) -> None:
+def _wrap_function(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
     function: Any = module.prepare_data_loader
-    substitute(function, _prepare(function, kind))
+    substitute(function, _prepare(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -36,7 +37,7 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         bound.apply_defaults()
         loader = bound.arguments["data_loader"]
         if isinstance(loader, kind) and bound.arguments["add_dist_sampler"]:
-            bound.arguments.update(data_loader=loader._shared_out(), add_dist_sampler=False)
+            bound.arguments.update(data_loader=rebuilding.own_share(loader), add_dist_sampler=False)
         return function(*bound.args, **bound.kwargs)
 
     return prepare_data_loader

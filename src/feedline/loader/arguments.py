@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.delivery.driver.settings import Settings
+from feedline.delivery.driver.settings import Settings, is_auto
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
@@ -28,6 +28,9 @@ from feedline.system.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind
 from feedline.types.sizes import byte_count
 from feedline.workers.ray.options import RayOptions
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.tuning import Tuning
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -59,6 +62,20 @@ def named(init: Init) -> Init:
             raise
 
     return cast("Init", checked)
+
+
+def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
+    """Return the object that finds what is "auto"; None if neither the workers nor the prefetch depth are."""
+    if not (is_auto(workers) or is_auto(prefetch)):
+        return None
+    from feedline.delivery.driver import auto  # loads the engines, which it tries
+
+    return auto.tuning_of(workers, prefetch)
+
+
+def depth_of(prefetch: Any) -> Any:
+    """Return the given prefetch depth; None for "auto"."""
+    return None if is_auto(prefetch) else prefetch
 
 
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:

@@ -1,35 +1,90 @@
-"""The base of both loaders: iteration, saving and restoring the position, and statistics."""
+"""The public methods that both loaders share. They delegate to the loader's `Run`."""
 
 from __future__ import annotations
 
-import copy
 import html
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline.abc.source import repeats_itself
-from feedline.abc.stateful import is_stateful
-from feedline.delivery.state import Snapshot
+from feedline.abc.framework import Framework
 from feedline.errors import BadOption, StateWarning, warn_user
 from feedline.faults.log import FaultLog
-from feedline.insight.stats import Stats
-from feedline.loader.arguments import check_count
-from feedline.loader.live import live
-from feedline.loader.parts import LoaderParts
-from feedline.loader.virtual_epochs import VirtualEpochs
-from feedline.order.order import Order
-from feedline.types.ranks import share_if_known
+from feedline.faults.policy import OnError, policy_of
+from feedline.loader.arguments import Options, check_count, check_policy
+from feedline.loader.listener import Listener
+from feedline.loader.view import LoaderView
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.tuning import Tuning
+    from feedline.insight.stats import Stats
+    from feedline.loader.run import Run
+    from feedline.loader.virtual_epochs import VirtualEpochs
+
+L = TypeVar("L", bound="LoaderBase")
 
 
-class LoaderBase(LoaderParts):
+class LoaderBase:
     """Base of the loaders."""
 
-    _listener: Listener | None = None
-    """The callback given to `on_stats`."""
+    # Any: datasets of any class.
+    dataset: Any
+    batch_size: int | None
+    drop_last: bool
+    _run: Run
+    # Any: an iterator of either loader.
+    _iterator: Any
+    """The iterator of persistent workers."""
+    _view_class: type[LoaderView]
+
+    def _view(self) -> LoaderView:
+        """Return a view of this loader's arguments."""
+        return self._view_class(self, self._run.options)
+
+    def _set_up(self, options: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
+        """Create the run, once the arguments are known."""
+        from feedline.loader.run import Run  # loads engines and memory: not before there is a loader
+
+        view = self._view_class(self, options)
+        policy = policy_of(on_error)
+        check_policy(policy, is_map=view.is_map)
+        if type(self).on_error is LoaderBase.on_error:
+            vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
+        self._run = Run(view, options, policy, framework, tuning)
+        self._iterator = None
+
+    def __copy__(self: L) -> L:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__, _iterator=None)
+        twin._run = self._run.copy(self._view_class(twin, self._run.options))
+        return twin
+
+    @property
+    def on_error(self) -> OnError:
+        """How samples that fail are handled. May be changed between iterations."""
+        if "on_error" not in vars(self):
+            raise AttributeError("on_error is not known before the loader's constructor was called")
+        on_error: OnError = vars(self)["on_error"]
+        return on_error
+
+    @on_error.setter
+    def on_error(self, on_error: OnError) -> None:
+        if "_run" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
+            return
+        policy = policy_of(on_error)
+        check_policy(policy, is_map=self._view().is_map)
+        vars(self)["on_error"], self._run.fault_budget.policy = on_error, policy
+        self._iterator = None  # its workers use the old policy, and a loop that is under way ends with them
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What `"auto"` has found so far: `tuning.log` has a line for every decision, `tuning.count` workers.
+
+        None if you gave the number of workers.
+        """
+        run = vars(self).get("_run")
+        return None if run is None else run.tuning
 
     def stats(self) -> Stats:
         """Return the measurements so far: rates, what training waited for, stages, workers, memory, faults.
@@ -47,9 +102,7 @@ class LoaderBase(LoaderParts):
             >>> sorted(stats.epoch.waits)
             ['collate', 'deliver', 'fetch', 'start']
         """
-        stats = self._resources.stats(self._fault_budget.log.counts())
-        auto = None if self._tuning is None else self._tuning.state
-        return replace(stats, settings={**stats.settings, "batch_size": self.batch_size, "auto": auto})
+        return self._run.stats(self._view())
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.
@@ -72,7 +125,13 @@ class LoaderBase(LoaderParts):
             raise BadOption(
                 f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch."
             )
-        self._listener = None if callback is None else Listener(weakref.ref(self), callback, every_s)
+        reference = weakref.ref(self)
+
+        def stats() -> Stats | None:
+            loader = reference()
+            return None if loader is None else loader.stats()
+
+        self._run.listener = None if callback is None else Listener(stats, callback, every_s)
 
     def live(self) -> AbstractContextManager[None]:
         """Show the loader's progress on standard error while the training loop runs inside this context.
@@ -86,6 +145,8 @@ class LoaderBase(LoaderParts):
             >>> with loader.live():
             ...     total = sum(int(batch.sum()) for batch in loader)
         """
+        from feedline.loader.live import live  # imported by few programs
+
         return live(self)
 
     def _repr_html_(self) -> str:
@@ -98,15 +159,9 @@ class LoaderBase(LoaderParts):
         position. If another thread is inside `iter()` at that moment, its iterator has no batches. May be called from a
         signal handler.
         """
-        self._running.close()
+        self._run.close()
         self._iterator = None
-        self._give_back()
-
-    def _give_back(self) -> None:
-        """Free the memory; if an iterator is being created, do so after that."""
-        self._resources.close(self._running.is_beginning)
-
-    # -- iteration ---------------------------------------------------------------------------------------------------
+        self._run.give_back()
 
     @property
     def faults(self) -> FaultLog:
@@ -120,19 +175,10 @@ class LoaderBase(LoaderParts):
             >>> [(fault.index, fault.error, fault.action) for fault in loader.faults]
             [(8, 'KeyError', 'skip')]
         """
-        return self._fault_budget.log
+        return self._run.fault_budget.log
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        self._epochs.virtual = None
-        last = self._epochs.checkpoint
-        has_ended = last is not None and last.entry.progress.ended
-        self._rank_watch.begin(self.dataset, self._sharing(), has_ended=has_ended)
-        return self._begun()
-
-    def _begun(self) -> Any:
-        """Return a new iteration, or the one that `state_dict` already started to find out its initial state."""
-        early = self._running.take_early()
-        return self._iterate(self._epochs.order_of(self._order())) if early is None else early
+        return self._run.begin(self._view())
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
@@ -152,7 +198,9 @@ class LoaderBase(LoaderParts):
             >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
             [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
         """
-        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
+        from feedline.loader.virtual_epochs import VirtualEpochs  # imported by few programs
+
+        return VirtualEpochs(self._run, self._view(), steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the training loop's position: after the batches it has received, not those prefetched.
@@ -172,15 +220,7 @@ class LoaderBase(LoaderParts):
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        self._running.apply_pending()
-        order = self._order()
-        is_stream = reads_stream(order) and not repeats_itself(self.dataset)
-        if is_stream and self._epochs.has_not_begun and not self._worker_count:
-            self._running.early = self._iterate(order)  # the iterator's state is known only once it exists
-        state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
-        last = self._epochs.checkpoint
-        faults = self._fault_budget.state(None if last is None else last.entry.progress.faults)
-        return {**state, "faults": faults} if faults else state
+        return self._run.state(self._view())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was taken.
@@ -197,41 +237,9 @@ class LoaderBase(LoaderParts):
                 "state_dict() of a loader has returned; is its key in the checkpoint another one?",
                 StateWarning,
             )
-        ranks, share = _part_of(state_dict, "ranks"), share_if_known()
-        own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state_dict
-        self._check_draws(_part_of(own, "order"))
-        faults = _part_of(own, "faults")
-        self._fault_budget.copy().restore(faults)  # a trial on a copy, before anything changes: it may be damaged
-        self._epochs.load(state_dict, self._order())
+        self._run.load(self._view(), state_dict)
         if state_dict:
-            self._fault_budget.restore(faults)
-            self._running.early = None
             self._iterator = None  # new workers, as with torchdata: the existing ones have moved on
-        self._broadcast.forget_epoch()
-
-    def _check_draws(self, order: Any) -> None:
-        """Reject values that `_after_epoch` cannot have returned; the state may be anything."""
-
-    def _after_epoch(self) -> dict[str, Any]:
-        """Return the random state that the next epoch draws from, after an epoch has ended."""
-        return {}
-
-    def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
-        """Return the dataset's state before the first batch of an epoch. New workers get the dataset unchanged."""
-        if self._worker_count or reads_stream(order) or not is_stateful(self.dataset):
-            return ()
-        return ({"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None},)
-
-    def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
-        """Return the state before the first batch of an epoch, and fix what that epoch would draw."""
-        counted = {} if order.unit == "stream batches" else {"consumed": 0}
-        return Snapshot(
-            epoch,
-            seed=order.seed_for(self._given.seed),
-            draw_seed=self._fresh_seed() if self._given.seed is None else self._given.seed,
-            order={**counted, **order.expected(), **order.settle()},
-            dataset_epoch=self._broadcast.told_epoch,
-        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, also on the sampler and the dataset if they have a `set_epoch`.
@@ -239,12 +247,7 @@ class LoaderBase(LoaderParts):
         Without this call, epochs count up from 0.
         """
         check_count("epoch", epoch, least=0)
-        self._epochs.set_epoch(epoch)
-        for sampler in {id(sampler): sampler for sampler in self._samplers()}.values():
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-        if hasattr(self.dataset, "set_epoch"):
-            self._broadcast.call("set_epoch", epoch)
+        self._run.set_epoch(self._view(), epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset in this process and in every worker.
@@ -265,35 +268,14 @@ class LoaderBase(LoaderParts):
             >>> [batch.tolist() for batch in loader]
             [[10, 20]]
         """
-        self._broadcast.call(name, *args)
+        self._run.broadcast.call(name, *args)
 
 
-@dataclass
-class Listener:
-    """A callback that is called with a loader's stats at intervals."""
-
-    loader: Callable[[], LoaderBase | None]
-    callback: Callable[[Stats], object]
-    every_s: float
-    next_s: float = 0.0
-
-    def call_if_due(self) -> None:
-        """Call the callback if `every_s` has passed."""
-        now_s = time.monotonic()
-        loader = self.loader() if now_s >= self.next_s else None
-        if loader is not None:
-            self.next_s = now_s + self.every_s
-            self.callback(loader.stats())
-
-    def __reduce__(self) -> Any:
-        return type(None), ()  # copies of the loader have no listener
+def run_of(loader: LoaderBase) -> Run:
+    """Return the run of a loader, for feedline's own tools and frameworks."""
+    return loader._run
 
 
-def reads_stream(order: Order) -> bool:
-    """True if the dataset is iterable."""
-    return order.unit in ("stream batches", "stream samples")
-
-
-def _part_of(state: Any, name: str) -> Any:
-    """Return a part of a state, empty if `state` is no mapping: the code that reads the rest rejects that."""
-    return state.get(name, {}) if isinstance(state, Mapping) else {}
+def view_of(loader: LoaderBase) -> LoaderView:
+    """Return a view of a loader's arguments, for feedline's own tools and frameworks."""
+    return loader._view()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -27,14 +28,17 @@ from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.delivery.state.epochs import Start
 from feedline.delivery.state.ranks import own_snapshot
 from feedline.loader import live
-from feedline.loader.base import Listener, LoaderBase, reads_stream
-from feedline.order.order import Entry, Order
+from feedline.loader.listener import Listener
+from feedline.loader.run import Run
+from feedline.loader.view import LoaderView
+from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.types import Key
 from feedline.types.ranks import share_if_known
 
-watchers: list[Callable[[LoaderBase], None]] = []
+# Any: a loader of either class.
+watchers: list[Callable[[Any], None]] = []
 """Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
 
 
@@ -49,10 +53,11 @@ class Seeds:
 
 
 class Iteration(Iterator[Any]):
-    """One iterator of a loader. It holds no reference to the loader, which may hold it for its persistent workers.
+    """One iterator of a loader. It keeps neither loader nor run: a loader may keep it for its persistent workers.
 
     Args:
-        loader: the loader that it belongs to.
+        run: the run that it belongs to.
+        view: the loader.
         order: which batches it delivers.
         prepare: the last step applied to a batch.
         target: prepares batches for a device, if there is one.
@@ -64,18 +69,23 @@ class Iteration(Iterator[Any]):
     """For torch's data pipes."""
 
     def __init__(
-        self, loader: LoaderBase, order: Order, prepare: Prepare | None = None, target: Target | None = None
+        self,
+        run: Run,
+        view: LoaderView,
+        order: Order,
+        prepare: Prepare | None = None,
+        target: Target | None = None,
     ) -> None:
         begun = time.monotonic_ns()
         self._has_target = target is not None
-        start = _start_of(loader, order)
-        self.seeds = self._enter(loader, order, start, first=True)
-        self.spec = self._spec(loader, start)
-        self._before_batches(loader)
-        resources = loader._resources
-        if not loader._worker_count:
-            checkpoint = self._checkpoint(loader, order, start)
-            arena, counters, fault_budget = resources.arena(), resources.counters, loader._fault_budget
+        start = _start_of(run, view, order)
+        self.seeds = self._enter(run, view, order, start, first=True)
+        self.spec = self._spec(run, view, start)
+        self._before_batches(run, view)
+        resources = run.resources
+        if not view.worker_count:
+            checkpoint = self._checkpoint(run, view, order, start)
+            arena, counters, fault_budget = resources.arena(), resources.counters, run.fault_budget
             self._batches = InlineBatches(
                 self.spec,
                 checkpoint,
@@ -86,133 +96,134 @@ class Iteration(Iterator[Any]):
                 fault_budget,
                 has_target=self._has_target,
             )
-            loader._epochs.begun(start, order, checkpoint)
+            run.epochs.begun(start, order, checkpoint)
         else:
-            driver = resources.driver(self.spec, prepare, loader._tuning)
-            loader._broadcast.join(driver)
-            self._before_workers(loader, order, start)
+            driver = resources.driver(self.spec, prepare, run.tuning)
+            run.broadcast.join(driver)
+            self._before_workers(run, view, order, start)
             self._batches = WorkerBatches(
-                driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
+                driver, self._beginning(run, view, order, start), persistent=resources.settings.persistent
             )
-        self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
+        self._on_device = None if target is None else DeviceBatches(self._batches, target, run.fault_budget)
         self._source: OneCallerBatches | EndOfEpochSync = self._on_device or self._batches
-        share = tail_of(loader.dataset, loader._given.shard)
+        share = tail_of(view.dataset, run.options.shard)
         if share is not None:
             self._source = EndOfEpochSync(self._source, share, self._end)
-        self._obey_until_first(loader, order)
-        self._observe(loader, start.epoch, begun)
+        self._obey_until_first(run, view, order)
+        self._observe(run, view, start.epoch, begun)
 
-    def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
-        """Prepare loader, dataset and order for an epoch, and draw its seeds."""
-        self._announce(loader, order, start)
-        order.prepare(order_state(start))
-        seeds: Seeds = loader._seeds_of(order, start)
-        return seeds
+    @abstractmethod
+    def _enter(self, run: Run, view: Any, order: Order, start: Start, *, first: bool) -> Seeds:
+        """Prepare dataset and order for an epoch, and draw its seeds."""
 
-    def _announce(self, loader: LoaderBase, order: Order, start: Start) -> None:
+    @abstractmethod
+    def _spec(self, run: Run, view: Any, start: Start) -> WorkerSpec:
+        """Return the spec for the workers."""
+
+    def _announce(self, run: Run, view: LoaderView, order: Order, start: Start) -> None:
         """Notify the fault budget and the dataset that an epoch starts."""
-        fault_budget, snapshot, dataset = loader._fault_budget, start.snapshot, loader.dataset
+        fault_budget, snapshot, dataset = run.fault_budget, start.snapshot, view.dataset
         own_streams = order.unit == "stream batches"  # ranks may have different numbers of batches
         fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
-        fault_budget.dataset = dataset if loader._is_map else None
+        fault_budget.dataset = dataset if view.is_map else None
         fault_budget.counts_known = not order.endless
         is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
         fault_budget.begin_epoch(resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
-        broadcast, epoch = loader._broadcast, None if snapshot is None else snapshot.dataset_epoch
+        broadcast, epoch = run.broadcast, None if snapshot is None else snapshot.dataset_epoch
         if isinstance(dataset, EpochAware):
             broadcast.call("set_epoch", start.epoch)
         elif epoch is not None and broadcast.told_epoch is None and hasattr(dataset, "set_epoch"):
             broadcast.call("set_epoch", epoch)
 
-    def _spec(self, loader: Any, start: Start) -> WorkerSpec:
-        """Return the spec for the workers."""
-        spec: WorkerSpec = loader._spec(self.seeds, start)
-        return spec
-
-    def _before_batches(self, loader: Any) -> None:
+    # Any: the view of this kind of loader.
+    def _before_batches(self, run: Run, view: Any) -> None:
         """Run before any batch can be made."""
 
-    def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
+    def _before_workers(self, run: Run, view: Any, order: Order, start: Start) -> None:
         """Run after workers start and before their first task."""
 
-    def _beginning(self, loader: LoaderBase, order: Order, start: Start) -> Callable[[Driver], None]:
+    def _beginning(self, run: Run, view: LoaderView, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
-            checkpoint = self._checkpoint(loader, order, start)
-            loader._broadcast.catch_up()
+            checkpoint = self._checkpoint(run, view, order, start)
+            run.broadcast.catch_up()
             epoch = new_epoch(
                 driver.machine,
-                loader._resources.settings,
+                run.resources.settings,
                 self.spec,
                 checkpoint,
                 start.snapshot,
                 shared_seed=self._shared_seed,
-                fault_budget=loader._fault_budget,
+                fault_budget=run.fault_budget,
                 has_target=self._has_target,
             )
             driver.begin_epoch(epoch)
-            loader._epochs.begun(start, order, checkpoint)
+            run.epochs.begun(start, order, checkpoint)
 
         return begin
 
-    def begin_again(self, loader: LoaderBase, order: Order, *, inside: bool = False) -> None:
+    def begin_again(self, run: Run, view: LoaderView, order: Order, *, inside: bool = False) -> None:
         """Start another epoch with the same workers, or the same epoch again if no batch of it was requested.
 
         Args:
-            loader: the loader that it belongs to.
+            run: the run that it belongs to.
+            view: the loader.
             order: which batches it delivers.
             inside: True if the caller is making a batch right now.
         """
         begun = time.monotonic_ns()
         with self.still():
-            _place(loader)
-            start = loader._epochs.begin(order)
-            self.seeds = self._enter(loader, order, start, first=False)
+            _place(run, view)
+            start = run.epochs.begin(order)
+            self.seeds = self._enter(run, view, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
-                self._batches.restart(self._beginning(loader, order, start), inside=inside)
+                self._batches.restart(self._beginning(run, view, order, start), inside=inside)
             else:
-                self.spec = self._spec(loader, start)
-                checkpoint = self._checkpoint(loader, order, start)
+                self.spec = self._spec(run, view, start)
+                checkpoint = self._checkpoint(run, view, order, start)
                 self._batches.begin(self.spec, checkpoint, start.snapshot)
-                loader._epochs.begun(start, order, checkpoint)
+                run.epochs.begun(start, order, checkpoint)
             if self._on_device is not None:
                 self._on_device.begin()
             if isinstance(self._source, EndOfEpochSync):
                 self._source.begin()
-            self._obey_until_first(loader, order)
-            self._observe(loader, start.epoch, begun)
+            self._obey_until_first(run, view, order)
+            self._observe(run, view, start.epoch, begun)
 
-    def _observe(self, loader: LoaderBase, epoch: int, begun: int) -> None:
+    def _observe(self, run: Run, view: LoaderView, epoch: int, begun: int) -> None:
         """Notify watchers, the observer and the live view that an epoch starts."""
         counters = self._batches.counters
         for watch in watchers:
-            watch(loader)
+            watch(view.loader)
         counters.observer.begin(epoch, begun, counters.batches)
-        live.begins(loader)
-        self._listener = loader._listener
+        live.begins(view.loader)
+        self._listener = run.listener
 
-    def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
+    def _obey_until_first(self, run: Run, view: LoaderView, order: Order) -> None:
         """Start over if the loader's epoch is changed before the first batch.
 
         Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong one.
         """
-        epochs, checkpoint = loader._epochs, loader._epochs.checkpoint
+        epochs, checkpoint = run.epochs, run.epochs.checkpoint
         assert checkpoint is not None
         has_workers = bool(checkpoint.worker_count)
-        heard = loader._broadcast.told_count
+        heard = run.broadcast.told_count
         this = weakref.ref(self)
-        # A loader that keeps the iteration must not be kept alive by it.
-        whose = weakref.ref(loader) if loader._resources.settings.persistent else lambda: loader
+        kind = type(view)
+        # A loader that keeps the iteration must not be kept alive by it, and neither must its run.
+        is_kept = run.resources.settings.persistent
+        loader_of = weakref.ref(view.loader) if is_kept else functools.partial(_itself, view.loader)
+        run_of = weakref.ref(run) if is_kept else functools.partial(_itself, run)
 
         def obey() -> None:
-            loader = whose()
-            if loader is None or epochs.checkpoint is not checkpoint:
+            loader, run, iteration = loader_of(), run_of(), this()
+            if loader is None or run is None or epochs.checkpoint is not checkpoint:
                 return
-            loader._rank_watch.first_batch(loader._sharing())
-            dataset_told = loader._broadcast.told_count != heard
-            iteration = this()
+            view = kind(loader, run.options)
+            run.rank_watch.first_batch(view.sharing(run.stream_split))
+            dataset_told = run.broadcast.told_count != heard
             if iteration is not None and epochs.begins_again(order, dataset_told=dataset_told and has_workers):
-                iteration.begin_again(loader, order, inside=True)
+                iteration.begin_again(run, view, order, inside=True)
 
         self._batches.at_first = obey
 
@@ -258,8 +269,8 @@ class Iteration(Iterator[Any]):
         """End this iterator and its workers; see `OneCallerBatches.close`."""
         self._source.close()
 
-    def _checkpoint(self, loader: LoaderBase, order: Order, start: Start) -> Checkpoint:
-        seeds, settings, dataset = self.seeds, loader._resources.settings, self.spec.dataset
+    def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
+        seeds, settings, dataset = self.seeds, run.resources.settings, self.spec.dataset
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
         return Checkpoint(
@@ -269,9 +280,9 @@ class Iteration(Iterator[Any]):
             functools.cache(order.expected),
             seeds.draw,
             settings.room,
-            loader.batch_size or 1,
+            view.batch_size or 1,
             stride=order.stride(),
-            dataset_epoch=loader._broadcast.told_epoch,
+            dataset_epoch=run.broadcast.told_epoch,
             keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
             keeps_last=not repeats_itself(dataset),
         )
@@ -282,20 +293,20 @@ def order_state(start: Start) -> dict[str, Any]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
-def _place(loader: LoaderBase) -> None:
+def _place(run: Run, view: LoaderView) -> None:
     """Determine where this rank resumes, with its current workers, if a state was loaded."""
-    share, room = share_if_known(), loader._resources.settings.room
-    loader._epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, loader.dataset))
+    share, room = share_if_known(), run.resources.settings.room
+    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, view.dataset))
 
 
-def _start_of(loader: LoaderBase, order: Order) -> Start:
+def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
     """Return how an iteration starts. First restores what outlives the previous epoch, before anything is drawn."""
-    _place(loader)
-    start = loader._epochs.begin(order)
+    _place(run, view)
+    start = run.epochs.begin(order)
     streams = () if start.before is None else start.before.streams
-    if loader._worker_count or len(streams) != 1:
+    if view.worker_count or len(streams) != 1:
         return start
-    dataset, resume = loader.dataset, resume_of(streams[0], 1)
+    dataset, resume = view.dataset, resume_of(streams[0], 1)
     if resume.dataset is not None:
         check_restorable(dataset)
         if reads_stream(order):
@@ -306,3 +317,8 @@ def _start_of(loader: LoaderBase, order: Order) -> Start:
         restore_end(dataset, resume.last)
     assert start.snapshot is not None
     return replace(start, snapshot=replace(start.snapshot, streams=()))
+
+
+# Any: any object.
+def _itself(value: Any) -> Any:
+    return value

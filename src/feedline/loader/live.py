@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
+from feedline.loader.base import run_of, view_of
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
 from feedline.types.terminal import plain_console
@@ -109,9 +110,10 @@ class _Shown:
 
     def take(self, loader: Any) -> None:
         """Update from the loader: its settings may have changed, and with them its counters."""
-        if loader._resources.counters is not self.counters:
+        counters = run_of(loader).resources.counters
+        if counters is not self.counters:
             self.looks.clear()
-        self.counters, self.worker_count = loader._resources.counters, loader._worker_count
+        self.counters, self.worker_count = counters, view_of(loader).worker_count
         self.faults = loader.faults
 
     def look(self, now: int) -> Figures | None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from feedline.abc.columnar import Columnar
-from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.target import Target
-from feedline.abc.worker_spec import WorkerSpec
-from feedline.collate import default
-from feedline.delivery.driver.auto import depth_of, tuning_of
-from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.delivery.state.epochs import Start
+from feedline.delivery.driver.settings import DEFAULT_DEPTH
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
@@ -29,21 +23,17 @@ from feedline.loader.arguments import (
     check_timeout,
     check_unordered,
     context_of,
+    depth_of,
     kind_of,
     named,
+    tuning_of,
 )
 from feedline.loader.base import LoaderBase
-from feedline.loader.iteration import Iteration, Seeds
-from feedline.order.foreign_order import CutIndices, ForeignOrder
-from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
-from feedline.order.rank_watch import Sharing
+from feedline.loader.numpy_view import NumpyView
 from feedline.order.sharding import steps_of
-from feedline.randomness.keys import epoch_key
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.system.optional import require
-from feedline.types import DatasetKind, EngineName, StreamSplit, Tail
+from feedline.types import DatasetKind, EngineName, Tail
 from feedline.types.arrays import is_arrays
-from feedline.types.ranks import share_if_known
 from feedline.workers.ray.options import RayOptions
 
 
@@ -101,6 +91,8 @@ class Loader(LoaderBase):
         >>> [batch["x"].tolist() for batch in loader]
         [[0, 10, 20, 30], [40, 50]]
     """
+
+    _view_class = NumpyView
 
     @named
     def __init__(
@@ -170,7 +162,7 @@ class Loader(LoaderBase):
             "persistent": check_persistent(persistent, count),
             "context": context_of(start_method, count, engine),
         }
-        shared_out = None if self._is_map else shard
+        shared_out = None if self._kind is DatasetKind.MAP else shard
         given = Options(
             seed,
             shared_out,
@@ -185,7 +177,7 @@ class Loader(LoaderBase):
         self.seed = given.seed
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
-        self._target()  # raises its errors now rather than later
+        NumpyView(self, given).target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
@@ -225,107 +217,11 @@ class Loader(LoaderBase):
         if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
             check_sized(self.dataset)
 
-    def _settings(self) -> Settings:
-        return self._given.settings(**self._fixed)
-
-    # -- iteration ---------------------------------------------------------------------------------------------------
-
-    def _order_of(self, split: StreamSplit | None) -> Order:
-        if self._kind is DatasetKind.ITERABLE:
-            return StreamOrder(self.batch_size) if split is None else SpanOrder(split)
-        if self.batch_sampler is not None:
-            return order_of(self.batch_sampler, None, drop_last=False) or ForeignOrder(
-                self.batch_sampler, share=share_if_known()
-            )
-        sampler = self.sampler if self._own_sampler is None else self._own_sampler
-        order = order_of(sampler, self.batch_size, drop_last=self.drop_last)
-        if order is not None:
-            return order
-        size, drop_last = self.batch_size, self.drop_last
-        return ForeignOrder(
-            sampler,
-            None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
-            inner=sampler if size is not None else None,
-            batch_size=size,
-            share=share_if_known(),
-        )
-
-    def _iterate(self, order: Order) -> Iterator[Any]:
-        with self._running.beginning(self._give_back) as beginning:
-            self._take_up()
-            iteration: Iteration | None = self._iterator  # a local copy: `close` in another thread clears it
-            if iteration is not None and not iteration.closed:
-                iteration.begin_again(self, order)
-            else:
-                iteration = Iteration(self, order, target=self._target())
-                if self._resources.settings.persistent:
-                    self._iterator = iteration
-            return beginning.begun(iteration)
-
-    def _target(self) -> Target | None:
-        """Return the target that prepares batches for the device, or None if they stay where they are."""
-        device, transform = self._given.device, self._given.device_transform
-        if device is None and transform is None:
-            return None
-        if device is None:
-            raise BadOption("device_transform= was given, but no device=: apply it to the batches, or in the dataset.")
-        require("jax", extra="jax", purpose=f"device={device!r}")
-        from feedline.device.jax_target import JaxTarget
-
-        return JaxTarget(device, transform)
-
-    def _seeds_of(self, order: Order, start: Start) -> Seeds:
-        snapshot = start.snapshot
-        seed = snapshot.seed if snapshot is not None and snapshot.seed is not None else order.seed_for(self.seed)
-        drawn = snapshot.draw_seed if snapshot is not None and snapshot.draw_seed is not None else self.seed
-        if drawn is None:
-            drawn = order.common_seed()
-        return Seeds(seed, draw_seed() if drawn is None else drawn)
-
-    def _spec(self, seeds: Seeds, start: Start) -> WorkerSpec:
-        return self._spec_of(self.dataset, epoch_key(seeds.draw, start.epoch) >> 1, self._worker_init)
-
-    @property
-    def _batched(self) -> bool:
-        return self.batch_size is not None or self.batch_sampler is not None
-
-    @property
-    def _collate(self) -> Callable[[Any], Any]:
-        return self.collate or (default if self._batched else _as_it_is)
-
-    def _fresh_seed(self) -> int:
-        return draw_seed()
-
-    @property
-    def _worker_count(self) -> int:
-        return self._resources.worker_count
-
-    @property
-    def _init(self) -> Callable[[int], None] | None:
-        return self._worker_init
-
-    @property
-    def _is_map(self) -> bool:
-        return self._kind is DatasetKind.MAP
-
-    @property
-    def _has_default_collate(self) -> bool:
-        return self._batched and (self.collate is None or getattr(self.collate, "is_default", False))
-
-    def _samplers(self) -> list[Any]:
-        return [self.sampler, self.batch_sampler]
-
-    def _sharing(self) -> Sharing:
-        if self._kind is DatasetKind.ITERABLE:
-            return Sharing(None, "shard", is_settled=True)  # shared out by default, or turned off by the user
-        if self.batch_sampler is not None:
-            return Sharing(self.batch_sampler, "batch_sampler")
-        return Sharing(self.sampler if self._own_sampler is None else self._own_sampler, "sampler")
-
     def __len__(self) -> int:
-        length = self._order().length() if self._kind is DatasetKind.MAP else None
-        if length is None and self._stream_split is not None and hasattr(type(self.dataset), "__len__"):
-            length = steps_of(self.dataset, self._stream_split)
+        run, view = self._run, self._view()
+        length = run.order(view).length() if view.is_map else None
+        if length is None and run.stream_split is not None and hasattr(type(self.dataset), "__len__"):
+            length = steps_of(self.dataset, run.stream_split)
         if length is not None:
             return length
         if self.batch_sampler is not None:
@@ -339,15 +235,11 @@ class Loader(LoaderBase):
         parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
         options = {name: getattr(self, name) for name in _SHOWN}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
-        parts += [f"workers={self._worker_count}", f"engine={self._resources.settings.engine_name!r}"]
+        parts += [f"workers={self._view().worker_count}", f"engine={self._run.resources.settings.engine_name!r}"]
         return f"Loader({', '.join(parts)})"
 
 
 _SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate", "seed")
-
-
-def _as_it_is(sample: Any) -> Any:
-    return sample
 
 
 def _length_of(source: Any) -> int:

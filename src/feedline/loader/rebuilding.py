@@ -1,4 +1,7 @@
-"""Rebuild a loader with other parts, as frameworks do by building torch's loader from a few attributes."""
+"""Rebuild a loader with other parts, as frameworks do by building torch's loader from a few attributes.
+
+A rebuilt loader is a copy, so it keeps all options, and a subclass may have any constructor.
+"""
 
 from __future__ import annotations
 
@@ -9,79 +12,83 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from feedline import samplers
-from feedline.abc.source import SplitSource
-from feedline.delivery.driver.broadcast import Broadcast
-from feedline.delivery.driver.resources import Resources
-from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.frameworks.torch import TorchFramework
-from feedline.loader.base import LoaderBase
+from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.sampler import Ordered
+from feedline.loader.base import run_of
+from feedline.loader.torch_view import TorchView
 from feedline.order.rank_watch import RankWatch
-from feedline.order.sharding import rank_count
+from feedline.order.sharding import warn_of_two_shares
+from feedline.order.torch_order import sampler_of
 from feedline.types.ranks import own_share
 
-L = TypeVar("L", bound="Rebuildable")
+# Any, throughout: a `feedline.DataLoader`, whose file imports this one.
+L = TypeVar("L", bound=Any)
 
 _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]  # a list will do
 """The attributes in which torch's loader itself keeps its arguments."""
 
 
-class Rebuildable(LoaderBase):
-    """Base of the torch drop-in: lets frameworks change its parts, and keeps the rest.
+class TorchRebuilding(Rebuilding):
+    """What frameworks do with a `feedline.DataLoader` beyond its public methods."""
 
-    A rebuilt loader is a copy, so it keeps all options, and a subclass may have any constructor.
-    """
+    def is_split(self, loader: Any) -> bool:
+        run = run_of(loader)
+        return TorchView(loader, run.options).is_split(run.stream_split)
 
-    sampler: Any
-    batch_sampler: Any
-    num_workers: int
-    persistent_workers: bool
-
-    def _adopt_samplers(self) -> None:
-        """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
-        raise NotImplementedError
-
-    def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
-        """Return this loader with the dataset, the samplers and the other arguments of `other`, a loader of torch's.
-
-        The code that made `other` is responsible for the ranks.
-        """
+    def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[Any]) -> L:
         parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
-        return self._with({**parts, "_rank_watch": RankWatch(is_over=True)})
+        return _with(loader, parts, RankWatch(is_over=True))
 
-    def _with_batch_size(self: L, batch_size: int) -> L:
-        """Return this loader with another batch size."""
-        return self._with(
-            {"batch_size": batch_size, "batch_sampler": BatchSampler(self.sampler, batch_size, self.drop_last)}
-        )
+    def with_batch_size(self, loader: L, batch_size: int) -> L:
+        batches = BatchSampler(loader.sampler, batch_size, loader.drop_last)
+        return _with(loader, {"batch_size": batch_size, "batch_sampler": batches})
 
-    def _shared_out(self: L) -> L:
-        """Return this rank's share of the loader; the loader itself if there is one rank or it is split already."""
-        if isinstance(self.dataset, IterableDataset) or self._is_split or own_share(None, None, "pad").world_size == 1:
-            return self
-        if self.batch_size is None and self.batch_sampler is not None:
-            return self._with({"batch_sampler": samplers.distribute(self.batch_sampler)})
-        sampler: Any = self.sampler
+    def own_share(self, loader: L) -> L:
+        is_alone = own_share(None, None, "pad").world_size == 1
+        if is_alone or isinstance(loader.dataset, IterableDataset) or self.is_split(loader):
+            return loader
+        if loader.batch_size is None and loader.batch_sampler is not None:
+            return _with(loader, {"batch_sampler": samplers.distribute(loader.batch_sampler)})
+        sampler = loader.sampler
         if type(sampler) in (RandomSampler, SequentialSampler):  # which torch's loader creates for shuffle=
-            sampler = samplers.DistributedSampler(self.dataset, shuffle=type(sampler) is RandomSampler)
+            sampler = samplers.DistributedSampler(loader.dataset, shuffle=type(sampler) is RandomSampler)
         else:
             sampler = samplers.distribute(sampler)
-        batches = None if self.batch_size is None else BatchSampler(sampler, self.batch_size, self.drop_last)
-        return self._with({"sampler": sampler, "batch_sampler": batches})
+        batches = None if loader.batch_size is None else BatchSampler(sampler, loader.batch_size, loader.drop_last)
+        return _with(loader, {"sampler": sampler, "batch_sampler": batches})
 
-    @property
-    def _is_split(self) -> bool:
-        """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
-        if isinstance(self.dataset, IterableDataset):
-            split_before = (ranks_of_stream(self.dataset) or 1) > 1
-            return split_before or self._stream_split is not None or isinstance(self.dataset, SplitSource)
-        found = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
-        return any(rank_count(sampler) > 1 for sampler in found)
+    def coming_epoch(self, loader: Any) -> int:
+        return run_of(loader).epochs.coming_epoch
 
-    def _with(self: L, parts: dict[str, Any]) -> L:
-        twin = copy.copy(self)
-        # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
-        twin.__dict__.update(parts, _iterator=None, _resources=Resources(twin._settings_now(), TorchFramework()))
-        twin._broadcast = Broadcast(twin.dataset, watches=twin.num_workers > 0)
-        twin._stream_split = twin._split_now()
-        twin._adopt_samplers()
-        return twin
+    def end_epoch(self, loader: Any) -> None:
+        run_of(loader).epochs.end_epoch()
+
+    def skipped(self, loader: Any) -> int:
+        return run_of(loader).skips
+
+    def skip(self, loader: Any, count: int) -> None:
+        run_of(loader).skips = count
+
+
+REBUILDING = TorchRebuilding()
+
+
+def _with(loader: L, parts: dict[str, Any], rank_watch: RankWatch | None = None) -> L:
+    twin = copy.copy(loader)
+    # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
+    twin.__dict__.update(parts, _iterator=None)
+    run = run_of(twin)
+    run.rebuilt(TorchView(twin, run.options), rank_watch)
+    adopt_samplers(twin)
+    return twin
+
+
+def adopt_samplers(loader: Any) -> None:
+    """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
+    inner = sampler_of(loader.batch_sampler)
+    if inner is not None:
+        vars(loader)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
+    for sampler in (loader.sampler, loader.batch_sampler):
+        if isinstance(sampler, Ordered):
+            sampler.follow(run_of(loader).options.seed)
+    warn_of_two_shares(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)

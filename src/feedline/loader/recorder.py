@@ -16,7 +16,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
-from feedline.loader.base import LoaderBase
+from feedline.loader.base import LoaderBase, run_of, view_of
 from feedline.system.failures import add_note, words
 
 
@@ -57,8 +57,8 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
         raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
-    loader._take_up()  # the settings may have changed since, and with them the counters
-    resources = loader._resources
+    run_of(loader).refresh(view_of(loader))  # the settings may have changed since, and with them the counters
+    resources = run_of(loader).resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
     figures.open()
@@ -89,18 +89,18 @@ class Recorder:
     """
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
-        self.counters = loader._resources.counters
+        self.counters = run_of(loader).resources.counters
         self._faults = loader.faults
         self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
-        self._tuning = loader._tuning
+        self._tuning = loader.tuning
         self._stats = loader.stats()
         self.follow(loader)
         self._kept = self.counters.observer.record(most)
 
     def follow(self, loader: LoaderBase) -> None:
         """Follow the workers that the loader has started."""
-        self._watch = loader._resources.watch
+        self._watch = run_of(loader).resources.watch
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers that are alive."""
@@ -119,7 +119,7 @@ class Recorder:
             figures: of the machine, started before the recording or at about the same time.
         """
         loader = self._loader()
-        is_same = loader is not None and loader._resources.counters is self.counters
+        is_same = loader is not None and run_of(loader).resources.counters is self.counters
         if loader is not None and is_same:
             self._stats = loader.stats()
         waited = self.period().wait_s

@@ -7,54 +7,51 @@ torch's own. Iteration is feedline's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
+from torch.utils.data import Dataset, Sampler
 from typing_extensions import TypeVar  # which torch needs as well
 
-from feedline.abc.deferred import Placement
-from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
-from feedline.abc.target import Target
-from feedline.delivery.driver.auto import depth_of, tuning_of
-from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
+from feedline.device.torch_target import device_of
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
-from feedline.frameworks import accelerate, lightning, ray_train
-from feedline.frameworks.hugging_face import ranks_of_stream
+from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
 from feedline.frameworks.torch import TorchFramework
-from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.arguments import (
     Options,
     check_not_batches,
     check_unordered,
+    depth_of,
     doubt,
     name_options,
     named,
+    tuning_of,
 )
-from feedline.loader.rebuilding import Rebuildable
-from feedline.loader.torch_batches import B_co, S_co, TorchBatches, fresh_seed
+from feedline.loader.base import LoaderBase
+from feedline.loader.rebuilding import REBUILDING, adopt_samplers
+from feedline.loader.torch_view import B_co, S_co, TorchView
 from feedline.order.order import Order
-from feedline.order.rank_watch import Sharing
-from feedline.order.sharding import steps_of, warn_of_two_shares
-from feedline.order.torch_order import sampler_of, torch_order
+from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler
-from feedline.types import EngineName, MapStyle, StreamSplit, Tail
+from feedline.types import EngineName, MapStyle, Tail
 from feedline.workers.ray.options import RayOptions
+
+if TYPE_CHECKING:
+    from feedline.loader.torch_batches import TorchBatches
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
+class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     It takes all arguments of torch's loader, in the same order and with the same defaults. A script may notice these
@@ -136,6 +133,9 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
     """
 
     _default_engine = "auto"
+    _view_class = TorchView
+    sampler: Any
+    batch_sampler: Any
     seed: int | None
     shard: bool | str | None
     engine: str | RayOptions
@@ -308,7 +308,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
         given.show(self)
         self._seeds = SeedSource()
         self._set_up(given, on_error, TorchFramework(), tuning)
-        self._adopt_samplers()
+        adopt_samplers(self)
 
     # Any: whatever the brackets contain.
     def __class_getitem__(cls, types: Any) -> Any:
@@ -327,44 +327,19 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             known = inspect.signature(DataLoader.__init__).parameters
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
 
-    def _adopt_samplers(self) -> None:
-        """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
-        inner = sampler_of(self.batch_sampler)
-        if inner is not None:
-            vars(self)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches
-        samplers: list[Any] = [self.sampler, self.batch_sampler]
-        for sampler in samplers:
-            if isinstance(sampler, Ordered):
-                sampler.follow(self._given.seed)
-        warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
-
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
         return twin
 
-    def _settings(self) -> Settings:
-        engine = self._given.engine
-        if engine == "thread" and self.num_workers == 0 and engine == self._default_engine:
-            engine = "inline"
-        return self._given.settings(
-            worker_count=self.num_workers,
-            engine=engine,
-            depth=DEFAULT_DEPTH if self.prefetch_factor is None else self.prefetch_factor,
-            in_order=self.in_order,
-            timeout_s=self.timeout,
-            persistent=self.persistent_workers,
-            context=self.multiprocessing_context,
-            pin=(bool(self.pin_memory) or is_cuda(self._given.device)) and torch.cuda.is_available(),
-        )
-
     def __len__(self) -> int:
+        run, view = self._run, self._view()
         try:
-            order = self._order()
-            if self._is_map:
+            order = run.order(view)
+            if view.is_map:
                 length = order.length()
             else:
-                length = None if self._stream_split is None else steps_of(self.dataset, self._stream_split)
+                length = None if run.stream_split is None else steps_of(self.dataset, run.stream_split)
             return super().__len__() if length is None else length
         except TypeError as exc:
             explain(exc, vars(self))
@@ -372,17 +347,9 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
-    def _order_of(self, split: StreamSplit | None) -> Order:
-        order = torch_order(self, split)
-        order.drawing = self._seeds.drawing
-        return order
-
-    def _splits_itself(self) -> bool:
-        pipes = (IterDataPipe, MapDataPipe)
-        return isinstance(self.dataset, pipes) or ranks_of_stream(self.dataset) is not None
-
+    # Any: an iterator; subclasses may wrap it.
     def _iterate(self, order: Order) -> Any:
-        # As in torch: subclasses override `_get_iterator`, and wrap what it returns.
+        """Start an iteration as torch's loader does: subclasses override `_get_iterator`."""
         self._iterated_order = order
         try:
             if not self.persistent_workers or self.num_workers == 0:
@@ -397,103 +364,56 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[S_co], Generic[S_co, B
             self._iterated_order = None
 
     def _get_iterator(self) -> Any:
+        from feedline.loader.torch_batches import TorchBatches  # needs the run
+
         try:
             # These raise the same errors as torch's loader, before anything is created.
             range(self.num_workers)
             if isinstance(self.sampler, type):
-                iter(self.sampler)  # type: ignore[call-overload]
-            with self._running.beginning(self._give_back) as beginning:
-                return beginning.begun(TorchBatches(self, self._next_order()))
+                iter(self.sampler)
+            run = self._run
+            with run.running.beginning(run.give_back) as beginning:
+                return beginning.begun(TorchBatches(run, TorchView(self, run.options), self._next_order()))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
-    @property
-    def _device_placement(self) -> Placement:
-        return placement_on(self._given.device)
-
-    def _target(self) -> Target | None:
-        """Return the target that prepares batches for the device, or None if they stay where they are."""
-        return target_for(self._given.device, self._given.device_transform)
-
     def _next_order(self) -> Order:
         """Return the order for an iteration that starts now, after applying reassigned attributes."""
-        self._take_up()
-        order = self._iterated_order or self._epochs.order_of(self._order())
-        # SpeechBrain's loader sets this when it loads a checkpoint, and patches torch's iterators to skip batches.
-        skipped = vars(self).get("_speechbrain_recovery_skip_to")
-        if skipped and self._is_map:
-            order.skips += skipped
-            self._speechbrain_recovery_skip_to = None
+        run, view = self._run, self._view()
+        run.refresh(view)
+        order = self._iterated_order or run.epochs.order_of(run.order(view))
+        if run.skips and view.is_map:
+            order.skips, run.skips = order.skips + run.skips, 0
         return order
-
-    def _fresh_seed(self) -> int:
-        return fresh_seed(self.generator)
-
-    def _check_draws(self, order: Any) -> None:
-        if isinstance(order, Mapping):
-            self._seeds.check(self.generator, order)
-
-    def _after_epoch(self) -> dict[str, Any]:
-        return self._seeds.after(self.generator) if self._given.seed is None else {}
-
-    @property
-    def _worker_count(self) -> int:
-        return self.num_workers
-
-    @property
-    def _init(self) -> Callable[[int], None] | None:
-        return self.worker_init_fn
 
     @property
     def num_workers(self) -> int:
         """How many workers there are, or would be. Setting it turns "auto" off."""
         number: int = vars(self)["num_workers"]
-        return number if self._tuning is None else self._tuning.count
+        run = vars(self).get("_run")  # torch's constructor reads this before there is one
+        tuning = None if run is None else run.tuning
+        return number if tuning is None else tuning.count
 
     @num_workers.setter
     def num_workers(self, number: int) -> None:
         vars(self)["num_workers"] = number
-        self._tuning = None
-
-    @property
-    def _is_map(self) -> bool:  # by the kind that torch stored: frameworks replace the dataset
-        return self._dataset_kind == torch.utils.data._DatasetKind.Map
-
-    @property
-    def _batched(self) -> bool:
-        return bool(self._auto_collation)
-
-    @property
-    def _collate(self) -> Callable[[Any], Any]:
-        return self.collate_fn
-
-    @property
-    def _has_default_collate(self) -> bool:
-        return self._auto_collation and is_default(self.collate_fn)
-
-    def _sharing(self) -> Sharing:
-        if not self._is_map:
-            is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)
-            return Sharing(None, "shard", is_settled=is_settled)
-        by_batches = self.batch_size is None and self.batch_sampler is not None
-        return Sharing(self._index_sampler, "batch_sampler" if by_batches else "sampler")
-
-    def _samplers(self) -> list[Any]:
-        return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
+        if "_run" in vars(self):
+            self._run.tuning = None
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={self.batch_size}, "
-            f"num_workers={self.num_workers}, engine={self._resources.settings.engine_name!r})"
+            f"num_workers={self.num_workers}, engine={self._run.resources.settings.engine_name!r})"
         )
 
 
 _kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
 _kind.register(IterableSource)  # also for datasets created before torch was imported
-accelerate.keep_loaders(DataLoader)
-ray_train.keep_loaders(DataLoader)
-lightning.keep_places(DataLoader)
+accelerate.keep_loaders(DataLoader, REBUILDING)
+ray_train.keep_loaders(DataLoader, REBUILDING)
+lightning.keep_places(DataLoader, REBUILDING)
+speechbrain.keep_places(DataLoader, REBUILDING)
 
 
 def _is_map(dataset: Any) -> bool:

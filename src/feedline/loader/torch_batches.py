@@ -12,123 +12,124 @@ import torch.distributed as dist
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
-from typing_extensions import TypeVar  # which torch needs as well
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
+from feedline.loader.base import run_of
 from feedline.loader.iteration import Iteration, Seeds, order_state
+from feedline.loader.run import Run
+from feedline.loader.torch_view import B_co, TorchView, fresh_seed
+from feedline.loader.view import LoaderView
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
 
 _profiler: Any = torch.autograd.profiler
 
-S_co = TypeVar("S_co", covariant=True, default=Any)
-"""The type of a sample. Any: a dataset without annotations."""
-B_co = TypeVar("B_co", covariant=True, default=Any)
-"""The type of a batch. Any: the result of the default collate function has no known type."""
-
 
 class TorchBatches(Iteration, Generic[B_co]):
     """Iterate over the batches of a `feedline.DataLoader`.
 
     Args:
-        loader: a `feedline.DataLoader`.
+        run: the loader's run.
+        view: the loader.
         order: which batches it delivers.
     """
 
-    # Any: the loader, of any class; its module imports this one.
-    def __init__(self, loader: Any, order: Order) -> None:
+    def __init__(self, run: Run, view: TorchView, order: Order) -> None:
+        loader = view.loader
         self._dataset = loader.dataset
         self._index_sampler = loader._index_sampler
-        self._iterable = not loader._is_map
-        self._num_workers = loader.num_workers
+        self._iterable = not view.is_map
+        self._num_workers = view.worker_count
         self._group: Any = None
         self._count_epoch(loader)
         _warn_about_pinning(loader)
-        super().__init__(loader, order, _pinner(loader), loader._target())
+        super().__init__(run, view, order, _pinner(loader), view.target())
 
+    # Any: a loader, with torch's attributes.
     def _count_epoch(self, loader: Any) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
-    def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
+    def _enter(self, run: Run, view: TorchView, order: Order, start: Start, *, first: bool) -> Seeds:
+        seeds = view.seeds
         if not first:
-            self._announce(loader, order, start)
-            with loader._seeds.drawing():
-                seed = _prepare(loader, order, start)
-            return Seeds(seed, self._next_draw_seed(loader, start))
+            self._announce(run, view, order, start)
+            with seeds.drawing():
+                seed = _prepare(run, order, start)
+            return Seeds(seed, self._next_draw_seed(run, start))
         if start.before is not None or start.is_resumed:
-            loader._seeds.begin(loader.generator, order_state(start))
-        with loader._seeds.drawing():
-            self._shared_seed = self._seed_pipes(loader, first=True)
+            seeds.begin(view.generator, order_state(start))
+        with seeds.drawing():
+            self._shared_seed = self._seed_pipes(view, first=True)
             self._length = order.length()
-            self._announce(loader, order, start)
-            seed = _prepare(loader, order, start)
-            return Seeds(seed, _draw_seed(loader, order, start))
+            self._announce(run, view, order, start)
+            seed = _prepare(run, order, start)
+            return Seeds(seed, _draw_seed(run, view, order, start))
 
-    def _next_draw_seed(self, loader: Any, start: Start) -> int:
+    def _next_draw_seed(self, run: Run, start: Start) -> int:
         """Return the seed for another epoch of the same workers; torch would not give these a new one."""
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             return start.snapshot.draw_seed
-        given: int | None = loader._given.seed
+        given = run.options.seed
         return self.seeds.draw if given is None else given
 
-    def _spec(self, loader: Any, start: Start) -> WorkerSpec:
-        dataset, init = self._dataset, loader.worker_init_fn
+    def _spec(self, run: Run, view: TorchView, start: Start) -> WorkerSpec:
+        dataset, init = self._dataset, view.init
         if self._num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
             world_size, rank = _distributed_settings()
             init = functools.partial(shard_in_worker, init, world_size, rank)
-        spec: WorkerSpec = loader._spec_of(
-            dataset, _base_seed(loader, self.seeds.draw, start.epoch), init, self._shared_seed
-        )
-        return spec
+        return run.spec(view, dataset, _base_seed(run, self.seeds.draw, start.epoch), init, self._shared_seed)
 
-    def _before_batches(self, loader: Any) -> None:
+    def _before_batches(self, run: Run, view: TorchView) -> None:
         if self._num_workers:
-            if loader.tuning is None:  # otherwise "auto" chooses the number
-                loader.check_worker_number_rationality()
+            if run.tuning is None:  # otherwise "auto" chooses the number
+                view.loader.check_worker_number_rationality()
         elif isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             shard_pipe(self._dataset, *_distributed_settings())
 
-    def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
-        with loader._seeds.drawing():  # torch draws both again before the first task; doing the same leaves the
-            self._seed_pipes(loader, first=False)  # caller's generators and an eager sampler
+    def _before_workers(self, run: Run, view: TorchView, order: Order, start: Start) -> None:
+        with view.seeds.drawing():  # torch draws both again before the first task; doing the same leaves the
+            self._seed_pipes(view, first=False)  # caller's generators and an eager sampler
             order.prepare(order_state(start))  # in the same state as with torch
 
-    def _checkpoint(self, loader: Any, order: Order, start: Start) -> Checkpoint:
-        checkpoint = super()._checkpoint(loader, order, start)
+    def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
+        checkpoint = super()._checkpoint(run, view, order, start)
         self._progress = checkpoint.entry.progress
         self._skipped = order.batches_before(checkpoint.entry.consumed)
         return checkpoint
 
-    def _seed_pipes(self, loader: Any, *, first: bool) -> int | None:
+    def _seed_pipes(self, view: TorchView, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not isinstance(self._dataset, IterDataPipe):
             return None
         if first and dist.is_available() and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
-        seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        seed = torch.empty((), dtype=torch.int64).random_(generator=view.generator)
         if self._group is not None:
             dist.broadcast(seed, src=0, group=self._group)
         shared = int(seed.item())
         self._dataset = seed_pipe(self._dataset, shared)
         return shared
 
+    # Any: the loader.
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
-        with loader._running.beginning(loader._give_back) as beginning:
+        run = run_of(loader)
+        view = TorchView(loader, run.options)
+        with run.running.beginning(run.give_back) as beginning:
             order = loader._next_order()
             if self.closed:
-                self.__init__(loader, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
+                self.__init__(run, view, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
                 self._count_epoch(loader)
-                with loader._seeds.drawing():
-                    self._shared_seed = self._seed_pipes(loader, first=False)
-                self.begin_again(loader, order)
+                with view.seeds.drawing():
+                    self._shared_seed = self._seed_pipes(view, first=False)
+                self.begin_again(run, view, order)
             beginning.begun(self)
 
     @property
@@ -183,40 +184,36 @@ class TorchBatches(Iteration, Generic[B_co]):
         self.close()
 
 
-def _prepare(loader: Any, order: Order, start: Start) -> int | None:
+def _prepare(run: Run, order: Order, start: Start) -> int | None:
     """Prepare the order as torch's samplers do; return its seed, None if it has none."""
     for sampler in order.followers():
         sampler.enter(start.epoch)
     order.prepare(order_state(start))
     if start.snapshot is not None and start.snapshot.seed is not None:
         return start.snapshot.seed
-    return order.seed_for(loader._given.seed)
+    return order.seed_for(run.options.seed)
 
 
-def _draw_seed(loader: Any, order: Order, start: Start) -> int:
+def _draw_seed(run: Run, view: TorchView, order: Order, start: Start) -> int:
     """Return the seed for samples' own random numbers: the loader's seed, or the one that torch draws for workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
         return known
-    if loader._given.seed is not None:
-        return loader._given.seed if known is None else known
-    if start.before is not None and start.before.draw_seed is not None and loader.persistent_workers:
+    given = run.options.seed
+    if given is not None:
+        return given if known is None else known
+    if start.before is not None and start.before.draw_seed is not None and run.resources.settings.persistent:
         return epoch_key(start.before.draw_seed, start.epoch)  # torch would not give persistent workers a new one
     # Drawn even if it is known, so that a sampler using the same generator finds it in the same state as at first.
-    drawn = fresh_seed(loader.generator)
+    drawn = fresh_seed(view.generator)
     common = order.common_seed()
     return (drawn if common is None else common) if known is None else known
 
 
-def fresh_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed for workers as torch does."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def _base_seed(loader: Any, draw_seed: int, epoch: int) -> int:
+def _base_seed(run: Run, draw_seed: int, epoch: int) -> int:
     """Return the seed to which workers add their number."""
     # A state that was saved with a seed may have a larger value than torch's generators accept.
-    return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
+    return draw_seed % (1 << 63) if run.options.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
 def _distributed_settings() -> tuple[int, int]:
@@ -254,4 +251,4 @@ def _pinner(loader: Any) -> Callable[[Any], Any] | None:
     return torch_pin_memory.pin_memory
 
 
-__all__ = ["TorchBatches", "fresh_seed"]
+__all__ = ["TorchBatches"]

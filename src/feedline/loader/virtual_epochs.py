@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from feedline.delivery.state.epochs import Epochs, VirtualPlace
+from feedline.delivery.state.epochs import VirtualPlace
 from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
-from feedline.order.order import Order
+from feedline.loader.run import Run
+from feedline.loader.view import LoaderView
 from feedline.types.ranks import own_share
-
-
-class _Loader(Protocol):
-    """The part of a loader that virtual epochs use."""
-
-    _epochs: Epochs
-
-    def _order(self) -> Order: ...
-
-    def _iterate(self, order: Order) -> Iterator[Any]: ...
-
-    def _begun(self) -> Iterator[Any]: ...
 
 
 class VirtualEpochs:
@@ -30,10 +19,12 @@ class VirtualEpochs:
     An epoch that you leave early is over: the next one starts with the batch after the last one taken.
     """
 
-    def __init__(self, loader: _Loader, steps_per_epoch: int, rank: int | None, world_size: int | None) -> None:
+    def __init__(
+        self, run: Run, view: LoaderView, steps_per_epoch: int, rank: int | None, world_size: int | None
+    ) -> None:
         check_count("steps_per_epoch", steps_per_epoch, least=1)
         self.steps_per_epoch = steps_per_epoch
-        self._loader = loader
+        self._run, self._view = run, view
         self._share = own_share(rank, world_size, "pad")
         self._is_told = rank is not None or world_size is not None
         self._batches: Iterator[Any] | None = None
@@ -56,18 +47,18 @@ class VirtualEpochs:
         return VirtualEpoch(self, place.epoch)
 
     def _open(self) -> None:
-        epochs = self._loader._epochs
+        epochs = self._run.epochs
         epoch, step = epochs.loaded_virtual
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
-        order = self._loader._order().without_end(self._share)
+        order = self._run.order(self._view).without_end(self._share)
         if order is None and self._is_told and self._share.world_size > 1:
             raise BadOption(
                 f"rank={self._share.rank} and world_size={self._share.world_size} were given, but the sampler is not "
                 "feedline's, or the dataset is iterable: they cannot be shared out here. Give the loader a sampler of "
                 "feedline.samplers, wrap its own in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
+        self._batches = _Chain(self._run, self._view) if order is None else self._view.iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
@@ -77,15 +68,15 @@ class VirtualEpochs:
 class _Chain(Iterator[Any]):
     """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
-    def __init__(self, loader: _Loader) -> None:
-        self._loader = loader
+    def __init__(self, run: Run, view: LoaderView) -> None:
+        self._run, self._view = run, view
         self._batches: Iterator[Any] | None = None
         self._came = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> Any:
         while True:
             if self._batches is None:
-                self._batches = self._loader._begun()
+                self._batches = self._run.next_epoch(self._view)
             try:
                 batch = self._batches.__next__()
             except StopIteration:

@@ -337,3 +337,8 @@ class StreamOrder(Order):
 
     def expected(self) -> dict[str, Any]:
         return {"unit": self.unit, "batch_size": self.batch_size}
+
+
+def reads_stream(order: Order) -> bool:
+    """True if the dataset is iterable."""
+    return order.unit in ("stream batches", "stream samples")

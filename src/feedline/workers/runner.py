@@ -116,10 +116,13 @@ class Runner:
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
         result = self._attempt(task, worker, room)
-        if self._opening is not None:
-            result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
-            result.notes.opening, self._opening = self._opening, None
-        return result
+        try:
+            if self._opening is not None:
+                result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
+                result.notes.opening, self._opening = self._opening, None
+            return result
+        finally:
+            del result  # its exception may refer to this frame: no cycle for the garbage collector
 
     def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         began = time.monotonic_ns()

@@ -22,6 +22,7 @@ from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
+from feedline.loader.base import run_of
 from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.schedulers import InOrder, LeastLoaded
@@ -305,7 +306,7 @@ def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
             except DataWarning:
                 raised += 1
     assert (came, raised) == (5, 1)
-    arena = loader._resources._arena
+    arena = run_of(loader).resources._arena
     if arena is not None:
         assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every slot that was ever taken is back"
     loader.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -194,3 +195,28 @@ def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool)
     for thread in set(threading.enumerate()) - before:
         thread.join(100)
         assert not thread.is_alive()
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [(Numbers(bad=[1]), {}), (Numbers(), {"collate": refuse_five}), (Stream(Numbers(bad=[1])), {})],
+    ids=["sample", "collate", "stream"],
+)
+def test_a_failed_iteration_is_freed_without_the_garbage_collector(
+    loader_kind: str, engine: str, dataset: Any, options: dict[str, Any]
+) -> None:
+    """Its exception refers to the frames of the worker that raised it; none of these may refer to the exception."""
+
+    def train() -> weakref.ref[Any]:
+        batches = iter(make(loader_kind, dataset, **options, **on(engine)))
+        with pytest.raises(Bad):
+            list(batches)
+        return weakref.ref(batches)
+
+    gc.disable()
+    try:
+        reference = train()
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -12,6 +12,7 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerDied
+from feedline.loader.base import run_of
 from feedline.testing import Gate
 from tests.faults.deaths import WAYS
 from tests.faults.loaders import (
@@ -83,12 +84,13 @@ def test_deaths_use_up_no_memory(restarts: int) -> None:
         else:
             with pytest.raises(WorkerDied):
                 list(loader)
-    assert free_slots(loader) == loader._resources.arena().slot_count  # type: ignore[union-attr]  # it has one
+    assert free_slots(loader) == run_of(loader).resources.arena().slot_count  # type: ignore[union-attr]  # it has one
 
 
 # Any: the loader's memory is its own affair, and not public.
 def free_slots(loader: Any) -> int:
-    arena = loader._resources.arena()
+    arena = run_of(loader).resources.arena()
+    assert arena is not None
     free = 0
     while arena.acquire() >= 0:
         free += 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from feedline.errors import WorkerDied, WorkerWarning
+from feedline.loader.base import run_of
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
@@ -56,7 +57,7 @@ def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path)
     assert "worker" in "\n".join(caught.value.__notes__)
     with pytest.raises(Bad):
         next(batches)
-    assert 3 <= loader._resources.counters.restarts + 1 <= 5
+    assert 3 <= run_of(loader).resources.counters.restarts + 1 <= 5
     with pytest.raises(Bad):
         list(loader)
 

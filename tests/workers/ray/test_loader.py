@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from feedline import DataLoader, Loader, RayOptions
 from feedline.datasets import RayRows
 from feedline.errors import NotPicklable, WorkerStartError, WorkerWarning
+from feedline.loader.base import run_of
 from feedline.workers.ray import cluster as cluster_module
 from feedline.workers.ray import engine as engine_module
 from feedline.workers.ray.store import Store
@@ -225,7 +226,7 @@ def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[
     for number, batches in enumerate(zip(*loaders, strict=True)):
         for one, (numbers, pixels) in zip(found, batches, strict=True):
             one.append((numbers.clone(), pixels.clone()))
-        pids = [loader._resources.worker_pids for loader in loaders]
+        pids = [run_of(loader).resources.worker_pids for loader in loaders]
         if number in killed_at:
             os.kill(pids[0][0], signal.SIGKILL)
     for seed in (1, 2):
@@ -274,7 +275,7 @@ for dataset in (Noise(), Stream()):
             seen += found[0].tolist()
             if number == 2:  # nobody is through before both have begun
                 pids = [None, None]
-                dist.all_gather_object(pids, sorted(loader._resources.worker_pids))
+                dist.all_gather_object(pids, sorted(run_of(loader).resources.worker_pids))
                 assert pids[0] == pids[1] != [], pids
     both = [None, None]
     dist.all_gather_object(both, seen)
@@ -340,7 +341,7 @@ def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pyt
     engine = RayOptions(num_cpus=4, start_timeout_s=15)
     loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine=engine)
     assert [int(numbers) for numbers in loader] == list(range(200))
-    assert any("refused to start more" in line for line in loader._tuning.log), loader._tuning.log
+    assert any("refused to start more" in line for line in loader.tuning.log), loader.tuning.log
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates
@@ -364,7 +365,7 @@ def test_the_number_of_actors_grows_with_demand_and_shrinks_again() -> None:
         """Train until there are so many actors."""
         for _ in batches:
             time.sleep(step_s)
-            if len(loader._resources.worker_pids) in counts:
+            if len(run_of(loader).resources.worker_pids) in counts:
                 return True
         return False
 
@@ -384,5 +385,5 @@ def test_there_are_no_more_actors_than_the_cluster_has_free(cluster: Any) -> Non
     while cluster.available_resources().get("CPU") != 3:
         time.sleep(0.05)  # Ray takes a moment to count
     loader: Any = DataLoader(Slow(), batch_size=1, num_workers="auto", engine="ray")
-    assert max(len(loader._resources.worker_pids) for _ in loader) == 3, loader.tuning.log
+    assert max(len(run_of(loader).resources.worker_pids) for _ in loader) == 3, loader.tuning.log
     cluster.kill(other)

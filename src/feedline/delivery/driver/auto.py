@@ -1,4 +1,4 @@
-"""What "auto" stands for: who asked for it, and with what a loader begins that is to find its number of workers."""
+"""What "auto" means: whether a loader uses it, and with which workers such a loader starts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.probe import Probe, probe
-from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.delivery.driver.settings import AUTO, DEFAULT_DEPTH, Settings, is_auto
 from feedline.delivery.driver.tuning import START, Tuning
 from feedline.insight.worker_model import Load
 from feedline.workers import lifetime
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
-
-AUTO = "auto"
 
 _SCALES = 0.9
 """Which part of what as many cores would make threads must make. Processes come to more than that, and cost memory."""
@@ -25,32 +23,21 @@ _SOME = 16
 """Samples of a batch if nobody knows how many."""
 
 
-# Any: what users give, which others check.
+# Any: user input, which other code checks.
 def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
-    """Return what finds the number of workers, or how far they are ahead; None if both are given.
+    """Return the object that finds the number of workers or the depth; None if there is nothing to find.
 
     Args:
         workers: their number, or "auto".
         prefetch: batches per worker, or "auto".
     """
-    tunes_depth = _is_auto(prefetch)
-    if _is_auto(workers):
+    tunes_depth = is_auto(prefetch)
+    if is_auto(workers):
         depth = prefetch if isinstance(prefetch, int) else DEFAULT_DEPTH
         return Tuning.from_cores(depth=depth, tunes_depth=tunes_depth)
     if not tunes_depth or not isinstance(workers, int) or workers < 1:
         return None
     return Tuning(workers, workers, least=workers, tunes_depth=True)
-
-
-# Any: see above. An array is equal to a text in none or in all of its places.
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == AUTO
-
-
-# Any: see above.
-def depth_of(prefetch: Any) -> Any:
-    """Return the depth that was given; None if it is to be found."""
-    return None if _is_auto(prefetch) else prefetch
 
 
 def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import get_args
+from typing import Any, get_args
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
@@ -26,6 +26,14 @@ would keep a job alive that makes no progress. A guess.
 """
 
 ENGINES = get_args(EngineName)
+
+AUTO = "auto"
+
+
+# Any: user input; an array would compare elementwise.
+def is_auto(value: Any) -> bool:
+    """True for "auto"."""
+    return isinstance(value, str) and value == AUTO
 
 
 @dataclass(frozen=True)

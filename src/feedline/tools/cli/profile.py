@@ -29,7 +29,7 @@ from feedline.errors import BadOption, FeedlineError
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period
 from feedline.insight.stats import aligned, shown
-from feedline.loader.base import LoaderBase
+from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.install import install
 from feedline.loader.iteration import watchers
 from feedline.loader.recorder import Recorder
@@ -164,7 +164,7 @@ class _Recorded:
         """Record a loader, whose epoch begins, if it is not recorded yet."""
         if os.getpid() != self._pid:  # a worker, or another process that was forked
             return
-        counters = loader._resources.counters
+        counters = run_of(loader).resources.counters
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
         if known is not None:
             known.follow(loader)

@@ -23,9 +23,10 @@ from feedline.errors import DatasetFailed
 from feedline.insight.batch_rows import Totals
 from feedline.insight.period import Period, period_of
 from feedline.insight.worker_model import Load
+from feedline.loader.base import run_of
 from feedline.loader.install import install
 from feedline.loader.iteration import watchers
-from feedline.loader.parts import adjusters
+from feedline.loader.run import adjusters
 from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
 from feedline.tools.tune.measured import room_now
@@ -269,15 +270,17 @@ class _Watching:
             finally:
                 adjusters.append(self.adjust)
         self._adjusted.add(loader)
-        loader._given = replace(loader._given, engine="auto")  # another one may not go with this number
-        loader._tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
+        run = run_of(loader)
+        run.options = replace(run.options, engine="auto")  # another one may not go with this number
+        run.tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
 
     def note(self, loader: Any) -> None:
         """Note who counts the batches of a loader, of which an epoch begins."""
         if loader in self._adjusted and os.getpid() == self._pid:
-            counters = loader._resources.counters
+            resources = run_of(loader).resources
+            counters = resources.counters
             self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
-            self._engines[_kind(loader)] = loader._resources.settings.engine_name
+            self._engines[_kind(loader)] = resources.settings.engine_name
 
     def run(self, send: Tell) -> None:
         """Measure, and tell; the process is ended then. Nothing is told of a program that ends too early."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, PackError
+from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.process import core_count
@@ -146,7 +147,7 @@ def pack(
             start_method=start_method,
             seed=0,
         )
-        loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
+        run_of(loader).rank_watch.is_over = True  # one process packs everything, on whatever rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
         output = Output(work.path, format_, options.compression, sharded=sharded)

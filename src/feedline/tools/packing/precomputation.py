@@ -18,6 +18,7 @@ from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
 from feedline.system.optional import require
 from feedline.types import EngineName
@@ -86,7 +87,7 @@ def precompute(
     loader = Loader(
         filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
-    loader._rank_watch.is_over = True  # it is for one process, on whatever rank
+    run_of(loader).rank_watch.is_over = True  # it is for one process, on whatever rank
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))

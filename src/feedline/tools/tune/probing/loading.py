@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.datasets.objects import users_traceback
 from feedline.delivery.driver.settings import DEFAULT_DEPTH
-from feedline.loader.base import LoaderBase
+from feedline.loader.base import LoaderBase, run_of, view_of
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
@@ -47,7 +47,7 @@ def facts_of(loader: Any) -> LoaderFacts:
     batches = getattr(loader, "batch_sampler", None)
     size = loader.batch_size if loader.batch_size is not None else getattr(batches, "batch_size", None)
     if isinstance(loader, LoaderBase):
-        settings = loader._settings()
+        settings = view_of(loader).settings()
         return LoaderFacts(
             "feedline", settings.worker_count, settings.engine_name, settings.depth, size, settings.persistent,
             _method(settings.context), settings.moves,
@@ -68,7 +68,7 @@ def _method(context: Any) -> str:
 def collate_of(loader: Any) -> Callable[[Any], Any] | None:
     """Return the function that puts batches together."""
     collate: Callable[[Any], Any] | None = (
-        loader._collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
+        view_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
     )
     return collate
 
@@ -194,7 +194,7 @@ def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: 
     try:
         batches = iter(loader)
         next(batches)
-        pid = loader._resources.worker_pids[0] if is_process else threading.get_native_id()
+        pid = run_of(loader).resources.worker_pids[0] if is_process else threading.get_native_id()
         before_s, until_s, count = scheduled_s(pid)[0], time.monotonic() + _CARRY_S, 0
         for _ in islice(batches, _CARRIED):
             count += 1

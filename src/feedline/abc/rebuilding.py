@@ -1,0 +1,39 @@
+"""What frameworks do with a loader beyond its public methods."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+# Any: a loader of a class that this folder does not know.
+L = TypeVar("L", bound=Any)
+
+
+class Rebuilding(Protocol):
+    """Called by the files of `frameworks/`, in the thread of the training loop. Rebuilt loaders are copies."""
+
+    def is_split(self, loader: Any) -> bool:
+        """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
+
+    def with_torch_parts(self, loader: L, other: Any) -> L:
+        """Return the loader with the dataset, the samplers and the other arguments of `other`, a loader of torch's.
+
+        The code that made `other` is responsible for the ranks.
+        """
+
+    def with_batch_size(self, loader: L, batch_size: int) -> L:
+        """Return the loader with another batch size."""
+
+    def own_share(self, loader: L) -> L:
+        """Return this rank's share of the loader; the loader itself if there is one rank or it is split already."""
+
+    def coming_epoch(self, loader: Any) -> int:
+        """Return the number of the epoch that the next iteration starts or continues."""
+
+    def end_epoch(self, loader: Any) -> None:
+        """Mark the current epoch as over, although the last batch was not the last one requested."""
+
+    def skipped(self, loader: Any) -> int:
+        """Return how many batches the next epoch leaves out."""
+
+    def skip(self, loader: Any, count: int) -> None:
+        """Leave out the first batches of the next epoch."""

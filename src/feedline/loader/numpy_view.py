@@ -1,0 +1,119 @@
+"""The arguments of `Loader`, as its run sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.abc.sampler import draw_seed
+from feedline.abc.target import Target
+from feedline.collate import default
+from feedline.delivery.driver.settings import Settings
+from feedline.errors import BadOption
+from feedline.loader.view import LoaderView
+from feedline.order.foreign_order import CutIndices, ForeignOrder
+from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
+from feedline.order.rank_watch import Sharing
+from feedline.system.optional import require
+from feedline.types import DatasetKind, StreamSplit
+from feedline.types.ranks import share_if_known
+
+
+# Any, throughout: datasets, samplers and batches of any class.
+class NumpyView(LoaderView):
+    """Reads a `feedline.Loader`."""
+
+    @property
+    def is_map(self) -> bool:
+        kind: DatasetKind = self.loader._kind
+        return kind is DatasetKind.MAP
+
+    @property
+    def batched(self) -> bool:
+        return self.batch_size is not None or self.loader.batch_sampler is not None
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        collate: Callable[[Any], Any] | None = self.loader.collate
+        return collate or (default if self.batched else _as_it_is)
+
+    @property
+    def has_default_collate(self) -> bool:
+        collate = self.loader.collate
+        return self.batched and (collate is None or getattr(collate, "is_default", False))
+
+    @property
+    def init(self) -> Callable[[int], None] | None:
+        init: Callable[[int], None] | None = self.loader._worker_init
+        return init
+
+    @property
+    def worker_count(self) -> int:
+        tuning = self.loader.tuning
+        count: int = self.loader._fixed["worker_count"] if tuning is None else tuning.count
+        return count
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of single samples: the one given, or the one that `shuffle` stands for."""
+        own = self.loader._own_sampler
+        return self.loader.sampler if own is None else own
+
+    def settings(self) -> Settings:
+        return self.options.settings(**self.loader._fixed)
+
+    def order_of(self, split: StreamSplit | None) -> Order:
+        size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.loader.batch_sampler
+        if not self.is_map:
+            return StreamOrder(size) if split is None else SpanOrder(split)
+        if batch_sampler is not None:
+            order = order_of(batch_sampler, None, drop_last=False)
+            return order or ForeignOrder(batch_sampler, share=share_if_known())
+        sampler = self.sampler
+        order = order_of(sampler, size, drop_last=drop_last)
+        if order is not None:
+            return order
+        return ForeignOrder(
+            sampler,
+            None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
+            inner=sampler if size is not None else None,
+            batch_size=size,
+            share=share_if_known(),
+        )
+
+    def sharing(self, split: StreamSplit | None) -> Sharing:
+        if not self.is_map:
+            return Sharing(None, "shard", is_settled=True)  # shared out by default, or turned off by the user
+        if self.loader.batch_sampler is not None:
+            return Sharing(self.loader.batch_sampler, "batch_sampler")
+        return Sharing(self.sampler, "sampler")
+
+    def samplers(self) -> list[Any]:
+        return [self.loader.sampler, self.loader.batch_sampler]
+
+    def target(self) -> Target | None:
+        """Return the target that prepares batches for the device, or None if they stay where they are."""
+        device, transform = self.options.device, self.options.device_transform
+        if device is None and transform is None:
+            return None
+        if device is None:
+            raise BadOption("device_transform= was given, but no device=: apply it to the batches, or in the dataset.")
+        require("jax", extra="jax", purpose=f"device={device!r}")
+        from feedline.device.jax_target import JaxTarget
+
+        return JaxTarget(device, transform)
+
+    def iterate(self, order: Order) -> Iterator[Any]:
+        from feedline.loader.numpy_batches import iterate  # needs the run
+
+        return iterate(self, order)
+
+    def fresh_seed(self) -> int:
+        return draw_seed()
+
+    def check_draws(self, order: Any) -> None:
+        pass  # `after_epoch` returns nothing
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample

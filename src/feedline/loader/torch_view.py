@@ -1,0 +1,149 @@
+"""The torch drop-in's arguments, as its run sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+from typing_extensions import TypeVar  # which torch needs as well
+
+from feedline.abc.deferred import Placement
+from feedline.abc.source import SplitSource
+from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.device.torch_target import is_cuda, placement_on, target_for
+from feedline.frameworks.hugging_face import ranks_of_stream
+from feedline.frameworks.torch_collate import is_default
+from feedline.frameworks.torch_samplers import SeedSource
+from feedline.loader.view import LoaderView
+from feedline.order.order import Order
+from feedline.order.rank_watch import Sharing
+from feedline.order.sharding import rank_count
+from feedline.order.torch_order import torch_order
+from feedline.types import StreamSplit
+
+if TYPE_CHECKING:
+    from feedline.abc.target import Target
+
+S_co = TypeVar("S_co", covariant=True, default=Any)
+"""The type of a sample. Any: a dataset without annotations."""
+B_co = TypeVar("B_co", covariant=True, default=Any)
+"""The type of a batch. Any: the result of the default collate function has no known type."""
+
+
+# Any, throughout: datasets, samplers and batches of any class.
+class TorchView(LoaderView):
+    """Reads a `feedline.DataLoader`, and the attributes that torch's own constructor has set."""
+
+    @property
+    def seeds(self) -> SeedSource:
+        """Where seeds are drawn from, as torch draws them."""
+        seeds: SeedSource = self.loader._seeds
+        return seeds
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The generator for orders and seeds; None for torch's own."""
+        generator: torch.Generator | None = self.loader.generator
+        return generator
+
+    @property
+    def is_map(self) -> bool:  # by the kind that torch stored: frameworks replace the dataset
+        kind: int = self.loader._dataset_kind
+        return kind == torch.utils.data._DatasetKind.Map
+
+    @property
+    def batched(self) -> bool:
+        return bool(self.loader._auto_collation)
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        collate: Callable[[Any], Any] = self.loader.collate_fn
+        return collate
+
+    @property
+    def has_default_collate(self) -> bool:
+        return self.batched and is_default(self.collate)
+
+    @property
+    def init(self) -> Callable[[int], None] | None:
+        init: Callable[[int], None] | None = self.loader.worker_init_fn
+        return init
+
+    @property
+    def worker_count(self) -> int:
+        count: int = self.loader.num_workers
+        return count
+
+    @property
+    def device_placement(self) -> Placement:
+        return placement_on(self.options.device)
+
+    @property
+    def splits_itself(self) -> bool:
+        return isinstance(self.dataset, (IterDataPipe, MapDataPipe)) or ranks_of_stream(self.dataset) is not None
+
+    def is_split(self, split: StreamSplit | None) -> bool:
+        """True if each rank already gets a share of the samples: by `split`, the dataset or its sampler."""
+        if isinstance(self.dataset, IterableDataset):
+            split_before = (ranks_of_stream(self.dataset) or 1) > 1
+            return split_before or split is not None or isinstance(self.dataset, SplitSource)
+        return any(rank_count(sampler) > 1 for sampler in self.samplers())
+
+    def target(self) -> Target | None:
+        """Return the target that prepares batches for the device, or None if they stay where they are."""
+        return target_for(self.options.device, self.options.device_transform)
+
+    def settings(self) -> Settings:
+        loader, options = self.loader, self.options
+        engine = options.engine
+        if engine == "thread" and self.worker_count == 0 and engine == loader._default_engine:
+            engine = "inline"
+        return options.settings(
+            worker_count=self.worker_count,
+            engine=engine,
+            depth=DEFAULT_DEPTH if loader.prefetch_factor is None else loader.prefetch_factor,
+            in_order=loader.in_order,
+            timeout_s=loader.timeout,
+            persistent=loader.persistent_workers,
+            context=loader.multiprocessing_context,
+            pin=(bool(loader.pin_memory) or is_cuda(options.device)) and torch.cuda.is_available(),
+        )
+
+    def order_of(self, split: StreamSplit | None) -> Order:
+        order = torch_order(self.loader, split)
+        order.drawing = self.seeds.drawing
+        return order
+
+    def sharing(self, split: StreamSplit | None) -> Sharing:
+        loader = self.loader
+        if not self.is_map:
+            is_settled = self.is_split(split) or self.options.shard is False or isinstance(self.dataset, IterDataPipe)
+            return Sharing(None, "shard", is_settled=is_settled)
+        by_batches = loader.batch_size is None and loader.batch_sampler is not None
+        return Sharing(loader._index_sampler, "batch_sampler" if by_batches else "sampler")
+
+    def samplers(self) -> list[Any]:
+        batches = self.loader.batch_sampler
+        return [batches, self.loader.sampler, getattr(batches, "sampler", None)]
+
+    def iterate(self, order: Order) -> Iterator[Any]:
+        iterator: Iterator[Any] = self.loader._iterate(order)
+        return iterator
+
+    def fresh_seed(self) -> int:
+        return fresh_seed(self.generator)
+
+    def check_draws(self, order: Any) -> None:
+        if isinstance(order, dict):
+            self.seeds.check(self.generator, order)
+
+    def after_epoch(self) -> dict[str, Any]:
+        return self.seeds.after(self.generator) if self.options.seed is None else {}
+
+
+def fresh_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed for workers as torch does."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
