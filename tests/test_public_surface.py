@@ -73,6 +73,25 @@ def test_neutral_loader_needs_no_torch() -> None:
     assert not loaded
 
 
+def test_the_drop_in_loads_only_what_every_loader_needs() -> None:
+    """No engine, source, decoder or tool: these are imported when a loader is made, iterated over or given one."""
+    code = "import feedline; feedline.DataLoader; answer = sorted(name for name in sys.modules if 'feedline' in name)"
+    loaded = ask_interpreter(code)
+    assert len(loaded) < 120
+    wings = ("datasets", "images", "insight", "delivery.machine", "simulation", "tools", "workers.processes")
+    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{wing}" for wing in wings))]
+
+
+def test_a_loader_with_workers_loads_no_optional_part() -> None:
+    code = (
+        "import feedline; list(feedline.DataLoader(list(range(8)), 2, num_workers=2)); "
+        "answer = sorted(name for name in sys.modules if 'feedline' in name)"
+    )
+    optional = ("datasets", "images", "simulation", "tools", "workers.ray.engine", "workers.threads", "testing")
+    loaded = ask_interpreter(code)
+    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{part}" for part in optional))]
+
+
 @pytest.mark.slow
 def test_import_is_quick() -> None:
     # NumPy, which nearly every user has loaded anyway, is left out. The smallest of several runs is the figure:

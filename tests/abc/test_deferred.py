@@ -17,7 +17,7 @@ from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
-from feedline.loader.numpy_view import NumpyView
+from feedline.loader.run.numpy_view import NumpyView
 from tests.images.files import files
 
 

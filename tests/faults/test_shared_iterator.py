@@ -18,8 +18,8 @@ from feedline.delivery.driver.caller_lock import CallerLock
 from feedline.delivery.driver.resources import Resources
 from feedline.delivery.state.epochs import Epochs
 from feedline.errors import ReentrantCall
-from feedline.loader.iteration import Iteration
-from feedline.loader.parts import LoaderParts
+from feedline.loader.run.iteration import Iteration
+from feedline.loader.run.run import Run
 from feedline.testing import Gate
 from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plain
 
@@ -227,7 +227,7 @@ class Sampling:
 
 
 STEPS: list[tuple[Any, str]] = [
-    (LoaderParts, "_take_up"),
+    (Run, "refresh"),
     (Epochs, "begin"),
     (Iteration, "_announce"),
     (Resources, "arena"),

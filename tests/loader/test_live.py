@@ -14,6 +14,7 @@ import pytest
 import feedline
 from feedline.insight.batch_rows import Totals
 from feedline.loader import live
+from feedline.loader.base import run_of
 from feedline.loader.live import Figures, LiveView, figures_of
 from tests import program_server
 
@@ -84,7 +85,7 @@ def drawn(stream: io.StringIO, looks: int) -> str:
     view = LiveView(stream)
     batches = iter(loader)
     try:
-        view.add(loader, is_asked_for=True)
+        view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
         for second in range(looks):
             next(batches)
             with view.lock:
@@ -133,7 +134,7 @@ def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stream_that_is_closed_ends_the_view() -> None:
     stream = io.StringIO()
     view, loader = LiveView(stream), feedline.Loader([1, 2], 1)
-    view.add(loader, is_asked_for=True)
+    view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
     stream.close()
     with view.lock:
         for second in range(5):
@@ -191,7 +192,7 @@ def test_who_is_not_asked_shows_nothing(name: str, value: str, monkeypatch: pyte
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
     loader = feedline.Loader(list(range(4)), 2)
-    live.begins(loader)
+    live.begins(loader, run_of(loader).resources.counters, 0)
     assert not threads()
 
 

@@ -13,13 +13,13 @@ from feedline.errors import BadOption, StateWarning, warn_user
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.loader.arguments import Options, check_count, check_policy
-from feedline.loader.listener import Listener
-from feedline.loader.view import LoaderView
+from feedline.loader.run.listener import Listener
+from feedline.loader.run.view import LoaderView
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
     from feedline.insight.stats import Stats
-    from feedline.loader.run import Run
+    from feedline.loader.run.run import Run
     from feedline.loader.virtual_epochs import VirtualEpochs
 
 L = TypeVar("L", bound="LoaderBase")
@@ -44,7 +44,7 @@ class LoaderBase:
 
     def _set_up(self, options: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
         """Create the run, once the arguments are known."""
-        from feedline.loader.run import Run  # loads engines and memory: not before there is a loader
+        from feedline.loader.run.run import Run  # loads engines and memory: not before there is a loader
 
         view = self._view_class(self, options)
         policy = policy_of(on_error)
@@ -147,7 +147,7 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        return live(self)
+        return live(self, self._run.resources.counters, self._view().worker_count)
 
     def _repr_html_(self) -> str:
         return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"

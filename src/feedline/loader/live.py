@@ -25,7 +25,6 @@ from typing import Any, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
-from feedline.loader.base import run_of, view_of
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
 from feedline.types.terminal import plain_console
@@ -108,13 +107,11 @@ class _Shown:
     loader: weakref.ref[Any] | None = None
     """Only for its callback when the loader is gone; never dereferenced."""
 
-    def take(self, loader: Any) -> None:
-        """Update from the loader: its settings may have changed, and with them its counters."""
-        counters = run_of(loader).resources.counters
+    def update(self, counters: Counters, worker_count: int, faults: FaultLog) -> None:
+        """Use the loader's current counters: its settings may have changed, and with them the object that counts."""
         if counters is not self.counters:
             self.looks.clear()
-        self.counters, self.worker_count = counters, view_of(loader).worker_count
-        self.faults = loader.faults
+        self.counters, self.worker_count, self.faults = counters, worker_count, faults
 
     def look(self, now: int) -> Figures | None:
         """Return the current figures; None if there are none yet."""
@@ -180,7 +177,7 @@ class LiveView:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, loader: Any, *, is_asked_for: bool = False) -> None:
+    def add(self, loader: Any, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
         """Show a loader from now on, if it is not shown yet."""
         with self.lock:
             shown = self._find(loader)
@@ -189,7 +186,7 @@ class LiveView:
                 shown.loader = weakref.ref(loader, shown.end)
                 self._shown.append(shown)
             shown.is_asked_for |= is_asked_for
-            shown.take(loader)
+            shown.update(counters, worker_count, loader.faults)
             if self._thread is None:
                 self._ending = threading.Event()
                 work = threading.Thread(target=self._work, args=(self._ending,), name="feedline-live", daemon=True)
@@ -325,23 +322,23 @@ def _leave_to_parent() -> None:
 
 
 @contextmanager
-def live(loader: Any) -> Iterator[None]:
+def live(loader: Any, counters: Counters, worker_count: int) -> Iterator[None]:
     """Show a loader; see `LoaderBase.live`."""
     view = _view()
-    view.add(loader, is_asked_for=True)
+    view.add(loader, counters, worker_count, is_asked_for=True)
     try:
         yield
     finally:
         view.remove(loader)
 
 
-def begins(loader: Any) -> None:
+def begins(loader: Any, counters: Counters, worker_count: int) -> None:
     """Show a loader that starts to iterate, if the environment asks for it. With several ranks, only rank 0 does."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
         is_asked_for = False
     if is_asked_for or (_views and _view().shows(loader)):
-        _view().add(loader)
+        _view().add(loader, counters, worker_count)
 
 
 def _name_of(loader: Any) -> str:

@@ -29,7 +29,8 @@ from feedline.loader.arguments import (
     tuning_of,
 )
 from feedline.loader.base import LoaderBase
-from feedline.loader.numpy_view import NumpyView
+from feedline.loader.run.numpy_view import NumpyView
+from feedline.order.order import Order
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.types import DatasetKind, EngineName, Tail
@@ -92,7 +93,7 @@ class Loader(LoaderBase):
         [[0, 10, 20, 30], [40, 50]]
     """
 
-    _view_class = NumpyView
+    _view_class: type[NumpyView] = NumpyView
 
     @named
     def __init__(
@@ -179,6 +180,9 @@ class Loader(LoaderBase):
         self._set_up(given, on_error, NumpyFramework(), tuning)
         NumpyView(self, given).target()  # raises its errors now rather than later
 
+    def _view(self) -> NumpyView:
+        return self._view_class(self, self._run.options)
+
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
         if self._kind is DatasetKind.ITERABLE or self.sampler is not None or self.batch_sampler is not None:
@@ -216,6 +220,23 @@ class Loader(LoaderBase):
         check_sampler("batch_sampler", self.batch_sampler)
         if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
             check_sized(self.dataset)
+
+    # Any: an iterator.
+    def _iterate(self, order: Order) -> Any:
+        """Start an iteration, or continue with the workers of the last one if they are persistent."""
+        from feedline.loader.run.numpy_batches import NumpyBatches  # needs the run
+
+        run, view = self._run, self._view()
+        with run.running.beginning(run.give_back) as beginning:
+            run.refresh(view)
+            iterator = self._iterator  # a local copy: `close` in another thread clears it
+            if iterator is not None and not iterator.closed:
+                iterator.begin_again(run, view, order)
+            else:
+                iterator = NumpyBatches(run, view, order, target=view.target())
+                if run.resources.settings.persistent:
+                    self._iterator = iterator
+            return beginning.begun(iterator)
 
     def __len__(self) -> int:
         run, view = self._run, self._view()

@@ -15,7 +15,7 @@ from feedline import samplers
 from feedline.abc.rebuilding import Rebuilding
 from feedline.abc.sampler import Ordered
 from feedline.loader.base import run_of
-from feedline.loader.torch_view import TorchView
+from feedline.loader.run.torch_view import TorchView
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of

@@ -36,7 +36,7 @@ from feedline.loader.arguments import (
 )
 from feedline.loader.base import LoaderBase
 from feedline.loader.rebuilding import REBUILDING, adopt_samplers
-from feedline.loader.torch_view import B_co, S_co, TorchView
+from feedline.loader.run.torch_view import B_co, S_co, TorchView
 from feedline.order.order import Order
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler
@@ -44,7 +44,7 @@ from feedline.types import EngineName, MapStyle, Tail
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
-    from feedline.loader.torch_batches import TorchBatches
+    from feedline.loader.run.torch_batches import TorchBatches
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
@@ -133,7 +133,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _view_class = TorchView
+    _view_class: type[TorchView] = TorchView
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -327,6 +327,9 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             known = inspect.signature(DataLoader.__init__).parameters
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
 
+    def _view(self) -> TorchView:
+        return self._view_class(self, self._run.options)
+
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
@@ -364,16 +367,16 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             self._iterated_order = None
 
     def _get_iterator(self) -> Any:
-        from feedline.loader.torch_batches import TorchBatches  # needs the run
+        from feedline.loader.run.torch_batches import TorchBatches  # needs the run
 
         try:
             # These raise the same errors as torch's loader, before anything is created.
             range(self.num_workers)
             if isinstance(self.sampler, type):
-                iter(self.sampler)
+                iter(self.sampler)  # type: ignore[call-overload]
             run = self._run
             with run.running.beginning(run.give_back) as beginning:
-                return beginning.begun(TorchBatches(run, TorchView(self, run.options), self._next_order()))
+                return beginning.begun(TorchBatches(run, self._view(), self._next_order()))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise

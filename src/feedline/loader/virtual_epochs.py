@@ -8,8 +8,8 @@ from typing import Any
 from feedline.delivery.state.epochs import VirtualPlace
 from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
-from feedline.loader.run import Run
-from feedline.loader.view import LoaderView
+from feedline.loader.run.run import Run
+from feedline.loader.run.view import LoaderView
 from feedline.types.ranks import own_share
 
 

@@ -20,6 +20,7 @@ from feedline.abc.target import Target
 from feedline.delivery.driver.device_batches import _Line
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import WorkerError
+from feedline.loader.run.torch_view import TorchView
 from feedline.types import EngineName
 from tests.tries import try_again
 
@@ -57,13 +58,17 @@ class Wrapping(Target):
         self.closed += 1
 
 
+class FedView(TorchView):
+    def target(self) -> Target | None:
+        target: Target | None = self.loader.target
+        return target
+
+
 class Fed(DataLoader[Any]):
     """A loader whose batches go through a target of this file."""
 
+    _view_class = FedView
     target: Wrapping | None = None
-
-    def _target(self) -> Target | None:
-        return self.target
 
 
 def fed(dataset: Any, target: Wrapping, **options: Any) -> Fed:

@@ -31,8 +31,8 @@ from feedline.insight.period import Period
 from feedline.insight.stats import aligned, shown
 from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.install import install
-from feedline.loader.iteration import watchers
 from feedline.loader.recorder import Recorder
+from feedline.loader.run.iteration import watchers
 from feedline.system.failures import words
 from feedline.tools.cli.report import page_text
 from feedline.tools.cli.script import Script

@@ -25,8 +25,8 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.worker_model import Load
 from feedline.loader.base import run_of
 from feedline.loader.install import install
-from feedline.loader.iteration import watchers
-from feedline.loader.run import adjusters
+from feedline.loader.run.iteration import watchers
+from feedline.loader.run.run import adjusters
 from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
 from feedline.tools.tune.measured import room_now

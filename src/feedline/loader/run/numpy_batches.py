@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from feedline.abc.sampler import draw_seed
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.epochs import Start
-from feedline.loader.base import run_of
-from feedline.loader.iteration import Iteration, Seeds, order_state
-from feedline.loader.numpy_view import NumpyView
-from feedline.loader.run import Run
+from feedline.loader.run.iteration import Iteration, Seeds, order_state
+from feedline.loader.run.numpy_view import NumpyView
+from feedline.loader.run.run import Run
 from feedline.order.order import Order
 from feedline.randomness.keys import epoch_key
 
@@ -31,20 +27,3 @@ class NumpyBatches(Iteration):
 
     def _spec(self, run: Run, view: NumpyView, start: Start) -> WorkerSpec:
         return run.spec(view, view.dataset, epoch_key(self.seeds.draw, start.epoch) >> 1, view.init)
-
-
-# Any: batches of any structure.
-def iterate(view: NumpyView, order: Order) -> Iterator[Any]:
-    """Start an iteration, or continue with the workers of the last one if they are persistent."""
-    loader = view.loader
-    run = run_of(loader)
-    with run.running.beginning(run.give_back) as beginning:
-        run.refresh(view)
-        iteration: Iteration | None = loader._iterator  # a local copy: `close` in another thread clears it
-        if iteration is not None and not iteration.closed:
-            iteration.begin_again(run, view, order)
-        else:
-            iteration = NumpyBatches(run, view, order, target=view.target())
-            if run.resources.settings.persistent:
-                loader._iterator = iteration
-        return beginning.begun(iteration)

@@ -107,9 +107,10 @@ class LoaderView(ABC):
     def samplers(self) -> list[Any]:
         """Return objects besides the dataset that may have a `set_epoch`; may contain None and duplicates."""
 
-    @abstractmethod
     def iterate(self, order: Order) -> Iterator[Any]:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
+        iterator: Iterator[Any] = self.loader._iterate(order)
+        return iterator
 
     @abstractmethod
     def fresh_seed(self) -> int:

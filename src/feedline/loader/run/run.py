@@ -27,8 +27,8 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
 from feedline.insight.stats import Stats
 from feedline.loader.arguments import Options
-from feedline.loader.listener import Listener
-from feedline.loader.view import LoaderView
+from feedline.loader.run.listener import Listener
+from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import split_of
@@ -114,6 +114,7 @@ class Run:
         """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
         for adjust in adjusters:
             adjust(view.loader)
+        view.options = self.options
         if self.tuning is not None and not self.tuning.is_begun:
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
@@ -121,7 +122,7 @@ class Run:
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
             self._is_probed = True
             if must_leave_threads(view.dataset, view.collate, is_map=view.is_map, batched=view.batched):
-                self.options = replace(self.options, engine="process")
+                view.options = self.options = replace(self.options, engine="process")
                 if self.tuning is not None:
                     self.tuning.engine = None
                 settings = self.settings(view)

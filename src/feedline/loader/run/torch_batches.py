@@ -18,11 +18,10 @@ from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
-from feedline.loader.base import run_of
-from feedline.loader.iteration import Iteration, Seeds, order_state
-from feedline.loader.run import Run
-from feedline.loader.torch_view import B_co, TorchView, fresh_seed
-from feedline.loader.view import LoaderView
+from feedline.loader.run.iteration import Iteration, Seeds, order_state
+from feedline.loader.run.run import Run
+from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
+from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -119,8 +118,7 @@ class TorchBatches(Iteration, Generic[B_co]):
     # Any: the loader.
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
-        run = run_of(loader)
-        view = TorchView(loader, run.options)
+        run, view = loader._run, loader._view()
         with run.running.beginning(run.give_back) as beginning:
             order = loader._next_order()
             if self.closed:

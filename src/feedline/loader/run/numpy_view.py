@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.sampler import draw_seed
@@ -10,7 +10,7 @@ from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.delivery.driver.settings import Settings
 from feedline.errors import BadOption
-from feedline.loader.view import LoaderView
+from feedline.loader.run.view import LoaderView
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
@@ -102,11 +102,6 @@ class NumpyView(LoaderView):
         from feedline.device.jax_target import JaxTarget
 
         return JaxTarget(device, transform)
-
-    def iterate(self, order: Order) -> Iterator[Any]:
-        from feedline.loader.numpy_batches import iterate  # needs the run
-
-        return iterate(self, order)
 
     def fresh_seed(self) -> int:
         return draw_seed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from feedline.device.torch_target import is_cuda, placement_on, target_for
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
-from feedline.loader.view import LoaderView
+from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import rank_count
@@ -128,10 +128,6 @@ class TorchView(LoaderView):
     def samplers(self) -> list[Any]:
         batches = self.loader.batch_sampler
         return [batches, self.loader.sampler, getattr(batches, "sampler", None)]
-
-    def iterate(self, order: Order) -> Iterator[Any]:
-        iterator: Iterator[Any] = self.loader._iterate(order)
-        return iterator
 
     def fresh_seed(self) -> int:
         return fresh_seed(self.generator)

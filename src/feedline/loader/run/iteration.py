@@ -28,9 +28,9 @@ from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.delivery.state.epochs import Start
 from feedline.delivery.state.ranks import own_snapshot
 from feedline.loader import live
-from feedline.loader.listener import Listener
-from feedline.loader.run import Run
-from feedline.loader.view import LoaderView
+from feedline.loader.run.listener import Listener
+from feedline.loader.run.run import Run
+from feedline.loader.run.view import LoaderView
 from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
@@ -196,7 +196,7 @@ class Iteration(Iterator[Any]):
         for watch in watchers:
             watch(view.loader)
         counters.observer.begin(epoch, begun, counters.batches)
-        live.begins(view.loader)
+        live.begins(view.loader, counters, view.worker_count)
         self._listener = run.listener
 
     def _obey_until_first(self, run: Run, view: LoaderView, order: Order) -> None:
