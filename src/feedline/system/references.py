@@ -32,14 +32,13 @@ class References(Generic[T]):
 
     def add(self, added: T) -> None:
         """Refer to one more, and forget those that are gone."""
-        self._references = [weakref.ref(other) for other in self if other is not added] + [weakref.ref(added)]
+        kept = [ref for ref in self._references if (other := ref()) is not None and other is not added]
+        self._references = [*kept, weakref.ref(added)]
 
     def clear(self) -> None:
         """Forget all of them."""
         self._references = []
 
     def __iter__(self) -> Iterator[T]:
-        for reference in self._references:  # a list that nobody changes: other threads may add meanwhile
-            alive = reference()
-            if alive is not None:
-                yield alive
+        # Other threads may add meanwhile: they replace the list, and do not change it.
+        return iter([alive for reference in self._references if (alive := reference()) is not None])

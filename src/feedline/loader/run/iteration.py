@@ -295,8 +295,8 @@ def order_state(start: Start) -> dict[str, Any]:
 
 def _place(run: Run, view: LoaderView) -> None:
     """Determine where this rank resumes, with its current workers, if a state was loaded."""
-    share, room = share_if_known(), run.resources.settings.room
-    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share, room, view.dataset))
+    room = run.resources.settings.room
+    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share_if_known(), room, view.dataset))
 
 
 def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
