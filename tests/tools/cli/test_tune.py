@@ -80,9 +80,7 @@ def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
     done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["setting"]["workers"] == 0, "what could be measured counts"
-    assert re.search(
-        r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr
-    )
+    assert re.search(r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr)
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
