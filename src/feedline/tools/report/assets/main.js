@@ -36,7 +36,7 @@ function workers(data) {
   document.getElementById("workers").append(rows.length ? table(["worker", "busy", ""], rows) : "There were no workers.");
 }
 
-// Samples per second, and the share of time that the loop waited, in a hundred parts of the run.
+// Samples per second in up to a hundred parts of the run.
 function rates(rows) {
   const begin = rows.asked[0], end = rows.got[rows.got.length - 1], parts = Math.min(100, Math.max(2, Math.floor(rows.got.length / 4)));
   const wide = (end - begin) / parts || 1, samples = new Float64Array(parts), waited = new Float64Array(parts);
