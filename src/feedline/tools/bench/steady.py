@@ -80,7 +80,7 @@ class Steady:
     """Wait for work that `consume` left running, on a GPU say, before the clock is read."""
     # Any: feedline's loader or another.
     sums: Callable[[Any], dict[str, float]] = lambda loader: {}
-    """Read the loader's own totals; figures report their increase from the first start of the clock to the last stop."""
+    """Read the totals that the loader keeps. Figures hold their increase between the first start and the last stop."""
 
     def measure(self) -> Figures:
         """Open the loader, count one span of it in steady state, close it."""
