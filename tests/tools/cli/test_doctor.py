@@ -201,7 +201,7 @@ def test_a_dataset_for_programs() -> None:
     ("name", "status", "text", "traceback"),
     [
         ("Raising", 5, "None of the 16 samples", "in look_up"),
-        ("Hanging", 6, "did not come to an end", "in wait_for_ever"),
+        ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
         ("number", 1, "is no dataset", ""),

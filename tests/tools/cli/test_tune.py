@@ -80,9 +80,7 @@ def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
     done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["setting"]["workers"] == 0, "what could be measured counts"
-    assert re.search(
-        r"did not come to an end within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr
-    )
+    assert re.search(r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr)
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
@@ -99,7 +97,7 @@ def test_what_workers_raise_is_told() -> None:
     ("name", "status", "text", "traceback"),
     [
         ("Raising", 5, "KeyError: 'no sample", "in look_up"),
-        ("Hanging", 6, "did not come to an end", "in wait_for_ever"),
+        ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
         ("number", 1, "is no dataset", ""),

@@ -75,7 +75,7 @@ def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
         ("sys.exit('no such model')", 5, "has failed, with no workers (no such model)", ""),
         ("print('nothing to do')", 8, "too few batches of any loader", "nothing to do"),
         ("list(DataLoader(Ready(), batch_size=10))", 8, "too few batches of any loader", ""),
-        ("threading.Event().wait()", 6, "The program did not come to an end", ""),
+        ("threading.Event().wait()", 6, "The program did not finish", ""),
         ("os._exit(9)", 7, "The program ended its process with status 9", ""),
     ],
 )

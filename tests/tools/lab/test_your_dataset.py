@@ -159,7 +159,7 @@ def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
     assert "no picture of mine" in raising["more"]
     assert "in __getitem__" in raising["more"]
     hanging = failure_of(f"{file}:Hanging")
-    assert "did not come to an end" in hanging["text"]
+    assert "did not finish" in hanging["text"]
     assert "in __getitem__" in hanging["more"]
     file.write_text("import json\njson.loads('{')")
     assert "JSONDecodeError" in failure_of(f"{file}:dataset")["text"]

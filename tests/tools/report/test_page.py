@@ -73,7 +73,7 @@ def test_of_very_many_batches_the_first_are_drawn(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("feedline.tools.report.page._MOST_ROWS", 30)
     told = contents(recording_of(50))
     assert len(told["rows"]["got"]) == 30
-    assert told["log"] == ["The timeline shows the first 30 of 50 batches; the figures are of all."]
+    assert told["log"] == ["The timeline shows the first 30 of 50 batches; the figures cover all."]
     assert told["stats"]["total"]["batches"] == 50
 
 

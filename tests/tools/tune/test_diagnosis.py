@@ -266,7 +266,7 @@ def test_samples_of_which_no_batch_can_be_made() -> None:
 
 
 def test_what_ended_it_is_a_finding() -> None:
-    facts = measured(ended="The dataset did not come to an end", ended_in="threads")
+    facts = measured(ended="The dataset did not finish", ended_in="threads")
     found = [finding for finding in diagnose(facts) if finding.name == "ended-early"]
     assert [finding.severity for finding in found] == ["advice"], "threads were not asked for"
     assert as_dict(facts)["ended"] == facts.ended
@@ -316,7 +316,7 @@ def test_a_leak_is_seen_in_a_recording() -> None:
 
 
 def test_what_is_no_run() -> None:
-    with pytest.raises(BadOption, match="was given Healthy, which is no loader"):
+    with pytest.raises(BadOption, match="was given Healthy, which is neither a feedline loader"):
         feedline.doctor(sick.Healthy())  # type: ignore[arg-type]  # a user's mistake
     with pytest.raises(BadOption, match="no dataset in a recording"):
         feedline.doctor(recording_of(20), seconds=1.0)

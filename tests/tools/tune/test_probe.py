@@ -68,7 +68,7 @@ def test_what_samples_open_and_read_is_counted(tmp_path: Path, monkeypatch: pyte
         ("RaisingStream", "raises", r"iter\(dataset\) failed: OSError: the queue is gone", "in __iter__"),
         ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
         ("EmptyStream", "empty", "is empty: it has no samples", ""),
-        ("Hanging", "hangs", "did not come to an end within .*and samples were made", "in wait_for_ever"),
+        ("Hanging", "hangs", "did not finish within .*and samples were made", "in wait_for_ever"),
         ("HangingToBeMade", "hangs", "while it was imported and made", "in __init__"),
         ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
         ("Exiting", "crashes", "ended its process with status 9", ""),

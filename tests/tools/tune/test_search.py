@@ -60,7 +60,7 @@ def test_a_dataset_that_workers_only_slow_down_stays_inline() -> None:
 def test_the_limit_is_a_reason() -> None:
     choice = chosen(scaling(10), limits=Limits(3, 100, "there are 3 cores"))
     assert choice.setting == Setting("process", 3)
-    assert "More have no room: there are 3 cores." in choice.reasons
+    assert "More were not tried: there are 3 cores." in choice.reasons
     assert max(setting.workers for setting in choice.tried) == 3
 
 

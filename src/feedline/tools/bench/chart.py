@@ -1,4 +1,4 @@
-"""Lines and points as one SVG or PNG file that needs nothing else: rates of loaders against numbers of workers."""
+"""Draws lines and points as a self-contained SVG or PNG file: rates of loaders against numbers of workers."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def lines_of(points: Sequence[tuple[str, Point]]) -> list[Line]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several beside each other."""
+    """One of several charts side by side."""
 
     title: str
     x_title: str
     y_title: str
     lines: Sequence[Line]
     level: tuple[float, str] | None = None
-    """A dashed line across, and what it means."""
+    """The height of a dashed line across the chart, and its label."""
     marked: tuple[str, int] | None = None
-    """The line and the x of a point that is ringed."""
+    """The line and the x of a point to mark with a ring."""
     joins: bool = True
-    """False if the x are no numbers, so that nothing lies between them."""
+    """False if the x values are not numbers, so that there is nothing between them."""
 
 
 def write(path: Path, title: str, panels: Sequence[Panel]) -> None:
-    """Write a picture to a file; its ending, .svg or .png, says how.
+    """Write a picture to a file; its extension, .svg or .png, selects the format.
 
     Raises:
         MissingExtra: a PNG needs Pillow, which is not installed.
@@ -90,24 +90,24 @@ Place = tuple[float, float]
 
 
 class _Canvas(Protocol):
-    """What pictures are made of. Places are counted from the upper left corner of a panel."""
+    """The drawing operations. Coordinates count from the upper left corner of a panel."""
 
     def open(self, width: int, height: int, title: str) -> None: ...
 
     def move_to(self, left: int, top: int) -> None:
-        """Begin a panel."""
+        """Start a panel."""
 
     def line(self, places: Sequence[Place], colour: str, width: float = 1.0, *, dashed: bool = False) -> None: ...
 
     def dot(self, place: Place, colour: str, told: str = "") -> None:
-        """Draw a point; `told` is shown when somebody points at it, where that is possible."""
+        """Draw a point; `told` is its tooltip, where the format has tooltips."""
 
     def ring(self, place: Place) -> None: ...
 
     def text(
         self, place: Place, text: str, anchor: str = "start", *, size: int = 12, bold: bool = False, up: bool = False
     ) -> None:
-        """Write a text that starts, ends or has its middle at a place; upwards if `up`."""
+        """Write text that starts, ends or is centred at a place; upwards if `up`."""
 
 
 class _Svg:
@@ -151,7 +151,7 @@ class _Svg:
 
 
 class _Png:
-    """Draws with Pillow, larger than it is shown, and made smaller in the end: that makes lines smooth."""
+    """Draws with Pillow at a larger size and scales the image down at the end, which makes lines smooth."""
 
     _FINE, _SHOWN = 4, 2
 
@@ -166,8 +166,8 @@ class _Png:
         self._pen = ImageDraw.Draw(self._image)
         self._origin = (0, 0)
 
-    def image(self) -> Any:  # a picture of Pillow's
-        """Return what was drawn."""
+    def image(self) -> Any:  # a Pillow image
+        """Return the finished image."""
         width, height = (size * self._SHOWN // self._FINE for size in self._image.size)
         return self._image.resize((width, height))
 
@@ -179,7 +179,7 @@ class _Png:
 
     def line(self, places: Sequence[Place], colour: str, width: float = 1.0, *, dashed: bool = False) -> None:
         points = [self._at(place) for place in places]
-        if dashed:  # Pillow has none
+        if dashed:  # Pillow has no dashed lines
             (left, y), (right, _) = points
             step = 9 * self._FINE
             for x in range(int(left), int(right), step):
@@ -238,7 +238,7 @@ def _draw_panel(canvas: _Canvas, panel: Panel, colours: dict[str, str]) -> None:
     ticks = _ticks(max([*tops, panel.level[0] if panel.level else 0.0]))
     inner_w, inner_h = _PANEL_W - _LEFT - _RIGHT, _PANEL_H - _TOP - _BOTTOM
 
-    def across(x: int | str) -> float:  # numbers of workers double, so each gets the same room
+    def across(x: int | str) -> float:  # numbers of workers double, so each gets the same width
         return round(_LEFT + inner_w * (xs.index(x) + 0.5) / len(xs), 1)
 
     def up(y: float) -> float:
@@ -271,7 +271,7 @@ def _draw_panel(canvas: _Canvas, panel: Panel, colours: dict[str, str]) -> None:
 
 
 def _ticks(highest: float) -> list[float]:
-    """Return about five round numbers from 0 to the first that is not below the highest.
+    """Return about five round numbers from 0 to the first one at or above `highest`.
 
     Example:
         >>> _ticks(870.0)

@@ -1,6 +1,6 @@
-"""A dataset of the user's with many settings: torch's loader and feedline's engines in turns, within a given time.
+"""Measures a user's dataset with many settings: torch's loader and feedline's engines in turns, within a given time.
 
-Its loaders must be endless, as `feedline.tools.tune.target` makes them, so that short datasets can be measured, too.
+The loaders must be endless, as `feedline.tools.tune.target` makes them, so that short datasets can be measured, too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from feedline.tools.bench.steady import Span, Steady, touch
 
 ENDLESS = 1 << 40
 _COUNTED_SHARE = 0.5
-"""Of the time that there is for a measurement: workers have to be started, too."""
+"""Share of a measurement's time that is counted: starting workers takes time, too."""
 _LONGEST_S = 1.0
 
 
-# Any, throughout: datasets, arguments of loaders and batches of any kind.
+# Any, throughout: datasets, loader arguments and batches of any kind.
 @dataclass(frozen=True)
 class Grid:
-    """The settings that are tried with each other."""
+    """The settings to try, in all combinations."""
 
     workers: Sequence[int]
     engines: Sequence[str]
@@ -47,7 +47,7 @@ class Grid:
     """Whether memory is pinned; empty where there is no GPU."""
 
     def settings(self) -> Iterator[tuple[Case, Side, dict[str, Any]]]:
-        """Yield each case with each of its sides, and the arguments for it."""
+        """Yield each case with each of its sides, and their arguments."""
         for workers in dict.fromkeys(self.workers):
             depths: Sequence[int | None] = self.prefetch if self.prefetch and workers else [None]
             pins: Sequence[bool | None] = self.pins or [None]
@@ -65,27 +65,27 @@ class Grid:
 
 
 class _Short(Span):
-    """A span that leaves out little: whoever takes every batch at once finds none that was made ahead."""
+    """A span that leaves out few batches: if the consumer takes every batch at once, none is made ahead."""
 
     def margin(self, worker_count: int, prefetch: int | None = None) -> int:
-        """Tell how many batches are left out: one of each worker, which do not begin at the same moment."""
+        """Return how many batches to leave out: one per worker, as workers do not start at the same moment."""
         return max(worker_count, 1)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What all loaders have in common."""
+    """What all loaders of a grid share: the dataset, the arguments and the training loop."""
 
     dataset: Any
     options: Mapping[str, Any]
     batch_size: int
     step_s: float = 0.0
-    """For how long the training loop sleeps after each batch."""
+    """How long the training loop sleeps after each batch."""
 
     def steady(
         self, side: Side, options: Mapping[str, Any], seconds: float, sums: Callable[[Any], dict[str, float]]
     ) -> Steady:
-        """Return a loader that is measured for some seconds, and for two batches of each worker at least."""
+        """Return a loader to measure for some seconds, and for at least two batches per worker."""
         opened = partial(side.open, self.dataset, **self.options, **options)
         span = _Short(seconds, batches=2 * max(options["num_workers"], 1))
         return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=sums)
@@ -98,7 +98,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a loader raised."""
+    """An exception raised by a loader."""
 
     text: str
     traceback: str
@@ -106,27 +106,27 @@ class Failure:
 
     @classmethod
     def of(cls, exc: BaseException) -> Failure:
-        """Return what can be told of an exception in another process, where it may not be known."""
+        """Return an exception as text, for another process in which its class may be unknown."""
         return cls(f"{type(exc).__name__}: {words(exc)}".partition("\n")[0], users_traceback(exc))
 
 
 def nothing_measured(failures: Mapping[Any, Failure], seconds: float) -> DatasetFailed:
-    """Say why there is nothing to show: what the first setting raised, or that there was no time."""
+    """Return the error for a run without results: the exception of the first setting, or a lack of time."""
     for setting, failure in failures.items():
         return DatasetFailed(f"No setting could be measured. {setting}: {failure.text}", "raises", failure.traceback)
-    return DatasetFailed(f"Nothing could be measured within {seconds:g} s. Give it more with --seconds.", "hangs")
+    return DatasetFailed(f"Nothing could be measured within {seconds:g} s. Allow more time with --seconds.", "hangs")
 
 
 @dataclass
 class Measured:
-    """What was measured of a grid."""
+    """The results of a grid."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     failures: dict[str, Failure] = field(default_factory=dict)
-    """By the title of their entry."""
+    """By the title of the entry."""
 
     def complete(self) -> list[Outcome]:
-        """Return what has been measured, with as many rounds of each as all of them have."""
+        """Return the measured outcomes, each with as many rounds as all of them have."""
         done = [outcome for outcome in self.outcomes if outcome.rounds and "samples_per_s" in outcome.rounds[0]]
         count = min((len(outcome.rounds) for outcome in done), default=0)
         return [replace(outcome, rounds=outcome.rounds[:count]) for outcome in done]
@@ -141,9 +141,9 @@ def measure(
     step: Callable[[str], None],
     keep: Callable[[Measured], None],
 ) -> Measured:
-    """Measure all settings in turns; `step` is told what comes next, and `keep` gets what there is after each.
+    """Measure all settings in turns; call `step` with a title before each, and `keep` with all results after each.
 
-    What would take longer than `seconds` is not begun. A setting whose loader raises is left out from then on.
+    A measurement that would exceed `seconds` is not started. A setting whose loader raises is left out from then on.
     """
     until_s = time.monotonic() + seconds
     chosen = list(grid.settings())
@@ -169,21 +169,21 @@ def _guarded(failures: dict[str, Failure], entry: Entry) -> Figures:
     if entry.title not in failures:
         try:
             return entry.measure()
-        except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
+        except (Exception, SystemExit) as exc:  # raised by user code, feedline or torch
             failures[entry.title] = Failure.of(exc)
     return {}
 
 
 def _look_at_memory(seen: list[int], loader: Any) -> dict[str, float]:
-    """Note what all processes take, just before the clock runs and after it: it is part of no sum."""
+    """Note the memory of all processes, just before and just after the clock runs; add no sums."""
     seen += [found] if (found := load.pss_bytes()) is not None else []
     return {}
 
 
 def waited(loader: Any) -> dict[str, float]:
-    """Tell for how long the training loop has waited for batches to be made, as feedline's loader knows it.
+    """Return how long the training loop has waited for batches to be made, as reported by feedline's loader.
 
-    What it takes to hand over a batch that is ready does not count: no worker would remove that.
+    The time to hand over a finished batch does not count: more workers would not reduce it.
     """
     waits = loader.stats().total.waits
     return {"making_s": sum(seconds for cause, seconds in waits.items() if cause not in ("transfer", "deliver"))}

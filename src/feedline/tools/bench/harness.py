@@ -1,4 +1,4 @@
-"""Measure side by side: interleaved rounds, medians and spreads.
+"""Measures configurations side by side: interleaved rounds, medians and spreads.
 
 A benchmark describes `Entry` objects (one configuration of one side each) and hands them to `run_rounds`, which
 
@@ -26,14 +26,14 @@ TORCH = "torch"
 FEEDLINE = "feedline"
 
 Case = dict[str, str | int]
-"""What tells one configuration from another, apart from the loader: dataset, worker count and the like."""
+"""The values that distinguish configurations, apart from the loader: dataset, worker count and the like."""
 
 Figures = dict[str, float | None]
-"""What one measurement found, by name."""
+"""The results of one measurement, by name."""
 
 
 class LoaderLike(Protocol):
-    """What the harness needs of a loader; one of torch's options, or feedline's, or of another library."""
+    """The part of a loader's interface that the harness needs: torch's, feedline's or another library's loader."""
 
     num_workers: int
     prefetch_factor: int | None
@@ -71,7 +71,7 @@ class Side:
 
 
 def sides(worker_count: int, engines: Sequence[str]) -> list[Side]:
-    """List what is compared at this worker count; without workers every engine is the inline one."""
+    """List the sides to compare at this worker count; without workers, feedline's engine is always the inline one."""
     chosen = ["inline"] if worker_count == 0 else list(dict.fromkeys(engines))
     return [Side(TORCH), *(Side(FEEDLINE, engine) for engine in chosen)]
 
@@ -80,7 +80,7 @@ def sides(worker_count: int, engines: Sequence[str]) -> list[Side]:
 def worker_arguments(
     worker_count: int, *, start_method: str | None = None, prefetch: int | None = None
 ) -> dict[str, Any]:
-    """Build the arguments both loaders get for their workers; workers stay for all epochs of one measurement."""
+    """Return the arguments for the workers of both loaders; workers stay for all epochs of one measurement."""
     if worker_count == 0:
         return {"num_workers": 0}
     arguments: dict[str, Any] = {"num_workers": worker_count, "persistent_workers": True}
@@ -98,7 +98,7 @@ class Settings:
     rounds: int = 5
     """Timed rounds over all entries."""
     repeats: int = 3
-    """How often a measurement that others disturbed is repeated."""
+    """How often to repeat a measurement that other programs disturbed."""
     max_other_cores: float = 0.1
     """Load of other programs, in cores, above which a measurement counts as disturbed."""
 
@@ -112,7 +112,7 @@ class Entry:
     """One configuration to measure."""
 
     case: Case
-    """What is the same for all sides: dataset, consumer, worker count."""
+    """The values that all sides share: dataset, consumer, worker count."""
     side: Side
     measure: Callable[[], Figures]
     """Measure once, from the beginning."""
@@ -121,12 +121,12 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What is being measured, in a line."""
+        """The configuration and its side, in one line."""
         return title_of(self.case, self.side)
 
 
 def title_of(case: Case, side: Side) -> str:
-    """Name one configuration of one side in a line."""
+    """Describe one configuration of one side in one line."""
     return " ".join([side.name, *(f"{name}={value}" for name, value in case.items())])
 
 
@@ -141,7 +141,7 @@ class Outcome:
 
     @property
     def disturbed_count(self) -> int:
-        """How many rounds other programs disturbed in all their repeats, as far as can be told."""
+        """The number of rounds that other programs disturbed in every repeat, as far as is known."""
         return sum(_disturbed(figures) for figures in self.rounds)
 
     def spread(self, figure: str) -> Spread | None:
@@ -160,7 +160,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Summarise the values that are known; None when none is."""
+        """Summarise the known values; None if there are none."""
         known = [value for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
@@ -179,7 +179,7 @@ def ratio(outcome: Outcome, base: Outcome, figure: str, *, lower_is_better: bool
 
 
 def add_share(outcome: Outcome, base: Outcome, figure: str, name: str) -> None:
-    """Add a figure to every round: how much of the base's this outcome's is, in the same round."""
+    """Add a figure to every round: this outcome's value as a share of the base's value in the same round."""
     for ours, theirs in zip(outcome.rounds, base.rounds, strict=True):
         ours[name] = (ours[figure] or 0.0) / (theirs[figure] or 1.0)
 
@@ -193,10 +193,10 @@ def run_rounds(
     until_s: float = math.inf,
     least: int = 0,
 ) -> list[Outcome]:
-    """Measure all entries, interleaved; `step` is told what is about to be measured, `keep` gets what there is so far.
+    """Measure all entries, interleaved; call `step` with a title before, and `keep` with all outcomes after each.
 
-    After the first `least` rounds, a measurement that would end after `until_s`, on the clock of `time.monotonic`, is
-    not begun.
+    After the first `least` rounds, no measurement is started that would end after `until_s`, on the clock of
+    `time.monotonic`.
     """
     outcomes = [Outcome(entry.case, entry.side) for entry in entries]
     pairs = list(zip(entries, outcomes, strict=True))
@@ -206,7 +206,7 @@ def run_rounds(
             step(f"warm-up: {entry.title}")
             outcome.peak_pss_mb = entry.warm_up()
         for number in range(settings.rounds):
-            # Every other round backwards: whoever comes after a slow one finds another machine than the first of all.
+            # Every other round runs backwards: an entry after a slow one meets another machine than the first entry.
             for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
                 began_s = time.monotonic()
                 if number >= least and began_s + longest_s > until_s:
@@ -234,7 +234,7 @@ def undisturbed(measure: Callable[[], Figures], settings: Settings) -> Figures:
 
 
 def watched(measure: Callable[[], Figures]) -> Figures:
-    """Measure what has processes that come and go: the load of others is read just before and after."""
+    """Measure something whose processes come and go: read the load of others just before and just after."""
     before = load.load_of_others()
     figures = measure()
     after = load.load_of_others()
@@ -243,14 +243,14 @@ def watched(measure: Callable[[], Figures]) -> Figures:
 
 @contextmanager
 def expected_warnings() -> Iterator[None]:
-    """Keep torch's advice against more workers than cores off the screen: several questions ask for just that."""
+    """Hide torch's warning about more workers than cores: several benchmarks use more on purpose."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
 
 
 def close(loader: LoaderLike) -> None:
-    """End a loader's workers now: feedline has a word for it, torch's end with their last reference."""
+    """End a loader's workers now: call `close`, or shut down the workers of torch's iterator."""
     closing = getattr(loader, "close", None)
     if closing is not None:
         closing()

@@ -1,6 +1,6 @@
-"""JPEG files, and the same work on them by the decoders that people use and by `feedline.images`.
+"""JPEG files, and the same work on them by popular decoders and by `feedline.images`.
 
-They live in a module of their own because workers started by spawn or forkserver import the dataset by name.
+The datasets are in their own module because workers started by spawn or forkserver import them by name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _cropped_pillow(path: str, dice: random.Random) -> Any:
 
 
 def cropped_opencv(path: str, dice: random.Random) -> Any:
-    """Return a crop at random of one of these files, resized, with the axes height, width, color."""
+    """Return a random crop of one of these files, resized, with the axes height, width, colour."""
     import cv2
 
     encoded = np.fromfile(path, dtype=np.uint8)
@@ -116,9 +116,9 @@ _CROPPED = {"pillow": _cropped_pillow, "opencv": cropped_opencv, "simplejpeg": _
 DECODERS = tuple(_CROPPED)
 
 
-# Any: a dataset of feedline's.
+# Any: a feedline dataset.
 def image_pipeline(paths: list[Path], length: int) -> Any:
-    """Return the same work as that of `JpegFiles`, done by `feedline.images`, with its own random crops."""
+    """Return a dataset that does the work of `JpegFiles` with `feedline.images`, with its own random crops."""
     pipeline = images.Compose([images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize()])
     files = FileDataset(paths, "data", transform=pipeline)
     return Subset(files, np.arange(length) % len(files))

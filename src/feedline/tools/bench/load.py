@@ -1,7 +1,7 @@
-"""What the machine and this program's processes are doing: CPU time, memory, load of others.
+"""Reads CPU time and memory of this program's processes, and the load of other programs.
 
-Everything is read from Linux: `/proc`, and the CPU clock the kernel keeps for each process. Elsewhere the figures
-that cannot be had are left out (None), never guessed.
+Everything is read from Linux: `/proc`, and the CPU clock that the kernel keeps for each process. Elsewhere, figures
+that are not available are left out (None), never guessed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def process_tree() -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
-    """Read the CPU seconds each process has used so far, all its threads together; the dead are left out."""
+    """Read the CPU seconds that each process has used so far, in all its threads; processes that ended are left out."""
     return {pid: seconds for pid in pids if (seconds := _process_cpu_s(pid)) is not None}
 
 
 def cpu_used(before: dict[int, float], after: dict[int, float]) -> float:
-    """Sum what the processes used between two readings; one that started in between counts from zero."""
+    """Return the CPU seconds used between two readings; a process that started in between counts from zero."""
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
@@ -49,14 +49,15 @@ def pss_bytes(*, kinds: Collection[str] = ("Pss",)) -> int | None:
     takes milliseconds per gigabyte: keep it outside timed spans.
 
     Args:
-        kinds: what to count, in Linux's words: `Pss` is all, `Pss_Anon` and `Pss_Shmem` leave out mapped files.
+        kinds: the kinds of memory to count, as Linux names them: `Pss` is all, `Pss_Anon` and `Pss_Shmem` leave out
+            mapped files.
     """
     sizes = [size for pid in process_tree() if (size := rolled_up(pid, kinds)) is not None]
     return sum(sizes) if sizes else None
 
 
 def busy_seconds() -> float | None:
-    """Read the CPU seconds the whole machine has been busy since it started, stolen time included."""
+    """Read the CPU seconds that the whole machine has been busy since it started, stolen time included."""
     try:
         first = (_PROC / "stat").read_text().partition("\n")[0].split()
     except OSError:
@@ -66,14 +67,14 @@ def busy_seconds() -> float | None:
 
 
 def other_cores(busy_s: float | None, own_cpu_s: float, elapsed_s: float) -> float | None:
-    """Tell how many cores others kept busy, or None where the span was too short or the machine does not say."""
+    """Return how many cores others kept busy; None if the span was too short or the system does not report it."""
     if busy_s is None or elapsed_s < SHORTEST_LOAD_SPAN_S:
         return None
     return max(0.0, (busy_s - own_cpu_s) / elapsed_s)
 
 
 def load_of_others() -> float | None:
-    """Watch for half a second how many cores other programs keep busy; None where the machine does not say."""
+    """Measure for half a second how many cores other programs keep busy; None if the system does not report it."""
     busy, cpu, began = busy_seconds(), cpu_seconds(process_tree()), time.perf_counter()
     time.sleep(SHORTEST_LOAD_SPAN_S)
     now = busy_seconds()
@@ -91,7 +92,7 @@ def wait_for_quiet(limit_cores: float, *, patience_s: float) -> None:
 
 
 def _stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on; the name before them may itself hold spaces and brackets."""
+    """Return the fields of /proc/PID/stat from the state on; the name before them may contain spaces and brackets."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:

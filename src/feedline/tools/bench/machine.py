@@ -1,4 +1,4 @@
-"""What this machine offers a loader, as the system tells it."""
+"""The resources that this machine offers a loader, as reported by the system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from feedline.workers import abilities
 
 @dataclass(frozen=True)
 class Machine:
-    """What the system says. None is what it does not say, or has no limit on."""
+    """Facts reported by the system. None means that a fact is not reported, or that there is no limit."""
 
     system: str
     processor: str
@@ -41,41 +41,41 @@ class Machine:
     torch_trouble: str | None
     """Why torch cannot be imported, although it is installed."""
     cuda: str | None
-    """The version that torch was built for, if there is a device to use it with."""
+    """The version that torch was built for; None if there is no device to use it with."""
     devices: tuple[str, ...]
     torch_threads: int | None
-    """Threads that one operation of torch's may use."""
+    """Threads that one torch operation may use."""
     cores: int
-    """On which this process may run."""
+    """Cores on which this process may run."""
     machine_cores: int
     cpu_quota: float | None
-    """Cores' worth of time that the control group grants."""
+    """CPU time that the control group grants, in cores."""
     memory_bytes: int | None
-    """Of the machine."""
+    """Memory of the machine."""
     memory_limit_bytes: int | None
-    """That this process may use: the machine's, or that of its control group."""
+    """Memory that this process may use: the machine's, or the limit of its control group."""
     free_bytes: int | None
-    """Of the machine, without swapping."""
+    """Memory of the machine that is free, without swapping."""
     local_ranks: int
     shared_bytes: int | None
     """Size of /dev/shm; None if there is none."""
     open_files: int | None
     """The limit `ulimit -n`."""
     open_files_most: int | None
-    """Up to which a user may raise it."""
+    """The highest value to which the user may raise that limit."""
     processes: int | None
-    """The limit `ulimit -u`, or that of the control group."""
+    """The limit `ulimit -u` or the limit of the control group, whichever is lower."""
     address_bytes: int | None
     """The limit `ulimit -v`."""
     file_bytes: int | None
     """The limit `ulimit -f`."""
     shares_arenas: bool
     start_method: str
-    """Python's default."""
+    """Python's default start method."""
 
 
 def look() -> Machine:
-    """Read the facts. Imports torch, if it is there, to ask it about CUDA."""
+    """Collect the facts. Imports torch, if it is installed, to query it about CUDA."""
     soft_files, hard_files = limits_of("RLIMIT_NOFILE")
     physical, free = physical_bytes()
     groups = own_groups()
@@ -101,7 +101,7 @@ def look() -> Machine:
         address_bytes=limits_of("RLIMIT_AS")[0],
         file_bytes=limits_of("RLIMIT_FSIZE")[0],
         shares_arenas=abilities.can_share_arenas(),
-        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+        start_method=multiprocessing.get_all_start_methods()[0],  # querying the current one would fix it
     )
 
 
@@ -113,7 +113,7 @@ def _look_at_torch() -> dict[str, Any]:
         torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
     except MissingExtra:
         return facts
-    except (ImportError, OSError) as exc:  # a library that it needs is missing, or of another version
+    except (ImportError, OSError) as exc:  # a library that torch needs is missing, or has the wrong version
         return {**facts, "torch_trouble": f"{type(exc).__name__}: {exc}"}
     facts.update(torch=str(torch.__version__), torch_threads=torch.get_num_threads())
     if torch.cuda.is_available():

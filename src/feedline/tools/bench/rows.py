@@ -1,9 +1,9 @@
-"""What a benchmark says: rows as JSON lines, and a table for people.
+"""The output of a benchmark: rows as JSON lines, and a table for people.
 
-What `--json` writes is one object per line. `kind` is `machine` (once, first), `round` (one measurement) or `summary`
-(one configuration over all rounds). `ratios` of a summary holds, for each base and compared figure, the spread of the
-ratios round by round; above 1 is better. The bases: torch's loader in the same case, torch's best number of workers,
-and the same library without workers.
+`--json` writes one object per line. `kind` is `machine` (once, first), `round` (one measurement) or `summary` (one
+configuration over all rounds). `ratios` of a summary holds, for each base and compared figure, the spread of the ratios
+round by round; above 1 is better. The bases are torch's loader in the same case, torch's best number of workers, and
+the same library without workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from feedline.types.terminal import plain_console, plain_progress
 
 
 def span(arguments: argparse.Namespace) -> Span:
-    """Read what one measurement counts from the common flags."""
+    """Return the span of one measurement from the common flags."""
     return Span(arguments.seconds, batches=getattr(arguments, "counted_batches", 1), warmup=arguments.warmup)
 
 
@@ -61,13 +61,13 @@ def loaders(
 
     Args:
         arguments: the flags.
-        case: what these loaders have in common, apart from the number of workers.
+        case: the values that these loaders share, apart from the number of workers.
         dataset: makes the dataset of a side, each time a loader is opened.
-        batch_size: if it is not a flag.
-        consume: what is done with a batch.
-        finish: waits for what `consume` left running.
-        ours: arguments of feedline's loader only.
-        options: arguments of both loaders.
+        batch_size: samples per batch; None for the flag.
+        consume: called with every batch.
+        finish: waits for work that `consume` left running.
+        ours: arguments for feedline's loader only.
+        options: arguments for both loaders.
     """
     size = arguments.batch_size if batch_size is None else batch_size
     start_method, prefetch = (getattr(arguments, name, None) for name in ("start_method", "prefetch"))
@@ -103,7 +103,7 @@ def steady(
     length: int | None = None,
     finish: Callable[[], None] = nothing,
 ) -> Entry:
-    """Describe a loader that is measured in steady state."""
+    """Return the entry of a loader that is measured in steady state."""
     measured = Steady(opened, consume, batch_size, span(arguments), length, finish)
     return Entry(case, side, measured.measure, measured.peak_pss_mb)
 
@@ -121,9 +121,9 @@ def measure(entries: Sequence[Entry], arguments: argparse.Namespace, *, until_s:
 
 @contextmanager
 def progress(total: int | None) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal, without an end if `total` is None.
+    """Show a progress bar on a terminal; its end is open if `total` is None.
 
-    It is drawn only between measurements, never by a thread beside them.
+    The bar is drawn only between measurements, never by a thread during them.
     """
     from rich.progress import BarColumn, MofNCompleteColumn
 
@@ -147,7 +147,7 @@ class Column:
     digits: int = 0
     with_range: bool = False
     better: Literal["higher", "lower"] | None = None
-    """How it is compared with others'; None if it is not."""
+    """How the figure is compared with other outcomes; None if it is not."""
 
 
 RATE = Column("batches_per_s", "batches/s", with_range=True, better="higher")
@@ -190,7 +190,7 @@ def compare(outcome: Outcome, outcomes: Sequence[Outcome], columns: Sequence[Col
 
 
 def _best(rivals: Sequence[Outcome], column: Column) -> list[Outcome]:
-    """Find the outcome with the best number of workers; torch is often fastest without."""
+    """Return the outcome with the best number of workers; torch is often fastest without any."""
     ranked = [(found.median, other) for other in rivals if (found := other.spread(column.figure)) is not None]
     ranked.sort(key=lambda pair: pair[0], reverse=column.better == "higher")
     return [other for _, other in ranked[:1]]
@@ -208,8 +208,8 @@ def publish(
     """Write rows if `--json` was given, and show the table unless they went to standard output.
 
     Args:
-        name: of the benchmark.
-        outcomes: what was measured.
+        name: the name of the benchmark.
+        outcomes: the measured outcomes.
         arguments: the flags.
         columns: figures of the table; those with `better` are compared.
         peer: the library that others are compared with.
@@ -228,7 +228,7 @@ def publish(
 def _write_rows(
     file: TextIO, name: str, outcomes: Sequence[Outcome], ratios: Sequence[Ratios], arguments: argparse.Namespace
 ) -> None:
-    # Where the rows go is not part of the question, and a path may name a person.
+    # The destination of the rows does not affect the results, and a path may contain a person's name.
     asked = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command", "plot")}
     rows: list[dict[str, object]] = [{"kind": "machine", "benchmark": name, "flags": asked, **asdict(machine.look())}]
     for outcome, found in zip(outcomes, ratios, strict=True):
@@ -302,7 +302,7 @@ def _show(
 
 
 def _cell(found: Spread | None, column: Column) -> str:
-    """Format a figure, with its range where the column asks for it and there is one."""
+    """Format a figure, with its range if the column shows ranges and the values differ."""
     if found is None:
         return ""
     median, low, high = (f"{v * column.scale:,.{column.digits}f}" for v in (found.median, found.low, found.high))

@@ -33,7 +33,7 @@ def touch(batch: Any) -> None:
             # tiny workload costs, and would be measured as if the loader had spent it.
             _byte_at(batch.data_ptr()).value  # noqa: B018
         elif size:
-            memory: Any = (ctypes.c_ubyte * size).from_address(batch.data_ptr())  # Any: a buffer, which stubs forget
+            memory: Any = (ctypes.c_ubyte * size).from_address(batch.data_ptr())  # Any: the stubs declare no buffer
             np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE].max()
     elif isinstance(batch, np.ndarray):
         if batch.dtype != object and batch.flags.c_contiguous and batch.nbytes:
@@ -56,10 +56,10 @@ class Span:
     batches: int = 1
     """Count at least this many batches."""
     warmup: int = 8
-    """Batches left out at both ends of an epoch; more where the window of prefetched batches asks for it."""
+    """Batches left out at both ends of an epoch; more if the window of prefetched batches needs it."""
 
     def margin(self, worker_count: int, prefetch: int | None = None) -> int:
-        """Tell how many batches are left out at either end: twice what the workers may have made ahead, or more."""
+        """Return how many batches to leave out at each end: at least twice as many as workers may have made ahead."""
         return max(self.warmup, 2 * worker_count * (prefetch or 2))
 
 
@@ -75,12 +75,12 @@ class Steady:
     batch_size: int
     span: Span
     length: int | None = None
-    """Batches in an epoch, of a loader that does not know it."""
+    """Batches in an epoch, for a loader that does not know its length."""
     finish: Callable[[], None] = nothing
     """Wait for work that `consume` left running, on a GPU say, before the clock is read."""
     # Any: feedline's loader or another.
     sums: Callable[[Any], dict[str, float]] = lambda loader: {}
-    """Read what the loader itself adds up; what it adds while the clock runs is told as figures."""
+    """Read the totals that the loader keeps. Figures hold their increase between the first start and the last stop."""
 
     def measure(self) -> Figures:
         """Open the loader, count one span of it in steady state, close it."""
@@ -122,7 +122,7 @@ class Steady:
         countable = length - 2 * margin - 1
         if countable < 1:
             raise ValueError(
-                f"an epoch of {length} batches leaves nothing to count: {margin} are left out at both ends. "
+                f"an epoch of {length} batches leaves nothing to count: {margin} are left out at each end. "
                 f"Lower --warmup, use fewer workers, or make the dataset longer."
             )
         meter, waits, before = Meter(), list[int](), dict[str, float]()
@@ -176,7 +176,7 @@ class Steady:
 
 
 class Meter:
-    """A stop watch that also reads the CPU time of this program's processes; may be started many times."""
+    """A stopwatch that also reads the CPU time of this program's processes; may be started many times."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
@@ -192,7 +192,7 @@ class Meter:
         self._pids = load.process_tree()
 
     def start(self) -> None:
-        """Run the clock."""
+        """Start the clock."""
         self._cpu_before = load.cpu_seconds(self._pids)
         self._parent_before = time.process_time()
         self._consumer_before = time.thread_time()
@@ -201,7 +201,7 @@ class Meter:
             self._began = load.busy_seconds(), self._cpu_before, self._before
 
     def stop(self) -> None:
-        """Halt the clock and add up."""
+        """Stop the clock and update the totals."""
         now = time.perf_counter()
         self.consumer_cpu_s += time.thread_time() - self._consumer_before
         self.parent_cpu_s += time.process_time() - self._parent_before
@@ -211,7 +211,7 @@ class Meter:
         self.cpu_s += load.cpu_used(self._cpu_before, cpu)
 
     def other_cores(self) -> float | None:
-        """Tell the load of other programs between the first start and the last stop."""
+        """Return the load of other programs between the first start and the last stop."""
         if self._began is None or self._ended is None or self._began[0] is None or self._ended[0] is None:
             return None
         own = load.cpu_used(self._began[1], self._ended[1])

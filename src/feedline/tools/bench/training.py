@@ -1,8 +1,8 @@
-"""How much of a GPU's training rate is left when images have to be loaded: a share of the rate on synthetic data.
+"""How much of a GPU's training rate on synthetic data remains when images have to be loaded.
 
-A network trains on batches that lie on the GPU already; then on the same number of images that a loader reads, decodes,
-crops at random, flips and normalises. Only the steady state counts: the first two of the windows are left out, and the
-clock is the GPU's, so that nobody waits for it in between.
+A network trains first on batches that are already on the GPU, then on batches of the same size that a loader reads,
+decodes, crops at random, flips and normalises. Only the steady state counts: the first two windows are left out. Times
+come from the GPU's clock, so that the host does not wait for the GPU in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from feedline.tools.bench.training_data import Row, opened, synthetic
 
 SYNTHETIC = "synthetic"
 _WINDOW = 10
-"""Steps of training between two readings of the clock."""
+"""Training steps between two readings of the clock."""
 _LEFT_OUT = 2
 
 TABLE = (
@@ -41,7 +41,7 @@ TABLE = (
     *(Row("resnet18 first", decode="gpu", workers=workers) for workers in (4, 8)),
     *(Row("resnet50 compiled", decode="gpu", workers=workers) for workers in (2, 4)),
 )
-"""What `feedline bench gpu` measures."""
+"""The rows that `feedline bench gpu` measures."""
 
 COLUMNS = (
     Column("images_per_s", "images/s", with_range=True),
@@ -53,9 +53,9 @@ COLUMNS = (
 )
 
 
-# Any, throughout: networks, batches and loaders of torch.
+# Any, throughout: torch's networks, batches and loaders.
 def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float) -> list[Entry]:
-    """Describe what is measured: for each network its own rate, then all that feeds it."""
+    """Return the entries to measure: for each network its rate on synthetic data, then with each of its loaders."""
     made: list[Entry] = []
     for network in dict.fromkeys(row.network for row in rows):
         alone = Case(network=network, source="-", decode="-", workers=0)
@@ -72,7 +72,7 @@ def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float)
 
 
 def check_gpu() -> None:
-    """Refuse to measure where there is nothing to measure with.
+    """Raise unless there are a GPU and torchvision to measure with.
 
     Raises:
         BadOption: there is no GPU.
@@ -80,12 +80,12 @@ def check_gpu() -> None:
     """
     widen_queues()
     if not torch.cuda.is_available():
-        raise BadOption("There is no GPU that torch can use here, and its rate is what everything is compared with.")
+        raise BadOption("torch finds no GPU here. Run this on a machine with one: loaders are compared with its rate.")
     require("torchvision.models", extra="gpu", purpose="Training on a GPU")
 
 
 def add_shares(outcomes: Sequence[Outcome]) -> None:
-    """Add to each outcome which share of the synthetic rate of its network it reached, and what it cost beside that."""
+    """Add to each outcome its share of its network's synthetic rate, and the CPU time and memory that loading adds."""
     for outcome in outcomes:
         base = next(
             other
@@ -107,7 +107,7 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
         model: Any = getattr(models, name)()
     except AttributeError as exc:
         raise BadOption(
-            f"--network {name} is no network of torchvision. Give resnet18 or resnet50, for example."
+            f"--network {name} is not a torchvision network. Give resnet18 or resnet50, for example."
         ) from exc
     model = model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
     if "compiled" in ways:

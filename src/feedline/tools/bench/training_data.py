@@ -28,29 +28,29 @@ _STD = torch.tensor(images.IMAGENET_STD).view(1, 3, 1, 1) * 255
 
 @dataclass(frozen=True)
 class Row:
-    """What feeds the network."""
+    """A network, and the data and loader that feed it."""
 
     network: str
-    """Of torchvision. Behind it, "compiled" for one that `torch.compile` has been at; "first" if it trains on a stream
-    whose kernels go first."""
+    """Name in torchvision. A following "compiled" means that `torch.compile` compiles the network, "first" that it
+    trains on a stream of high priority."""
     source: str = "folder"
-    """"folder" or "tar"."""
+    """The form of the images: "folder" or "tar"."""
     decode: str = "gpu"
-    """"gpu" or "cpu" for feedline's images; "pillow" or "opencv" for datasets as people write them."""
+    """The decoder: "gpu" or "cpu" for feedline's images; "pillow" or "opencv" for datasets as people write them."""
     library: str = FEEDLINE
     workers: int = 2
 
 
-# Any, throughout: batches and loaders of torch.
+# Any, throughout: torch's batches and loaders.
 def synthetic(batch_size: int) -> tuple[Iterator[Any], None]:
-    """Return one batch over and over, which lies on the GPU already."""
+    """Return one batch over and over; it is already on the GPU."""
     batch = torch.randn((batch_size, 3, CROP, CROP), device="cuda", dtype=torch.bfloat16)
     labels = torch.randint(0, 1000, (batch_size,), device="cuda")
     return itertools.repeat((batch, labels)), None
 
 
 def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
-    """Return batches on the GPU, without end, and the loader they come from."""
+    """Return an endless stream of batches on the GPU, and its loader."""
     if row.library == TORCH:
         dataset: Any = ByHand(data, row.decode)
         endless = RandomSampler(dataset, replacement=True, num_samples=10_000_000)
@@ -77,7 +77,7 @@ def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
 
 
 def on_device(batch: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a batch without waiting, and normalise it there if that is left to do."""
+    """Copy a batch to the GPU without waiting, and normalise it there if it is not normalised yet."""
     batch, labels = batch.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
     if batch.dtype is torch.uint8:
         mean, std = _on_gpu()

@@ -32,7 +32,7 @@ class TinyMap(Dataset[tuple[torch.Tensor, int]]):
 
 
 class ReadySamples(Dataset[torch.Tensor]):
-    """Finished float32 samples handed out from a small pool: whatever time a loader takes is its own."""
+    """Finished float32 samples handed out from a small pool: all the time that a loader takes is its own."""
 
     def __init__(self, length: int, *, pool: int = 32, shape: tuple[int, ...] = (3, 224, 224)) -> None:
         generator = torch.Generator().manual_seed(0)

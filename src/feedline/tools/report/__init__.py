@@ -1,4 +1,4 @@
-"""Recordings as pages to look at."""
+"""Renders recordings as HTML pages."""
 
 from feedline.tools.report.page import page_of
 

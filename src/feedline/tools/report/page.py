@@ -1,6 +1,6 @@
-"""A recording as one page of HTML that needs nothing else: no network, no other file.
+"""A recording as one self-contained HTML page: it needs no network and no other file.
 
-The parts of the page lie in `assets/`. What was recorded is packed into it, and unpacked and drawn by the browser.
+The parts of the page are in `assets/`. The recording is packed into the page; the browser unpacks and draws it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
 """In the order in which the page runs them."""
 _COUNTS = ("epoch", "ordinal", "worker", "samples", "behind", "held")
 _MOST_ROWS = 100_000
-"""Batches that are drawn, 4 MB of them: more would keep a browser busy for seconds. Figures are of all."""
+"""Batches drawn in the timeline, about 4 MB: more would keep a browser busy for seconds. Figures cover all batches."""
 _SHARES = ("cpu", "gpu")
-"""Figures of the machine from 0 to 1; the page has them in thousandths."""
+"""Figures of the machine from 0 to 1; the page holds them in thousandths."""
 
 
-# Any: what JSON has.
+# Any: JSON values.
 def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None) -> str:
     """Return the page.
 
     Args:
-        recording: what is shown.
-        advice: what to change, a sentence each, the most rewarding first.
-        predicted: what other settings would do: `grid`, the one without workers first; `best`, the place of the best
-            in it; and `notes`, which may be alone. None to leave that section out.
+        recording: the recording to show.
+        advice: what to change, one sentence each, the most rewarding change first.
+        predicted: predictions for other settings: `grid`, the one without workers first; `best`, the index of the best
+            one; and `notes`, which may be alone. None to leave that section out.
     """
     assets = resources.files(__package__) / "assets"
     parts = {
@@ -51,15 +51,15 @@ def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping
     return page
 
 
-# Any: what JSON has.
+# Any: JSON values.
 def contents(
     recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what the page shows."""
+    """Return the data that the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
     log = list(recording.log)
     if count > _MOST_ROWS:
-        log.append(f"The timeline shows the first {_MOST_ROWS:,} of {count:,} batches; the figures are of all.")
+        log.append(f"The timeline shows the first {_MOST_ROWS:,} of {count:,} batches; the figures cover all.")
     return {
         "feedline": recording.environment.get("feedline", ""),
         "started": recording.started,
@@ -79,13 +79,13 @@ def contents(
 
 
 def packed(values: Mapping[str, Any]) -> str:
-    """Return values as text that a page may hold."""
+    """Return values as text that can be embedded in a page."""
     text = json.dumps(_readable(values), separators=(",", ":"), allow_nan=False, default=str)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 
 def _readable(value: Any) -> Any:
-    """Return a value with what browsers cannot read, such as NaN or keys that are no text, as text."""
+    """Return a value with everything that browsers cannot read, such as NaN or keys that are not strings, as text."""
     if isinstance(value, Mapping):
         return {str(name): _readable(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)) and not (value and type(value[0]) is int):
@@ -111,7 +111,7 @@ def _origin(columns: Mapping[str, NDArray[np.int64]]) -> int:
 
 
 def _system(recording: Recording) -> dict[str, NDArray[np.int64]]:
-    """Return figures of the machine as integers, at microseconds since the first batch; what was not told is 0."""
+    """Return figures of the machine as integers, at microseconds since the first batch; missing values are 0."""
     system = recording.system
     if not system.get("at"):
         return {}

@@ -54,14 +54,13 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         return found if seconds is None else Findings([*found, *_tried(run, seconds, found)])
     if not isinstance(run, (str, os.PathLike, Recording)):
         raise BadOption(
-            f"doctor() was given {type(run).__name__}, which is no loader of feedline's and no recording. Give the "
-            "DataLoader or Loader itself, or what feedline.record has written. For a dataset, and for torch's loader: "
-            "feedline doctor module:dataset, in a shell."
+            f"doctor() was given {type(run).__name__}, which is neither a feedline loader nor a recording. Pass the "
+            "DataLoader or Loader itself, or a recording from feedline.record. For a dataset or torch's loader, run in "
+            "a shell: feedline doctor module:dataset."
         )
     if seconds is not None:
         raise BadOption(
-            "seconds= was given, and there is no dataset in a recording that could be tried. Leave it out, or give the "
-            "loader."
+            "seconds= was given, but there is no dataset in a recording to probe. Leave it out, or pass the loader."
         )
     return diagnose_recording(run if isinstance(run, Recording) else Recording.load(run))
 
@@ -90,7 +89,7 @@ def _run_of_loader(loader: LoaderBase) -> Run:
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
     """Probe the dataset of a loader; leaves out findings that its run already gave."""
     if sys.platform != "linux":
-        raise BadOption("A dataset can be tried on Linux only, where its process can be watched. Leave seconds= out.")
+        raise BadOption("A dataset can be probed only on Linux, where its process can be watched. Leave out seconds=.")
     from feedline.tools.tune.probe import probe  # Linux only
 
     names = {finding.name for finding in known}

@@ -190,8 +190,8 @@ class Noise:
     def __str__(self) -> str:
         stolen = f", other virtual machines took {self.stolen:.0%} of the cores" if self.stolen >= 0.005 else ""
         return (
-            f"A loop that always does the same differed in time by {self.spread:.0%}{stolen}, and for "
-            f"{self.queued:.0%} of the time the dataset waited for a core"
+            f"The time of a constant loop varied by {self.spread:.0%}{stolen}, and for {self.queued:.0%} of the time "
+            "the dataset waited for a core"
         )
 
 

@@ -215,13 +215,11 @@ class _Listening:
                 return self._died(end, kept)
             used = seen_bytes(pid) or 0
             if used > self._memory_bytes:
-                text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
+                text = f"took {bytes_text(used)} of memory, and the limit is {bytes_text(self._memory_bytes)}"
                 return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
             computed_s, queued_s = scheduled_s(pid)
             if patience.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
-                text = (
-                    f"did not come to an end within {patience.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
-                )
+                text = f"did not finish within {patience.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
                 return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
 
     def _take(self, told: ProbeMessage, kept: K) -> None:
@@ -258,8 +256,8 @@ class _Listening:
             kept.ended, kept.ended_in = f"{self._subject} {what}, {where}", self._stage
             return kept
         advice = {
-            "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
-            "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",
+            "hangs": "Check what it waits for; if it is only slow, give it more time with --seconds.",
+            "crashes": "Run it alone, in a separate program: python -X faulthandler.",
         }
         raise DatasetFailed(f"{self._subject} {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
 
@@ -274,9 +272,9 @@ _OURS = (f'File "{Path(__file__).parents[2]}', "multiprocessing/", 'File "<froze
 
 
 _WHERE = {
-    "start": "before anything of it ran",
+    "start": "before any of its code ran",
     "import": "while it was imported and made",
-    "samples": "while it was looked through and samples were made one after the other",
+    "samples": "while it was inspected and samples were made one after the other",
     "batch": "while a batch was put together",
     "loader": "while the loader began an epoch",
     "threads": "while several threads made samples",

@@ -1,4 +1,4 @@
-"""The steady part of a recorded run, with times that are changed: what a prediction goes through again."""
+"""The steady part of a recorded run, with changed times: the input of a prediction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from feedline.memory.reading import SMALL_BYTES
 from feedline.simulation.scenario import contention
 
 _FEW = 10
-"""Batches that a recording must have at least, besides those of the start. A guess."""
+"""Minimum number of batches in a recording, besides those of the start. A guess."""
 LONGEST, _LONGEST_NS = 1000, 100_000_000
-"""How many times the usual time a batch may take in a prediction, or how long if that is more. The core looks for other
-work several times in a usual batch's time, for as long as a batch is late: a damaged recording would keep it busy for
-ever."""
+"""The longest time of a batch in a prediction: a multiple of the median, or nanoseconds if that is more. The core looks
+for other work several times per median while a batch is late: a damaged recording would keep it busy forever."""
 _STRETCHES = 10
-"""Parts of a long run that its batches are taken from: one part alone may be slower or faster than the rest."""
+"""A long run is sampled in this many parts: a single part may be slower or faster than the rest."""
 _MOST_WORKERS = 1024
 HANDOVER_NS = round(HANDOVER_S * 1e9)
 _STAGES = ("fetch", "transform", "collate", "write")
@@ -34,10 +33,10 @@ _STAGES = ("fetch", "transform", "collate", "write")
 
 @dataclass(frozen=True)
 class Changes:
-    """What is different from the recorded run; None for what is not.
+    """Changes to a recorded run; None keeps what was recorded.
 
     Raises:
-        BadOption: there is no such setting.
+        BadOption: a value is out of range.
     """
 
     workers: int | None = None
@@ -46,37 +45,37 @@ class Changes:
     """Batches per worker."""
     in_order: bool | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
-    """By what the times of stages are multiplied: fetch (without transform), transform, collate, write, or one that the
+    """Factors for the times of stages: fetch (without transform), transform, collate, write, or a stage that the
     recorded dataset has named."""
     step: float = 1.0
-    """By what the time of a training step is multiplied."""
+    """Factor for the time of a training step."""
     step_s: float | None = None
-    """How long every step takes instead."""
+    """Time of every step, instead of the recorded times."""
     computing: float | None = None
-    """The share of a batch's time in which its worker computes; the rest it waits, and needs no core. None for what was
-    recorded."""
+    """The share of a batch's time in which its worker computes; for the rest it waits and needs no core. None for the
+    recorded share."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 0 <= self.workers <= _MOST_WORKERS:
-            raise BadOption(f"workers={self.workers}: give 0 for none, or how many, up to {_MOST_WORKERS}.")
+            raise BadOption(f"workers={self.workers} is out of range. Give 0 for none, or up to {_MOST_WORKERS}.")
         if self.prefetch is not None and self.prefetch < 1:
             raise BadOption(f"prefetch={self.prefetch}: a worker needs at least 1 batch to work on.")
         for name, factor in {**self.stages, "step": self.step}.items():
             if not 0 < factor < np.inf:
-                raise BadOption(f"{name} times {factor}: give a factor above 0, such as 0.5 for half of the time.")
+                raise BadOption(f"{name} times {factor}: the factor must be above 0, such as 0.5 for half the time.")
         if self.step_s is not None and not 0 <= self.step_s < np.inf:
-            raise BadOption(f"step_s={self.step_s} is no time; give seconds.")
+            raise BadOption(f"step_s={self.step_s} is not a valid time. Give seconds, 0 or more.")
         if self.computing is not None and not 0 <= self.computing <= 1:
-            raise BadOption(f"computing={self.computing} is no share; give a number from 0 to 1.")
+            raise BadOption(f"computing={self.computing} is not a share. Give a number from 0 to 1.")
 
 
 class RecordedRun:
-    """The steady part of a recorded run, with the times that change. Nanoseconds throughout.
+    """The steady part of a recorded run, with changed times. Nanoseconds throughout.
 
     Args:
-        recording: of the run.
-        changes: what is different, of which it looks at times only.
-        most: how many batches are gone through.
+        recording: the recorded run.
+        changes: the changes, of which only times matter here.
+        most: the largest number of batches to use.
     """
 
     def __init__(self, recording: Recording, changes: Changes, most: int) -> None:
@@ -94,13 +93,13 @@ class RecordedRun:
         numbers = numbers[recording.rows["finished"][numbers] != 0]
         if len(numbers) < _FEW:
             raise BadRecording(
-                f"The recording has {len(numbers)} batches of which all times are known, besides those of the start; "
-                f"{_FEW} is the least from which something can be said. Record a longer run."
+                f"The recording is too short for a prediction. Record a longer run. Besides the start it has "
+                f"{len(numbers)} batches with all their times, and at least {_FEW} are needed."
             )
         rows = {name: column[numbers] for name, column in recording.rows.items()}
         self.own, self.between = _own(rows), round(_between(rows))
         self.alone = self.own[False] * (0 if self.workers else 1)
-        """What next() takes besides making a batch, if there are no workers; in two parts, as in `own`."""
+        """Time of next() besides making a batch, if there are no workers; in two parts, as in `own`."""
         if not self.workers:
             self.own = {late: own + np.array([HANDOVER_NS, 0]) for late, own in self.own.items()}
             self.between = HANDOVER_NS
@@ -121,13 +120,13 @@ class RecordedRun:
             batches /= contention(_at_work(rows), self.cores, self.computing)
         longest = max(LONGEST * float(np.median(batches)), _LONGEST_NS)
         self.is_cut = float(batches.max()) > longest
-        """True if batches took longer than is gone through."""
+        """True if batches took longer than allowed and were cut."""
         self.batches = np.minimum(_some(batches, most), longest)
-        """How long a worker takes for each batch, in order, if no other worker needs its core. What other programs held
-        up stays in."""
+        """Time of a worker for each batch, in order, if no other worker needs its core. Delays caused by other programs
+        are included."""
 
     def _steady(self, recording: Recording) -> tuple[NDArray[np.int64], Period]:
-        """Return which rows are not of the start of an epoch, and their figures."""
+        """Return the rows after the start of each epoch, and their figures."""
         rows, spans, total = recording.rows, recording.epochs, Totals()
         found = [np.zeros(0, np.int64)]
         for number, span in enumerate(spans, 1):
@@ -145,7 +144,7 @@ _Column = TypeVar("_Column", NDArray[np.int64], NDArray[np.float64])
 
 
 def _some(column: _Column, most: int) -> _Column:
-    """Return no more than so many values: of more, those of parts from all over the run."""
+    """Return at most `most` values; from a longer column, take parts from all over the run."""
     if len(column) <= most:
         return column
     length = max(1, most // _STRETCHES)
@@ -155,16 +154,16 @@ def _some(column: _Column, most: int) -> _Column:
 
 
 def _start(first: NDArray[np.int64], window: int) -> int:
-    """Return how many rows of an epoch belong to its start: until all workers have answered, and a window was used."""
+    """Return how many rows belong to an epoch's start: until all workers have answered and a window is used up."""
     answered = np.flatnonzero(first)
     until_all = 1 + int(answered[-1]) if len(answered) else 1
     return max(until_all, min(window, len(first) // 4))
 
 
 def _own(rows: Columns) -> dict[bool, NDArray[np.int64]]:
-    """Return what next() takes besides waiting for workers: for batches that were waited for (True), and for others.
+    """Return the time of next() besides waiting for workers: for batches that it waited for (True), and for others.
 
-    In two parts: until the batch has come, and until it is delivered. Whoever waits has to be woken.
+    Each has two parts: until the batch has arrived, and until it is delivered. A thread that waits must first wake up.
     """
     asked, got, finished = rows["asked"], rows["got"], rows["finished"]
     alone = rows["worker"] < 0
@@ -177,7 +176,7 @@ def _own(rows: Columns) -> dict[bool, NDArray[np.int64]]:
 
 
 def _between(rows: Columns) -> float:
-    """Return how long a worker takes, on average, from one batch to the next that was waiting for it already."""
+    """Return the mean time between two batches of a worker, if the second was already assigned."""
     order = np.lexsort((rows["began"], rows["worker"]))
     worker, given, began, finished = (rows[name][order] for name in ("worker", "given", "began", "finished"))
     waiting = (worker[1:] == worker[:-1]) & (worker[1:] >= 0) & (given[1:] <= finished[:-1])
@@ -186,7 +185,7 @@ def _between(rows: Columns) -> float:
 
 
 def _at_work(rows: Columns) -> NDArray[np.int64]:
-    """Return for each batch how many workers were at one when it was begun, with its own."""
+    """Return for each batch how many workers were busy when it began, including its own."""
     began, finished = np.sort(rows["began"]), np.sort(rows["finished"])
     begun, ended = (np.searchsorted(moments, rows["began"], "right") for moments in (began, finished))
     found: NDArray[np.int64] = np.maximum(begun - ended, 1)
@@ -194,14 +193,14 @@ def _at_work(rows: Columns) -> NDArray[np.int64]:
 
 
 def _computing(rows: Columns) -> float | None:
-    """Return the share of their time that workers computed, that without a core left out; None if it is not known."""
+    """Return the computing share of the workers' time, excluding time without a core; None if unknown."""
     timed = rows["computed"] >= 0
     spent = (rows["finished"] - rows["began"] - rows["queued"])[timed].sum()
     return float(rows["computed"][timed].sum() / max(spent, 1)) if timed.any() else None
 
 
 def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Return how long the batches of these rows were in stages that have a name of the user's."""
+    """Return the time that the batches of these rows spent in stages named by the user."""
     found = {}
     for name, pairs in recording.stages.items():
         spent = np.zeros(len(recording.rows["got"]), np.int64)
@@ -214,7 +213,7 @@ def _named(recording: Recording, numbers: NDArray[np.int64]) -> dict[str, NDArra
 def _changed_stages(
     rows: Columns, named: Columns, changes: Changes
 ) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
-    """Return the times of stages after the changes, and by how much longer each batch takes."""
+    """Return the times of stages after the changes, and the additional time of each batch."""
     stages = {name: rows[name].astype(float) for name in _STAGES}
     known = {**stages, "fetch": stages["fetch"] - stages["transform"], **named}
     more = np.zeros(len(rows["got"]))
@@ -222,8 +221,8 @@ def _changed_stages(
         if name not in known or not known[name].any():
             there = ", ".join(one for one, spent in known.items() if spent.any()) or "none"
             raise BadOption(
-                f"The recording knows no time of the stage {name!r}, only of {there}. A stage is timed by name inside "
-                f'of: with feedline.stage("{name}").'
+                f"The recording has no times of the stage {name!r}, only of {there}. To time a stage, wrap its code "
+                f'in: with feedline.stage("{name}").'
             )
         change = (factor - 1) * known[name]
         more += change
@@ -238,7 +237,7 @@ def _changed_steps(steps: NDArray[np.int64], changes: Changes) -> NDArray[np.flo
         return np.array([changes.step_s * 1e9])
     if changes.step != 1 and not steps.any():
         raise BadOption(
-            f"The recorded training loop took no time between batches, and {changes.step:g} times nothing is nothing. "
-            "Give the time of a step instead (step_s=, --step 50ms)."
+            f"The recorded training loop took no time between batches, so multiplying it by {changes.step:g} changes "
+            "nothing. Give the time of a step instead (step_s=, --step 50ms)."
         )
     return steps.astype(np.float64) * changes.step if len(steps) else np.zeros(1)

@@ -1,7 +1,7 @@
-"""Searches the settings of a loader: the fewest workers that are enough, and why. Pure: who measures is an argument.
+"""Searches the settings of a loader: the fewest workers that are enough, and why. Pure: measuring is an argument.
 
-Without a step time, enough is what comes within 5 % of the most samples a second that were seen. With one, enough is
-what keeps the training loop from waiting; where nothing does, again what is fastest.
+Without a step time, a setting is enough if it comes within 5 % of the highest rate measured. With a step time, it is
+enough if the training loop does not wait; if no setting achieves that, the first rule applies.
 
 Workers are doubled as long as that gains, and then bisected between too few and enough. Processes are tried before
 threads, and win if they need no more workers: threads share the interpreter with the training loop.
@@ -20,18 +20,18 @@ from feedline.types.sizes import bytes_text
 STALL = 0.01
 """The share of its time that a training loop may wait."""
 DEPTH = 2
-"""What `prefetch_factor` is if it is not given."""
+"""The default of `prefetch_factor`."""
 _DEPTHS = (4, 8)
 _BUSY_CORES = 0.25
-"""Load of others from which on figures are doubtful."""
+"""If other programs use more cores than this, figures are doubtful."""
 _MOST_PER_CORE = 8
 _MEMORY_SHARE = 0.25
-"""Of the memory that can be had, for batches that were made ahead."""
+"""Share of the available memory that prefetched batches may use."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is searched."""
+    """The settings that are searched."""
 
     engine: str
     workers: int
@@ -44,7 +44,7 @@ class Setting:
         return f"{counted(self.workers, 'worker')} ({self.engine}{more})"
 
     def code(self, first: str) -> str:
-        """Return the loader as Python, with its first arguments as a user writes them."""
+        """Return the loader as Python code; `first` holds its first arguments."""
         given = [first, f"num_workers={self.workers}"]
         given += [f'engine="{self.engine}"'] if self.workers else []
         given += [f"prefetch_factor={self.depth}"] if self.depth != DEPTH else []
@@ -56,7 +56,7 @@ INLINE = Setting("inline", 0)
 
 @dataclass(frozen=True)
 class Rate:
-    """What was measured with a setting."""
+    """The measurements of a setting."""
 
     samples_per_s: float
     stall: float = 0.0
@@ -66,32 +66,34 @@ class Rate:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the training loop as good as never waits."""
+        """True if the training loop hardly ever waits."""
         return self.stall < STALL
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What there is room for."""
+    """Upper limits of a search."""
 
     workers: int
     batches: int
-    """That may be held ahead of time."""
+    """Batches that may be prefetched."""
     reason: str
-    """Why no more workers, in words."""
+    """Why no more workers are possible, in words."""
 
     @classmethod
     def of(cls, load: Load, memory_bytes: int | None, batch_bytes: int) -> Limits:
-        """Return how many workers the cores and the memory have room for.
+        """Return the limits that cores and memory set.
 
         Args:
-            load: what a batch costs to make, on how many cores.
-            memory_bytes: what can be had; None if that is not known.
+            load: the cost of making a batch, and the number of cores.
+            memory_bytes: the available memory; None if unknown.
             batch_bytes: size of a batch.
         """
         cores, cpu_share = int(load.cores), load.cpu_s / max(load.make_s, 1e-9)
         most = min(load.most, _MOST_PER_CORE * cores)
-        reason = f"on {counted(cores, 'core')}, where making a batch computes for {cpu_share:.0%} of its time"
+        reason = (
+            f"they gain nothing on {counted(cores, 'core')}, as making a batch computes for {cpu_share:.0%} of its time"
+        )
         batches = int((memory_bytes or 1 << 62) * _MEMORY_SHARE) // max(batch_bytes, 1)
         if batches // DEPTH < most:
             most = max(1, batches // DEPTH)
@@ -104,7 +106,7 @@ class Limits:
 
 @dataclass
 class Choice:
-    """The setting that was chosen, why, and all that were tried."""
+    """The chosen setting, the reasons, and all settings that were tried."""
 
     setting: Setting
     reasons: list[str]
@@ -112,11 +114,11 @@ class Choice:
 
 
 Measure = Callable[[Setting], Rate | None]
-"""Measures a setting; None if that cannot be done, or there is no more time."""
+"""Measures a setting; returns None if that is impossible or no time is left."""
 
 
 def search(measure: Measure, limits: Limits, *, step_s: float = 0.0) -> Choice | None:
-    """Try settings until it is known how few workers are enough; None if nothing could be measured."""
+    """Try settings until the fewest sufficient workers are known; None if nothing could be measured."""
     return _Search(measure, limits, step_s).run()
 
 
@@ -148,10 +150,10 @@ class _Search:
         return self._tried.get(setting)
 
     def _double(self, engine: str) -> None:
-        """Try more and more workers of an engine, until they are enough or gain nothing."""
+        """Double the workers of an engine until they are enough or gain nothing."""
         most = self._limits.workers
         if self._step_s and any(rate.keeps_up for rate in self._tried.values()):
-            most = min(most, self._fewest().workers - 1)  # of the other engine: with as many, that one is taken
+            most = min(most, self._fewest().workers - 1)  # with as many workers, the other engine wins
         workers, before = 1, 0.0
         while workers <= most and (rate := self._rate(Setting(engine, workers))) is not None:
             has_gained = rate.samples_per_s >= before * LEAST_GAIN
@@ -173,7 +175,7 @@ class _Search:
         return min(enough, key=lambda setting: (setting.workers, setting.engine == "thread"))
 
     def _bisect(self, engine: str) -> None:
-        """Find the fewest workers of an engine that are enough, unless others need no more."""
+        """Find the fewest workers of an engine that are enough, unless the other engine needs no more."""
         if not self._tried:
             return
         counts = {setting.workers: rate for setting, rate in self._tried.items() if setting.engine == engine}
@@ -187,7 +189,7 @@ class _Search:
             low, high = (low, middle) if self._is_enough(rate) else (middle, high)
 
     def _deeper(self, chosen: Setting) -> Setting:
-        """Prefetch more where that gains, if there is something to gain and memory for it."""
+        """Increase the prefetch as long as that gains and memory allows, unless training does not wait anyway."""
         for depth in _DEPTHS:
             rate = self._tried[chosen]
             more = Setting(chosen.engine, chosen.workers, depth)
@@ -201,7 +203,7 @@ class _Search:
         return chosen
 
     def _reasons(self, chosen: Setting) -> list[str]:
-        """Say in words why it is this setting."""
+        """Return the reasons for a setting as sentences."""
         rate = self._tried[chosen]
         reasons = []
         if self._step_s and rate.keeps_up:
@@ -212,7 +214,7 @@ class _Search:
         elif self._step_s:
             reasons.append(
                 f"Nothing keeps up with steps of {seconds_text(self._step_s)}: with {chosen} training still waits for "
-                f"{rate.stall:.0%} of its time. Samples have to be made faster: see `feedline doctor`."
+                f"{rate.stall:.0%} of its time. Make samples faster: see `feedline doctor`."
             )
         else:
             reasons.append(f"Fastest with {chosen}: {rate.samples_per_s:,.0f} samples/s.")
@@ -224,7 +226,7 @@ class _Search:
         if more and not (self._step_s and rate.keeps_up):
             reasons.append(f"More gain little: {self._said(min(more, key=lambda s: s.workers), rate)}.")
         elif chosen.workers == self._limits.workers and not rate.keeps_up:
-            reasons.append(f"More have no room: {self._limits.reason}.")
+            reasons.append(f"More were not tried: {self._limits.reason}.")
         others = [s for s in self._tried if s.engine not in (chosen.engine, "inline")]
         if others:
             best = max(others, key=lambda setting: self._tried[setting].samples_per_s)

@@ -1,7 +1,6 @@
-"""What a user named, a dataset or a loader, as arguments of loaders that differ in their workers only.
+"""A dataset or loader that a user named, as arguments for loaders that differ only in their workers.
 
-Whoever measures must not come to the end of an epoch: samplers are gone through again and again, and so are iterable
-datasets.
+A measurement must not reach the end of an epoch, so samplers and iterable datasets are repeated endlessly.
 """
 
 from __future__ import annotations
@@ -28,34 +27,34 @@ BATCH_SIZE = 32
 _ENDLESS = 1 << 40
 _LEAST_BATCHES = 2
 _KEPT = ("worker_init_fn", "multiprocessing_context", "timeout")
-"""Arguments of a loader that others get as they are, besides its samplers and its collate function."""
+"""Arguments taken from a given loader, besides its samplers and its collate function."""
 
 
-# Any, throughout: datasets, samplers and arguments of loaders of any kind.
+# Any, throughout: datasets, samplers and loader arguments of any kind.
 @dataclass(frozen=True)
 class Target:
-    """What is measured."""
+    """A dataset to measure, with the arguments of its loaders."""
 
     dataset: Any
     options: dict[str, Any]
-    """Arguments of loaders, of torch's and of feedline's."""
+    """Arguments for torch's loader and feedline's."""
     batch_size: int
-    """Samples in a batch, or about so many."""
+    """Samples in a batch; the mean if batches differ in size."""
     code: str
-    """The first arguments of the loader as a user writes them."""
+    """The first arguments of the loader, as a user writes them."""
     is_loader: bool = False
 
 
 def open_target(source: str, batch_size: int | None = None) -> Target:
-    """Return what `module:object` names; `batch_size` is that of a loader, or 32, if it is None.
+    """Return the target that `module:object` names; without `batch_size`, use the loader's, or 32.
 
-    Raises BadOption: there is no such thing; DatasetFailed: it cannot be made, or is empty.
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, or is empty.
     """
     return target_of(open_object(source), batch_size)
 
 
 def target_of(opened: Any, batch_size: int | None = None) -> Target:
-    """Return the same for a dataset or loader."""
+    """Return the target for a dataset or loader."""
     loader = opened if is_loader(opened) else None
     dataset = opened if loader is None else loader.dataset
     making = making_of(dataset, 0.0)
@@ -85,17 +84,17 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
 
 @dataclass(frozen=True)
 class Made:
-    """Batches that were made one after the other, without workers."""
+    """Batches made one after the other, without workers."""
 
     batch_s: float
-    """Time of one."""
+    """Time of one batch."""
     cpu_s: float
-    """How much of that is computing."""
+    """The part of `batch_s` spent computing."""
     batch_bytes: int
 
 
 def make_some(target: Target, *, seconds: float) -> Made:
-    """Make batches for some seconds, two at least: what cannot be made so need not be tried with workers.
+    """Make batches without workers for some seconds, at least two. If that fails, workers need not be tried.
 
     Raises DatasetFailed: a sample or the collate function raises, or there are no samples.
     """
@@ -108,8 +107,8 @@ def make_some(target: Target, *, seconds: float) -> Made:
             if len(sizes) >= _LEAST_BATCHES and time.monotonic() > until_s:
                 break
         took_s, computed_s = clock.since(before)
-    except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
-        text = f"A batch could not be made: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+    except (Exception, SystemExit) as exc:  # raised by user code, or by feedline because of it
+        text = f"A batch could not be made: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
         raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
     finally:
         clock.close()
@@ -119,7 +118,7 @@ def make_some(target: Target, *, seconds: float) -> Made:
 
 
 class Repeated:
-    """A sampler that is gone through again and again."""
+    """A sampler that is repeated endlessly."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self._sampler = sampler
@@ -132,7 +131,7 @@ class Repeated:
 
 
 class RepeatedStream(IterableDataset[Any]):
-    """An iterable dataset that is gone through again and again."""
+    """An iterable dataset that is repeated endlessly."""
 
     def __init__(self, dataset: Iterable[Any]) -> None:
         self._dataset = dataset
@@ -141,7 +140,7 @@ class RepeatedStream(IterableDataset[Any]):
         return _again(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_dataset":  # while it is unpickled there is none
+        if name.startswith("__") or name == "_dataset":  # not set yet while it is unpickled
             raise AttributeError(name)
         return getattr(self._dataset, name)
 

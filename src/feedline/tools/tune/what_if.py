@@ -1,8 +1,8 @@
-"""What a recorded run would have been like with other settings, or with a stage that is faster.
+"""Predicts how a recorded run would have gone with other settings or faster stages.
 
-The recorded times of batches and of the training loop's steps are gone through again, in the order in which they came,
-by the real core in virtual time (`feedline.simulation`). What there is to predict is the steady part of a run: what the
-start of an epoch takes is left out, of what was recorded as well.
+The real core replays the recorded times of batches and training steps, in their order and in virtual time
+(`feedline.simulation`). Predictions are about the steady part of a run: both the predicted and the recorded figures
+leave out the start of epochs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from feedline.types.shown import counted, percent
 __all__ = ["GRID_BATCHES", "Changes", "Prediction", "best", "grid", "predict"]
 
 _LEAST, _MOST = 500, 4000
-"""Batches that are gone through. Of fewer, the first and the last ones weigh too much; more change nothing."""
+"""Batches to simulate. With fewer, the first and the last ones weigh too much; more change nothing."""
 GRID_BATCHES = 500
-"""Batches that are gone through for each setting of a grid, so that a grid takes a few seconds: a batch takes 0.1 to
-0.2 ms, and a grid has 13 to 29 settings."""
+"""Batches to simulate for each setting of a grid, so that a grid takes a few seconds: a batch takes 0.1 to 0.2 ms, and
+a grid has 13 to 29 settings."""
 _SHORT_NS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run would be like, beside what was recorded; both without the start of epochs."""
+    """A predicted run beside the recorded one; both without the start of epochs."""
 
     workers: int
     prefetch: int
@@ -47,20 +47,20 @@ class Prediction:
     predicted: Period
     recorded: Period
     assumptions: tuple[str, ...] = ()
-    """Sentences: what the prediction rests on, where that can be wrong."""
+    """The assumptions of the prediction that may be wrong, as sentences."""
     is_recorded: bool = False
-    """True if workers, prefetch and order are those of the recorded run."""
+    """True if workers, prefetch and order are the same as in the recorded run."""
 
     @property
     def delivery(self) -> str:
-        """How batches come from workers, in words; nothing without workers."""
+        """How workers deliver batches, in words; empty without workers."""
         if not self.workers:
             return ""
         return f"prefetch {self.prefetch}" + ("" if self.in_order else ", any order")
 
-    # Any: what JSON has.
+    # Any: JSON values.
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON has them."""
+        """Return the prediction for programs."""
         return {
             "workers": self.workers,
             "prefetch": self.prefetch,
@@ -72,19 +72,19 @@ class Prediction:
 
 
 def predict(recording: Recording, changes: Changes | None = None, *, batches: int = _MOST) -> Prediction:
-    """Predict what a recorded run would be like with changes.
+    """Predict how a recorded run would go with changes.
 
-    Faults, memory budgets and batches that the program keeps are left out. What it costs to send batches between
-    processes is a guess if the recorded run had no workers.
+    Faults, memory budgets and batches that the program keeps are ignored. The cost of sending batches between processes
+    is a guess if the recorded run had no workers.
 
     Args:
-        recording: of the run.
-        changes: what is different; None for nothing.
-        batches: how many are gone through at most. Of a longer run they are parts from all over it.
+        recording: the recorded run.
+        changes: the changes; None for no change.
+        batches: the most batches to simulate. From a longer run, parts from all over it are taken.
 
     Raises:
-        BadOption: a stage is to change that the recording does not know, or steps that took no time.
-        BadRecording: there is too little in it.
+        BadOption: a change concerns a stage that is not in the recording, or scales steps that took no time.
+        BadRecording: the recording is too short.
 
     Example:
         >>> import feedline, os, tempfile, time
@@ -108,12 +108,12 @@ def predict(recording: Recording, changes: Changes | None = None, *, batches: in
 
 
 def grid(recording: Recording, changes: Changes | None = None) -> list[Prediction]:
-    """Predict a run for no worker, 1, 2, 4 and so on, with several prefetches, and with batches as they come.
+    """Predict a run without workers and with 1, 2, 4 and so on, with several prefetches, and unordered.
 
-    The first prediction is the one without workers. The recorded setting is among them.
+    The first prediction is the one without workers. The recorded setting is included.
 
     Raises:
-        BadOption, BadRecording: as `predict` does.
+        BadOption, BadRecording: like `predict`.
     """
     changes = Changes() if changes is None else changes
     recorded = RecordedRun(recording, changes, GRID_BATCHES)
@@ -130,12 +130,12 @@ def grid(recording: Recording, changes: Changes | None = None) -> list[Predictio
 
 
 def best(predictions: Sequence[Prediction]) -> Prediction:
-    """Return the one with the fewest workers, and then the least prefetch, among those that are about the fastest.
+    """Return the prediction with the fewest workers, then the least prefetch, among those close to the fastest.
 
-    Predictions with another order than that of the first are left out: training may depend on the order.
+    Predictions whose order differs from the first one's are left out: training may depend on the order.
 
-    Where making a batch takes no longer than handing it over, that is the one without workers, if it is there: what the
-    training process spends on taking batches over, workers cannot have.
+    If making a batch takes no longer than handing it over, this is the prediction without workers, if there is one:
+    workers do not save the training process the work of receiving batches.
     """
     alone = [one for one in predictions if not one.workers]
     loads = [replace(load_of(one.recorded), make_s=one.predicted.make_s) for one in alone]
@@ -161,7 +161,7 @@ def _predict(recorded: RecordedRun, changes: Changes) -> Prediction:
             depth=prefetch,
             order=IN_ORDER if in_order else UNORDERED,
             moves=recorded.moves,
-            deepens=recorded.comes_in_messages,  # as loaders do, while batches take no time
+            deepens=recorded.comes_in_messages,  # as loaders do while batches take no time
             batch_s=InTurn(tuple(((recorded.batches + recorded.between) / 1e9).tolist())),
             start_s=0.0,
             cores=recorded.cores,
@@ -187,17 +187,17 @@ def _predict(recorded: RecordedRun, changes: Changes) -> Prediction:
 
 
 _Times = list[tuple[int, int, int, int, int, int, int]]
-"""Of batches as they are delivered: which, by whom, begun when, made how long, asked for, come and got when."""
+"""Batches as delivered: ordinal, worker, when begun, busy time, when requested, when arrived, when delivered."""
 
 
 def _go_through(scenario: Scenario, recorded: RecordedRun) -> _Times:
-    """Go through an epoch with workers, in virtual time."""
+    """Simulate an epoch with workers, in virtual time."""
     world = World(scenario, scenario.workers, Share(), Trace(0), random.Random(0))
     world.begin(0)
     times: _Times = []
     for place in range(scenario.samples):
         asked = round(world.now_s * 1e9)
-        ordinal, _ = world.next()  # a sample is its own index, and a batch is a sample
+        ordinal, _ = world.next()  # a sample is its own index, and a batch is one sample
         made = world.delivered
         began, busy = made.task_times[0] + recorded.between, made.busy_ns - recorded.between
         own = recorded.own[began + busy > asked]
@@ -210,7 +210,7 @@ def _go_through(scenario: Scenario, recorded: RecordedRun) -> _Times:
 
 
 def _go_through_alone(count: int, recorded: RecordedRun) -> _Times:
-    """Go through an epoch without workers: the training loop makes every batch when it asks for it."""
+    """Simulate an epoch without workers: the training loop makes every batch when it needs it."""
     times: _Times = []
     asked = 0
     for place in range(count):
@@ -223,7 +223,7 @@ def _go_through_alone(count: int, recorded: RecordedRun) -> _Times:
 
 
 def _columns(times: _Times, recorded: RecordedRun) -> dict[str, NDArray[np.int64]]:
-    """Return what a recording would hold of these batches."""
+    """Return the columns that a recording of these batches would have."""
     ordinal, worker, began, busy, asked, came, got = np.array(times, np.int64).T
     places = ordinal % len(recorded.samples)
     columns = columns_of([row()] * len(times))
@@ -237,32 +237,32 @@ def _columns(times: _Times, recorded: RecordedRun) -> dict[str, NDArray[np.int64
 
 
 def _assumptions(recorded: RecordedRun, workers: int, *, is_given: bool) -> Iterator[str]:
-    """Say what a prediction rests on, where that can be wrong."""
+    """Yield the assumptions of a prediction that may be wrong."""
     cores, computing = recorded.cores, recorded.computing
     if cores is None and workers > 1:
-        yield "The recording does not say how many cores there are: every worker is taken to have one."
+        yield "The recording does not contain the number of cores. Every worker is assumed to have one."
     elif cores is not None and max(workers, recorded.workers) * computing > cores:
         share = f"compute {percent(computing)} of a batch's time, and share {counted(cores, 'core')}"
         if is_given:
-            yield f"Workers are taken to {share}."
+            yield f"Workers are assumed to {share}."
         elif recorded.was_timed:
             yield f"Workers {share}: their CPU time was measured."
         else:
             yield (
-                f"Workers are taken to {share}: the recording does not hold their CPU time. If they wait for storage, "
-                "give a smaller share (--computing 0.2), or record the run again."
+                f"Workers are assumed to {share}: the recording does not contain their CPU time. If they wait for "
+                "storage, give a smaller share (--computing 0.2), or record the run again."
             )
     if recorded.is_cut:
-        yield f"Batches that took more than {LONGEST:,} times as long as most count as that long."
+        yield f"Batches that took very long are cut to {LONGEST:,} times the median."
     if recorded.engine == "thread" and workers > recorded.workers:
-        yield "Threads share the interpreter's lock. What more of them have to wait for it is not known, and left out."
+        yield "Threads share the interpreter's lock. How long more of them would wait for it is unknown and left out."
     if workers and float(np.median(recorded.batches)) < _SHORT_NS:
         yield (
-            "Batches are made in less than a millisecond. To send and to wait for them weighs as much, and varies with "
-            "the machine: take this as rough."
+            "The prediction is rough: batches are made in less than a millisecond. Sending and waiting for them takes "
+            "about as long, and varies with the machine."
         )
     if workers and not recorded.workers:
         yield (
-            "The run was recorded without workers. Handing a batch over is taken to cost a worker "
+            "The run was recorded without workers. Handing over a batch is assumed to cost a worker "
             f"{HANDOVER_NS / 1e6:g} ms, and the training process as much."
         )

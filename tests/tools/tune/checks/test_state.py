@@ -59,7 +59,7 @@ def test_generators_matter_to_those_who_copy_or_share_them() -> None:
 def test_copies_are_counted_by_workers_and_ranks() -> None:
     held = Held("dataset.files", 1_000_000, 100 * MIB, 20 * MIB)
     (finding,) = find(measured(state=State(held=(held,))))
-    assert "800.0 MiB in 8 workers; shared it takes 20.0 MiB, once" in finding.evidence
+    assert "800.0 MiB in 8 workers; shared, it takes 20.0 MiB once" in finding.evidence
     assert finding.code == "# at the end of __init__:\nself.files = feedline.share(self.files)"
     assert not finding.is_serious
     large = replace(held, bytes=2 << 30)

@@ -61,7 +61,7 @@ def test_the_loop_runs_now_and_then_and_at_least_some_times() -> None:
 
 def test_it_says_what_was_seen() -> None:
     text = str(Noise(0.25, 0.08, 0.4))
-    assert "differed in time by 25%" in text
+    assert "varied by 25%" in text
     assert "other virtual machines took 8% of the cores" in text
     assert "for 40% of the time the dataset waited for a core" in text
     assert "virtual" not in str(Noise(0.25, 0.0, 0.4))

@@ -106,4 +106,4 @@ def test_a_pickle_that_takes_too_long_is_told_as_far_as_it_went() -> None:
 
 def test_what_cannot_be_pickled_or_read_again() -> None:
     assert "is an object of type threading.Lock" in told([threading.Lock()])["not_picklable"]
-    assert "cannot be read again: ValueError: of another version" in told(_Unreadable())["not_picklable"]
+    assert "but not unpickled: ValueError: of another version" in told(_Unreadable())["not_picklable"]

@@ -52,7 +52,7 @@ function ticks(from, to, most) {
   return found;
 }
 
-// Lines, over time if nothing else is said: each of `series` has a name, a colour, x and y.
+// Draws lines, over time by default: each of `series` has a name, a colour, x and y.
 function lines(canvas, series, format, formatX = seconds) {
   const [pen, width, height] = paper(canvas);
   const left = 62, bottom = height - 24, top = 20;

@@ -36,7 +36,7 @@ function workers(data) {
   document.getElementById("workers").append(rows.length ? table(["worker", "busy", ""], rows) : "There were no workers.");
 }
 
-// Samples per second, and the share of time that the loop waited, in a hundred parts of the run.
+// Samples per second in up to a hundred parts of the run.
 function rates(rows) {
   const begin = rows.asked[0], end = rows.got[rows.got.length - 1], parts = Math.min(100, Math.max(2, Math.floor(rows.got.length / 4)));
   const wide = (end - begin) / parts || 1, samples = new Float64Array(parts), waited = new Float64Array(parts);
@@ -63,7 +63,7 @@ function details(data) {
   add("Environment", pairs(data.environment));
 }
 
-// What other settings would do: simulated before the page was written. Returns what draws the plot; null for none.
+// Shows predictions for other settings, simulated before the page was written. Returns a function that draws the plot, or null.
 function predictions({ predicted }) {
   if (!predicted) return null;
   const { grid, best, notes } = predicted, place = (id) => document.getElementById(id);
@@ -98,7 +98,7 @@ function legend() {
     element("li", {}, element("i", { style: `background:var(--${name})` }), MEANING[name])));
 }
 
-// Lines of some figures of the machine over time; nothing if none of them was told.
+// Plots figures of the machine over time. Returns null if none of them was recorded.
 function machine(system, id, named, format) {
   if (!system.at || system.at.length < 2) return null;
   const told = named.filter(([column]) => system[column] && system[column].some((value) => value > 0));

@@ -71,7 +71,7 @@ class Timeline {
     }
   }
 
-  // Several stalls may fall on one pixel; the longest of them is what is seen.
+  // Several stalls may fall on one pixel; the longest of them is shown.
   stall(pen, place, top, tall, used) {
     const { asked, got, cause } = this.rows;
     const from = this.across(asked[place]), wide = this.across(got[place]) - from;
@@ -184,7 +184,7 @@ class Timeline {
 
   move(share) { const by = (this.to - this.from) * share; this.show(this.from + by, this.to + by); }
 
-  // Show the next of the longest stalls; after the last one the first again.
+  // Show the next of the longest stalls; after the last one, start again with the first.
   nextStall() {
     const { asked, got } = this.rows, isAll = this.to - this.from >= this.end - this.begin;
     const after = isAll ? this.begin - 1 : (this.from + this.to) / 2 + 1;

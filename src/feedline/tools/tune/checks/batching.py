@@ -93,8 +93,8 @@ def _objects(measured: Measured, batch: Batch) -> Iterator[Finding]:
         None if code is None else code.format(field=field_in("sample", batch.objects.partition(" ")[0])),
         gain=gain_of(now_s, saved_s),
         evidence=f"{bytes_text(batch.object_bytes / batch.size)} of a sample are objects, most of all {batch.objects}. "
-        f"Pickling and reading them again takes {seconds_text(sent_s)} for a sample that keeps a worker for "
-        f"{seconds_text(now_s)}; torch's loader pickles all of it: {as_pickle}",
+        f"Pickling and unpickling them takes {seconds_text(sent_s)} for a sample that occupies a worker for "
+        f"{seconds_text(now_s)}; torch's loader pickles the whole sample: {as_pickle}",
         margin=sent_s / limit_s,
     )
 
@@ -137,7 +137,7 @@ def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
         fix = "Put arrays together in one call (np.stack, torch.stack) instead of value by value."
     else:
         fix = "Return fewer and larger fields: one array of many numbers instead of many fields of one."
-    quicker = "" if other is None else f". The same batch was made in {seconds_text(other.seconds)}"
+    quicker = "" if other is None else f". The fix makes the same batch in {seconds_text(other.seconds)}"
     yield Finding(
         "slow-collate",
         f"Putting a batch together takes {batch.collate_s / (fetch_s + batch.collate_s):.0%} of its time.",
@@ -145,7 +145,7 @@ def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
         code,
         gain=gain,
         evidence=f"{batch.collate} takes {seconds_text(batch.collate_s)} for a batch of {batch.size}, whose samples "
-        f"take {seconds_text(fetch_s)} to be made. Copying their arrays takes {seconds_text(batch.copy_s)}{quicker}",
+        f"take {seconds_text(fetch_s)} to make. Copying their arrays takes {seconds_text(batch.copy_s)}{quicker}",
         margin=batch.collate_s / limit_s,
     )
 
@@ -167,11 +167,11 @@ def _padding(measured: Measured, samples: Samples) -> Iterator[Finding]:
     yield Finding(
         "padding",
         f"{waste:.0%} of a batch is padding.",
-        "Make batches of samples of similar length, instead of batch_size and shuffle.",
+        "Make batches from samples of similar length, instead of using batch_size and shuffle.",
         f"lengths = [len({field}) for index in range(len(dataset))]  # once: store them\n"
         f"batches = feedline.samplers.LengthBucketBatchSampler(lengths, {size})\n"
         f"DataLoader(dataset, batch_sampler=batches{collate})",
         gain=round(float(padded / bucketed), 2),
-        evidence=f"Samples have from {lengths.min()} to {lengths.max()} elements. In batches of {size} samples of "
-        f"similar length {left:.0%} would be padding",
+        evidence=f"Samples have {lengths.min()} to {lengths.max()} elements. In batches of {size} samples of similar "
+        f"length, {left:.0%} would be padding",
     )

@@ -69,10 +69,10 @@ def _ended(measured: Measured) -> Iterator[Finding]:
     if measured.ended is not None:
         yield Finding(
             "ended-early",
-            f"The dataset could not be measured to the end ({measured.ended_in or 'start'}).",
+            f"The measurement of the dataset ended early ({measured.ended_in or 'start'}).",
             "Do not use threads with this dataset."
             if measured.ended_in == "threads"
-            else "Try the same in a program of your own: python -X faulthandler shows what it waits for.",
+            else "Do the same in your own program: python -X faulthandler shows what it waits for.",
             is_serious=measured.ended_in == "loader" or measured.engine == "thread",
             evidence=measured.ended,
         )
@@ -86,7 +86,7 @@ def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
             "Use worker processes, or give each thread its own handle or buffer in a threading.local().",
             'DataLoader(dataset, engine="process")',
             is_serious=True,
-            evidence=f"One thread could make them, several raised: {measured.threads.failure}",
+            evidence=f"One thread made them without errors, several raised: {measured.threads.failure}",
         )
 
 
@@ -160,7 +160,7 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
         code,
         gain=gain_of(measured.pipeline_s, samples.usual_s - kept_s),
         evidence=f"{first.samples} of {len(samples.seconds)} samples opened {first.path}{more}{reads}. A sample takes "
-        f"{seconds_text(samples.usual_s)}, and {seconds_text(kept_s)} if what was opened is kept",
+        f"{seconds_text(samples.usual_s)}, and {seconds_text(kept_s)} if opened files are kept",
     )
 
 
@@ -169,7 +169,7 @@ def _kept(file: Opened) -> tuple[str, str | None]:
     path = repr(file.path)
     if file.path.endswith(".npy"):
         return (
-            "Map the array when it is first used: rows are read from the file as they are asked for.",
+            "Map the array on first use: rows are then read from the file as they are needed.",
             "# in __init__:\nself.rows = None\n"
             f"# in __getitem__:\nif self.rows is None:\n    self.rows = np.load({path}, mmap_mode='c')\n"
             "# and instead of loading the file:\nrows = self.rows",
@@ -189,14 +189,14 @@ def _kept(file: Opened) -> tuple[str, str | None]:
         )
     if file.read_by == "whole" and file.path.endswith(".json"):
         return (
-            "Parse the file once and share what is in it between all workers.",
+            "Parse the file once and share its content between all workers.",
             f"# in __init__:\nwith open({path}) as file:\n    self.items = feedline.share(json.load(file))\n"
             "# in __getitem__, instead of opening and loading the file:\nitems = self.items",
         )
     if file.read_by == "whole":
         kind = "BytesIO" if "b" in file.mode else "StringIO"
         return (
-            "Read the file once and keep its content; better still, keep what you make of it.",
+            "Read the file once and keep its content; better still, keep the parsed result.",
             f"# in __init__:\nwith open({path}, {file.mode!r}) as file:\n    self.content = file.read()\n"
             f"# in __getitem__, instead of opening the file:\nfile = io.{kind}(self.content)",
         )
@@ -216,12 +216,12 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
         return
     small, saved_s = "", images.decode_s
     if images.small_sample_s is not None:
-        small = f". With images stored in the size that is used it takes {seconds_text(images.small_sample_s)}"
+        small = f". With images stored at the size used, the sample takes {seconds_text(images.small_sample_s)}"
         saved_s = samples.usual_s - images.small_sample_s
     yield Finding(
         "oversized-images",
         f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are used.",
-        "Store the images smaller, once, or let the decoder scale them: feedline.images and PIL.Image.draft do.",
+        "Store smaller images once, or let the decoder scale them, as feedline.images and PIL.Image.draft do.",
         f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
         gain=gain_of(measured.pipeline_s, saved_s),
         evidence=f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "

@@ -46,7 +46,7 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         yield Finding(
             "failing-loader",
             "Single samples can be made, but a batch of the loader raised an exception.",
-            "Correct what it raises: the collate function, or what workers get of the dataset.",
+            "Fix the code that raises it: the collate function, or the dataset as workers receive it.",
             is_serious=True,
             evidence=loader.failure.rstrip(),
         )
@@ -95,7 +95,7 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
             f"Use {most}, or one less where the training loop itself computes.",
             f"DataLoader(dataset, num_workers={most})",
             evidence=f"A sample computes for {samples.cpu_share:.0%} of its time, and there are {whose}: more workers "
-            "take the cores from each other and from the training loop, and memory for nothing",
+            "take the cores from each other and from the training loop, and waste memory",
             margin=margin,
         )
     is_few = 2 * loader.workers < most if loader.workers else most > 1  # one core is for the training loop
@@ -103,12 +103,12 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         rate = max(loader.workers, 1) / samples.mean_s
         yield Finding(
             "too-few-workers",
-            f"{loader.workers or 'No'} worker{'' if loader.workers == 1 else 's'} use few of {cores} cores.",
-            "Use more workers, if training waits for batches.",
+            f"{loader.workers or 'No'} worker{'' if loader.workers == 1 else 's'} for {cores} cores: most are idle.",
+            "Use more workers if training waits for batches.",
             f"DataLoader(dataset, num_workers={most})",
             gain=round(load.rate(most) / load.rate(loader.workers), 2),
-            evidence=f"A batch takes {seconds_text(batch_s)} to be made, {samples.cpu_share:.0%} of it computing, so "
-            f"that {rate:,.0f} samples a second can be made; there are {whose}",
+            evidence=f"Making a batch takes {seconds_text(batch_s)}, {samples.cpu_share:.0%} of it computing, which "
+            f"allows {rate:,.0f} samples a second; there are {whose}",
             margin=min(margin, batch_s / _BATCH_S),
         )
 
@@ -129,21 +129,21 @@ def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Fi
     if room.memory_bytes is not None and whole > _MUCH * room.memory_bytes:
         yield Finding(
             "prefetch-memory",
-            "Batches that are made ahead of time may take most of the memory.",
-            "Prefetch less, use fewer workers or smaller batches; feedline's loader bounds it by memory_budget=.",
+            "Prefetched batches may take most of the memory.",
+            "Prefetch less, or use fewer workers or smaller batches; memory_budget= of feedline's loader sets a limit.",
             f"DataLoader(dataset, num_workers={loader.workers}, prefetch_factor=2)",
             is_serious=True,
-            evidence=f"They take up to {sum_text}, and {bytes_text(room.memory_bytes)} of memory are free",
+            evidence=f"They take up to {sum_text}, and {bytes_text(room.memory_bytes)} of memory is free",
         )
     elif loader.kind == "torch" and room.shared_bytes is not None and whole > _MUCH * room.shared_bytes:
         yield Finding(
             "shared-memory",
-            "Batches that are made ahead of time may fill /dev/shm.",
-            "Use feedline's loader, which does not need it; or prefetch less, or give the container more (docker run "
+            "Prefetched batches may fill /dev/shm.",
+            "Use feedline's loader, which does not need it; or prefetch less, or make it larger (docker run "
             "--shm-size=8g).",
             "from feedline import DataLoader",
             is_serious=True,
-            evidence=f"torch's loader keeps up to {sum_text} there, and it has {bytes_text(room.shared_bytes)}",
+            evidence=f"torch's loader keeps up to {sum_text} in it, and its size is {bytes_text(room.shared_bytes)}",
         )
 
 
@@ -154,9 +154,9 @@ def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
         moves: True if its idle workers already take over the work of late ones.
     """
     if moves:
-        return "Until then deliver batches as they come.", "DataLoader(dataset, in_order=False)"
+        return "Until then, deliver batches as they come.", "DataLoader(dataset, in_order=False)"
     return (
-        "Until then give the loader a seed=, so that idle workers take over the work of late ones, or deliver batches "
+        "Until then, give the loader a seed=, so that idle workers take over the work of late ones, or deliver batches "
         "as they come.",
         "DataLoader(dataset, seed=0)  # or in_order=False",
     )
@@ -169,11 +169,11 @@ def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
         return
     yield Finding(
         "open-files",
-        f"{loader.workers} workers take most of the {room.open_files} files that may be open.",
+        f"{loader.workers} workers use most of the {room.open_files} files that may be open.",
         "Raise the limit in the shell, or use fewer workers.",
         f"ulimit -n {max(4096, 4 * needed)}",
         is_serious=needed > room.open_files,
-        evidence=f"They take about {needed}, the limit (ulimit -n) is {room.open_files}, and datasets need some, too",
+        evidence=f"They need about {needed}, the limit (ulimit -n) is {room.open_files}, and datasets open files, too",
     )
 
 
@@ -188,6 +188,6 @@ def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         "Use feedline's sampler in feedline's loader: it computes each index when it is needed.",
         "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
         gain=None if epoch_s is None else gain_of(seconds + epoch_s, seconds),
-        evidence=f"Each epoch begins with {seconds_text(seconds)} for that, and the indices take {bytes_text(size)}",
+        evidence=f"Each epoch spends {seconds_text(seconds)} on that, and the indices take {bytes_text(size)}",
         margin=max(seconds / _SHUFFLING_S, size / _SHUFFLING_BYTES),
     )

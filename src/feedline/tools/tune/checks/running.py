@@ -123,7 +123,7 @@ def _faults(run: Run) -> Iterator[Finding]:
         yield Finding(
             "failing-samples",
             f"{counted(sum(faults.values()), 'sample')} and {counted(raised, 'batch', 'batches')} failed.",
-            "Correct or remove these samples; on_error= says what becomes of them.",
+            "Correct or remove these samples; on_error= decides how the loader handles them.",
             'loader.faults.to_csv("faults.csv")  # then: feedline doctor faults.csv',
             is_serious=True,
             evidence=f"These failed: {', '.join(seen)}",
@@ -136,14 +136,14 @@ def _deaths(run: Run) -> Iterator[Finding]:
         yield Finding(
             "dying-workers",
             f"{counted(died, 'worker')} died or hung and had to be replaced.",
-            "Look for what ends them: most often it is memory, or a library that crashes. The faults name the samples.",
+            "Find the cause: most often it is memory, or a library that crashes. loader.faults names the samples.",
             is_serious=True,
         )
     if recycled:
         yield Finding(
             "memory-growth",
             f"{counted(recycled, 'worker')} outgrew max_memory_per_worker and had to be replaced.",
-            "Find with tracemalloc what samples leave behind, or bound the cache.",
+            "Use tracemalloc to find what samples leave behind, or bound the cache.",
         )
 
 
@@ -169,12 +169,12 @@ def _growth(run: Run) -> Iterator[Finding]:
         return
     yield Finding(
         "memory-growth",
-        f"The workers' memory grows by {bytes_text(run.growth)} with 1,000 samples.",
-        "Bound the cache, hold large lists in feedline.share, or find with tracemalloc what samples leave behind. "
-        "Until then let the loader replace workers that have grown too large.",
+        f"The workers' memory grows by {bytes_text(run.growth)} per 1,000 samples.",
+        "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave behind. "
+        "Until then, let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
         is_serious=run.room.memory_bytes is not None and 2 * grown > run.room.memory_bytes,
-        evidence=f"It grew by {bytes_text(grown)} in all: a cache without a bound, a leak, or Python objects that each "
+        evidence=f"It grew by {bytes_text(grown)} in all: an unbounded cache, a leak, or Python objects that each "
         "worker copies when it reads them",
     )
 
@@ -188,7 +188,7 @@ def _slots(run: Run) -> Iterator[Finding]:
             f"{overflowed} of {batches} batches did not fit into the memory for batches.",
             "Allow more memory, or prefetch fewer or smaller batches.",
             'DataLoader(dataset, memory_budget="8GB")',
-            evidence="They were larger than their slot, or than what memory_budget= left, and were sent another way",
+            evidence="They were larger than their slot, or than the rest of memory_budget=, and were sent another way",
         )
 
 
@@ -204,7 +204,7 @@ def _held(run: Run) -> Iterator[Finding]:
         'DataLoader(dataset, memory_budget="8GB")',
         gain=run.gain_without("slot"),
         evidence=f"It holds {counters.get('leased_slots', 0)} batches. Training waited {run.share('slot'):.0%} of the "
-        f"time for the memory of one, and {copied} of {batches} were copied to get it back",
+        f"time for free memory, and {copied} of {batches} batches were copied to free their memory",
     )
 
 
@@ -224,7 +224,7 @@ def _delivering(run: Run) -> Iterator[Finding]:
         yield Finding(
             "slow-delivery",
             f"The training process spends {run.share('deliver'):.0%} of the time on receiving batches.",
-            "Return arrays instead of objects, use a sampler of feedline's, and larger batches.",
+            "Return arrays instead of objects, and use a feedline sampler and larger batches.",
             "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
             gain=run.gain_without("deliver"),
             evidence="Unpacking batches and drawing indices happens in the training process itself",
@@ -245,8 +245,8 @@ def _collating(run: Run, each: float) -> Iterator[Finding]:
         yield Finding(
             "slow-collate",
             f"Putting a batch together takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
-            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; the doctor tries "
-            "whether the default does the same.",
+            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; the doctor checks "
+            "whether the default makes the same batches.",
             "feedline doctor module:loader",
             gain=gain,
             evidence=f"It takes {seconds_text(collate_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
@@ -261,7 +261,7 @@ def _writing(run: Run) -> Iterator[Finding]:
         yield Finding(
             "serialisation",
             f"Sending a batch takes {write_s / run.period.busy_s:.0%} of a worker's time.",
-            "Return arrays or tensors, which are not pickled; the doctor says which fields are neither.",
+            "Return arrays or tensors, which are not pickled; the doctor shows which fields are neither.",
             "feedline doctor module:loader",
             gain=gain,
             evidence=f"It takes {seconds_text(write_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "
@@ -278,11 +278,11 @@ def _stragglers(run: Run) -> Iterator[Finding]:
     fix, code = bridging_stragglers(moves=run.loader.moves)
     yield Finding(
         "stragglers",
-        f"Training waits {share:.0%} of the time for batches that come out of turn.",
+        f"Training waits {share:.0%} of the time for late batches while others are ready.",
         f"See what the slowest samples have in common. {fix}",
         code,
         gain=gain,
-        evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to be fetched, "
+        evidence=f"One batch in a hundred takes {seconds_text(fetch.p99)} to fetch, "
         f"{fetch.p99 / max(fetch.p50, 1e-9):.0f} times as long as most"
         + (f". The slowest samples: {slowest}" if slowest else ""),
     )
@@ -310,7 +310,7 @@ def _too_few(run: Run) -> Iterator[Finding]:
     computing, cores = period.computing, run.room.rank_cores
     parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
     evidence = (
-        f"A batch takes {seconds_text(period.busy_s)} to be made{parts}, and training is at one for "
+        f"Making a batch takes {seconds_text(period.busy_s)}{parts}, and training on it takes "
         f"{seconds_text(period.body.mean)}; there are {cores} cores (affinity, control group and ranks counted)"
     )
     problem = f"Training waits {run.stall:.0%} of the time, with {counted(workers, 'worker')}"
@@ -319,7 +319,7 @@ def _too_few(run: Run) -> Iterator[Finding]:
         yield Finding(
             "slow-samples",
             f"{problem} on {counted(cores, 'core')}.",
-            "Make samples cheaper: the doctor tries the dataset and says what takes long.",
+            "Make samples cheaper: the doctor probes the dataset and shows what takes long.",
             "feedline doctor module:dataset",
             gain=run.gain(saved_s=period.make_s),
             evidence=evidence,

@@ -85,13 +85,13 @@ def _generators(measured: Measured) -> Iterator[Finding]:
         trouble = (
             "Threads share it, and what a sample draws depends on which thread comes first"
             if on_threads
-            else "Each worker process gets a copy in the same state, so that all workers draw the same numbers, and "
-            "the same again in every epoch that starts workers anew"
+            else "Each worker process gets a copy in the same state, so all workers draw the same numbers, and draw "
+            "them again in every epoch that restarts the workers"
         )
         yield Finding(
             "copied-random",
             "Threads draw from one random generator." if on_threads else "Workers draw the same random numbers.",
-            "Draw from feedline.rng(), which gives each sample numbers of its own.",
+            "Draw from feedline.rng(), which gives each sample its own numbers.",
             "feedline.rng().random()",
             is_serious=True,
             evidence=f"Samples draw from {names}. {trouble}",
@@ -100,7 +100,7 @@ def _generators(measured: Measured) -> Iterator[Finding]:
         yield Finding(
             "global-random",
             "Samples draw from random generators that threads share.",
-            "Draw from feedline.rng(), which gives each sample numbers of its own, on threads, too.",
+            "Draw from feedline.rng(), which gives each sample its own numbers, also on threads.",
             "feedline.rng().random()",
             is_serious=on_threads,
             evidence=f"The generators of the process changed: {', '.join(state.global_generators)}. On threads, what a "
@@ -116,7 +116,7 @@ def _making(measured: Measured) -> Iterator[Finding]:
     yield Finding(
         "slow-init",
         f"Making the dataset takes {seconds_text(making.make_s)}.",
-        "Make it once and store it, or leave the work to the first use.",
+        "Make it once and store it, or defer the work to the first use.",
         None
         if read_s is None
         else 'with open("dataset.pickle", "wb") as file:  # once\n    pickle.dump(dataset, file)\n'
@@ -124,7 +124,7 @@ def _making(measured: Measured) -> Iterator[Finding]:
         gain=None if read_s is None else gain_of(making.make_s + epoch_s, making.make_s - read_s),
         is_serious=making.make_s > epoch_s,
         evidence=f"An epoch takes about {seconds_text(epoch_s)}; every start of the program, and every rank, waits for "
-        f"the dataset" + ("" if read_s is None else f". Its pickle is written and read in {seconds_text(read_s)}"),
+        f"the dataset" + ("" if read_s is None else f". Pickling and unpickling it takes {seconds_text(read_s)}"),
         margin=margin_of(making.make_s / limit_s, making.cpu_share),
     )
 
@@ -133,15 +133,14 @@ def _unpicklable(measured: Measured) -> Iterator[Finding]:
     if measured.state.not_picklable is None or measured.engine in ("thread", "inline"):
         return
     is_sent = measured.start_method != "fork"
-    how = "as they are by default here" if is_sent else "which is the default from Python 3.14 on, and on macOS"
+    how = "one of which is the default here" if is_sent else "the defaults from Python 3.14 on, and on macOS"
     yield Finding(
         "unpicklable",
         "The dataset cannot be pickled, so not every start method works.",
         measured.state.pickle_advice,
         None if is_sent else 'DataLoader(dataset, multiprocessing_context="fork")',
         is_serious=is_sent,
-        evidence=f"{measured.state.not_picklable}. Workers that are started by forkserver or spawn, {how}, cannot be "
-        "started",
+        evidence=f"{measured.state.not_picklable}. Workers cannot be started by forkserver or spawn, {how}",
     )
 
 
@@ -153,12 +152,11 @@ def _pickling(measured: Measured) -> Iterator[Finding]:
     yield Finding(
         "slow-pickling",
         f"Pickling the dataset takes {seconds_text(seconds)}.",
-        "Keep the workers from epoch to epoch, and leave out in __getstate__ what can be made again.",
+        "Keep the workers from epoch to epoch, and let __getstate__ leave out parts that can be rebuilt.",
         f"DataLoader(dataset, num_workers={workers}, persistent_workers=True)",
         is_serious=measured.start_method != "fork" and seconds > (measured.epoch_s or 0.0),
-        evidence=f"Pickling it and reading it again takes {seconds_text(seconds)} for "
-        f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits for "
-        "that",
+        evidence=f"Pickling and unpickling it takes {seconds_text(seconds)} for {bytes_text(state.pickle_bytes)}, "
+        "arrays aside. Each worker that is started by forkserver or spawn waits for that",
         margin=margin_of(seconds / _PICKLING_S, state.pickle_cpu_share),
     )
 
@@ -173,19 +171,19 @@ def _held(measured: Measured) -> Iterator[Finding]:
             continue
         all_bytes = held.bytes * workers * room.local_ranks
         name = held.path.removeprefix("dataset.")
-        instead = "" if held.shared_bytes is None else f"; shared it takes {bytes_text(held.shared_bytes)}, once"
+        instead = "" if held.shared_bytes is None else f"; shared, it takes {bytes_text(held.shared_bytes)} once"
         yield Finding(
             "copied-objects",
             f"Each worker copies the {held.items:,} objects of {held.path}.",
-            "Hold it once for all workers."
+            "Share one copy between all workers."
             if held.shared_bytes is not None
-            else "Keep these values in arrays, or in a file that is mapped.",
+            else "Keep these values in arrays, or in a memory-mapped file.",
             f"# at the end of __init__:\nself.{name} = feedline.share(self.{name})"
             if held.shared_bytes is not None and name.replace(".", "").isidentifier()
             else None,
             is_serious=room.memory_bytes is not None and all_bytes > _LARGE_SHARE * room.memory_bytes,
-            evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading one writes its count of "
-            f"references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
+            evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading an object writes its reference "
+            f"count, so each worker ends up with a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
         )
 
 
@@ -194,14 +192,14 @@ def _growth(measured: Measured) -> Iterator[Finding]:
     if samples is None or samples.growth < _GROWTH:
         return
     length = None if measured.making is None else measured.making.length
-    epoch = "" if length is None else f", {bytes_text(samples.growth * length / 1000)} in an epoch of all workers"
+    epoch = "" if length is None else f", by {bytes_text(samples.growth * length / 1000)} in an epoch of all workers"
     room = measured.room.memory_bytes
     yield Finding(
         "memory-growth",
-        f"Memory grows by {bytes_text(samples.growth)} with 1,000 samples.",
-        "Bound the cache (feedline.datasets.CachedDataset does), or find with tracemalloc what samples leave behind. "
-        "Until then let the loader replace workers that have grown too large.",
+        f"Memory grows by {bytes_text(samples.growth)} per 1,000 samples.",
+        "Bound the cache (feedline.datasets.CachedDataset does), or use tracemalloc to find what samples leave behind. "
+        "Until then, let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
         is_serious=room is not None and length is not None and samples.growth * length / 1000 > _LARGE_SHARE * room,
-        evidence=f"It grew all the time while samples were made{epoch}: a cache without a bound, or a leak",
+        evidence=f"It grew steadily while samples were made{epoch}: an unbounded cache, or a leak",
     )

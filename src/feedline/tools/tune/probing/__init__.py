@@ -1,1 +1,1 @@
-"""What happens in the process of a probe: a dataset is tried there."""
+"""The code that runs in the process of a probe and measures the dataset."""

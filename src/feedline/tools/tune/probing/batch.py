@@ -1,4 +1,4 @@
-"""Puts samples together into a batch and sends it, to see what both take."""
+"""Collates samples into a batch and sends it, to time both."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
 
 _ROOM_BYTES = 16 << 20
-"""Beside the arrays of a batch, for what is not arrays."""
+"""Buffer space for the parts of a batch that are not arrays."""
 _FLOATS = 4096
-"""Values of a field that make it worth looking at."""
+"""Fields with fewer values are ignored."""
 _LOOKED_AT = 8
-"""Samples whose floats are looked at."""
+"""Number of samples whose floats are checked."""
 _DISTINCT = 16
-"""Different values from which on floats are taken for pixels, not for flags or classes. A guess."""
+"""Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
 
-# Any, throughout: samples, batches and functions of the user's.
+# Any, throughout: the user's samples, batches and functions.
 Collate = Callable[[Any], Any]
 
 
 def collates_for(given: Collate | None) -> list[Collate]:
-    """Return what may put samples together: the loader's function, or the defaults."""
+    """Return the collate functions to try: the loader's own, or the defaults."""
     if given is not None:
         return [given]
-    torch_data = sys.modules.get("torch.utils.data")  # if the program has it, it will use a DataLoader
+    torch_data = sys.modules.get("torch.utils.data")  # a program that has imported it uses a DataLoader
     return [default if torch_data is None else torch_data.default_collate, pad()]
 
 
 def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch | None:
-    """Make a batch of the samples and send it; None if they cannot be put together."""
+    """Collate the samples and send the batch; None if they cannot be collated."""
     collate, batch = _first_that_works(collates_for(given), samples)
     if collate is None:
         return None
@@ -72,17 +72,17 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
 
 
 def collate_for(samples: list[Any], given: Collate | None) -> Collate | None:
-    """Return the function that a loader must be given for these samples; None if the default does."""
+    """Return the collate function that a loader needs for these samples; None if the default works, or nothing does."""
     collate, _ = _first_that_works(collates_for(given), samples)
     return None if collate is None or _is_default(collate) else collate
 
 
 Carry = Callable[[list[Any], "Collate | None"], "float | None"]
-"""Returns what a loader needs for a batch of samples that are made, with a collate function."""
+"""Returns the time that a loader needs for a batch of samples that are already made, with a collate function."""
 
 
 def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
-    """Add what the batch would need if it were as findings ask for."""
+    """Add the times that the batch would take with the changes that findings suggest."""
     floats = tuple(
         replace(field, carry_s=carry([_changed(one, field.name, _fitting(field)) for one in samples], collate))
         for field in batch.floats
@@ -92,7 +92,7 @@ def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carr
         change = np.asarray if batch.object_kind == "numbers" else "\0".join
         name = batch.objects.partition(" ")[0]
         changed = [_changed(one, name, change) for one in samples]
-        # The change is made for each sample of the batch, too.
+        # Making the change takes time for each sample of the batch, too.
         change_s = usual_s(lambda: [_changed(one, name, change) for one in samples], clock)
         objects = None if (carried := carry(changed, collate)) is None else carried + change_s
     if other is not None:
@@ -125,7 +125,7 @@ def _first_that_works(collates: list[Collate], samples: list[Any]) -> tuple[Coll
     for collate in collates:
         try:
             return collate, collate(samples)
-        except Exception:  # of feedline's, of torch's or the user's own: the loader tells it when it is used
+        except Exception:  # raised by feedline, torch or the user's function: the loader reports it when used
             continue
     return None, None
 
@@ -137,11 +137,11 @@ def _is_default(collate: Collate) -> bool:
 
 
 def _other_collate(samples: list[Any], batch: Any, clock: Clock) -> OtherCollate | None:
-    """Look for a quicker way to put the same batch together: the default, or each field stacked in one call."""
+    """Look for a faster way to make the same batch: the default, or stacking each field in one call."""
     for code, collate in [("", collates_for(None)[0]), *_stacking(samples, batch)]:
         try:
             is_same = _is_same(collate(samples), batch)
-        except Exception:  # samples that it is not made for
+        except Exception:  # it does not support these samples
             continue
         if is_same:
             return OtherCollate(code, usual_s(functools.partial(collate, samples), clock))
@@ -165,7 +165,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _stacking(samples: list[Any], batch: Any) -> Iterator[tuple[str, Collate]]:
-    """Yield functions, and their code, that stack fields of the samples into the arrays of a batch."""
+    """Yield a collate function, after its code, that stacks fields of the samples; nothing if none makes this batch."""
     sources: dict[str, tuple[str, str]] = {}
     for target, value in leaves(batch):
         array = as_array(value)
@@ -198,12 +198,12 @@ def _stacking(samples: list[Any], batch: Any) -> Iterator[tuple[str, Collate]]:
         made = stacked("sample")
     code = f"def collate(samples):\n    return {made}"
     names: dict[str, Any] = {"np": np, "torch": sys.modules.get("torch")}
-    exec(code, names)  # made of names of fields above
+    exec(code, names)  # built above from the names of fields
     yield code, names["collate"]
 
 
 def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
-    """Return how long it takes to copy arrays behind each other, into new memory as every collate function must."""
+    """Return the time to copy arrays one after another into new memory, as every collate function must."""
 
     def copy() -> None:
         room = np.empty(sum(array.nbytes for array in arrays), np.uint8)
@@ -216,7 +216,7 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
 
 
 def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, Any]:
-    """Send a batch as a pickle, and through memory that processes share; returns what both took."""
+    """Send a batch as a pickle and through shared memory; return sizes and times, as fields of `Batch`."""
     whole = pickle.dumps(batch, 5)
     objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
     object_bytes = sum(count for count, _ in objects.values())
@@ -241,7 +241,7 @@ def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, 
 
 
 def _kind(sample: Any, field: str) -> str:
-    """Return what a field of a sample is: a list of "numbers", or of "texts"; empty for anything else."""
+    """Return "numbers" or "texts" if a field of a sample is a list of these; empty for anything else."""
     value = next((value for name, value in leaves(sample) if name == field), None)
     if not isinstance(value, (list, tuple)) or not value:
         return ""
@@ -251,14 +251,14 @@ def _kind(sample: Any, field: str) -> str:
 
 
 def _as_arrays_s(size: int, samples: int, clock: Clock) -> float:
-    """Return how long it takes to put so many bytes together, if each sample has its part of them in an array."""
+    """Return the time to collate `size` bytes if each sample holds its part of them in an array."""
     arrays = [{"values": np.zeros(size // samples + 1, np.uint8)} for _ in range(samples)]
     collate = collates_for(None)[0]
     return usual_s(lambda: collate(arrays), clock)
 
 
 def _objects(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a batch that are no arrays."""
+    """Yield the fields of a batch that are not arrays."""
     return ((name, value) for name, value in leaves(batch) if as_array(value) is None)
 
 
@@ -271,7 +271,7 @@ def _framework() -> Framework:
 
 
 def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
-    """Yield the fields of floats whose values would fit into bytes."""
+    """Yield the fields of floats whose values fit into bytes."""
     fields: dict[str, list[NDArray[Any]]] = {}
     tensors: set[str] = set()
     for sample in samples[:_LOOKED_AT]:
@@ -292,7 +292,7 @@ def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
 
 
 def _conversion(array: NDArray[np.uint8], dtype: np.dtype[Any], scale: int, *, is_torchs: bool) -> Callable[[], Any]:
-    """Return what makes floats of bytes, as the dataset will have done it."""
+    """Return a function that converts bytes to floats, as the dataset presumably does."""
     if is_torchs:
         torch: Any = sys.modules["torch"]
         tensor, kind = torch.from_numpy(array), torch.from_numpy(np.zeros(0, dtype)).dtype
@@ -301,7 +301,7 @@ def _conversion(array: NDArray[np.uint8], dtype: np.dtype[Any], scale: int, *, i
 
 
 def _as_bytes(array: NDArray[Any], scale: int) -> NDArray[np.uint8] | None:
-    """Return an array as bytes, None if they would not say the same."""
+    """Return an array as bytes, or None if that would change its values."""
     scaled = array * scale
     rounded = np.rint(scaled)
     if not (np.isfinite(array).all() and rounded.min() >= 0 and rounded.max() <= 255):

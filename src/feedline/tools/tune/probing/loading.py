@@ -1,4 +1,4 @@
-"""A loader that was given instead of a dataset: what it was asked for, and what starting an epoch takes."""
+"""Measures a given loader: its settings, and the times to start an epoch, draw an order and carry a batch."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from feedline.tools.tune.measured import LoaderFacts
 _STARTS = 2
 _KEPT_EPOCHS = 5
 _PATIENCE = 4
-"""Times what a batch should take that there must be time for: on a busy machine it may take that long."""
+"""An epoch is started only if this many times the expected time of a batch remains: a busy machine may need that."""
 _CARRIED = 200
 _CARRY_S = 0.25
-"""Batches, and how long they may take, to see what one needs once its samples are made."""
+"""How many batches of ready samples a loader delivers to measure the time of one, and for how long at most."""
 _CARRY_TIMEOUT_S = 30.0
 _MOST_BATCHES = 100
-"""Of an epoch that is gone through to see how long it takes."""
+"""Batches of an epoch, besides one per worker, that are iterated to see how long the epoch takes."""
 _DRAWN = 500_000
-"""Indices whose order is drawn to see how long that takes."""
+"""Indices to draw to see how long drawing an order takes."""
 
 
-# Any, throughout: a loader of feedline's or torch's, and datasets of any kind.
+# Any, throughout: a feedline or torch loader, and datasets of any kind.
 def is_loader(value: Any) -> bool:
-    """True for loaders of feedline's and torch's."""
+    """True for feedline and torch loaders."""
     torch_data = sys.modules.get("torch.utils.data")
     return isinstance(value, LoaderBase) or (torch_data is not None and isinstance(value, torch_data.DataLoader))
 
 
 def facts_of(loader: Any) -> LoaderFacts:
-    """Return what a loader was asked to do."""
+    """Return the settings of a loader."""
     batches = getattr(loader, "batch_sampler", None)
     size = loader.batch_size if loader.batch_size is not None else getattr(batches, "batch_size", None)
     if isinstance(loader, LoaderBase):
@@ -66,7 +66,7 @@ def _method(context: Any) -> str:
 
 
 def collate_of(loader: Any) -> Callable[[Any], Any] | None:
-    """Return the function that puts batches together."""
+    """Return the loader's collate function."""
     collate: Callable[[Any], Any] | None = (
         view_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
     )
@@ -74,9 +74,9 @@ def collate_of(loader: Any) -> Callable[[Any], Any] | None:
 
 
 def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) -> LoaderFacts:
-    """Draw an order and begin epochs, and add how long that takes, or what went wrong."""
+    """Draw an order and start epochs; add the times, or the exception if one is raised."""
     facts = _with_shuffle(facts, loader)
-    # All workers make their first batch at the same time, on the cores that there are.
+    # All workers make their first batch at the same time and share the cores.
     batch_s = batch_s * max(1.0, facts.workers / usable_cores()) + (facts.shuffle_s or 0.0)
     is_started_again = facts.workers > 0 and not facts.is_persistent and facts.engine == "process"
     epochs: list[_Epoch] = []
@@ -86,13 +86,13 @@ def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) 
     ):
         try:
             epochs.append(_epoch(loader, facts.workers, until_s if is_started_again else 0.0))
-        except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
+        except (Exception, SystemExit) as exc:  # raised by user code, feedline or torch
             return replace(facts, failure=users_traceback(exc))
     if not epochs or not is_started_again:
         return facts
     first_s, end_s = (min(getattr(epoch, name) for epoch in epochs) for name in ("first_s", "end_s"))
     rest_s = min((epoch.rest_s for epoch in epochs if epoch.rest_s is not None), default=None)
-    if all(epoch.is_over for epoch in epochs):  # and so short that most of its batches are made while workers start
+    if all(epoch.is_over for epoch in epochs):  # then most batches are made while workers start
         rest_s = _kept_epoch_s(loader, until_s) or rest_s
     return replace(facts, start_s=max(0.0, first_s - batch_s) + end_s, rest_s=rest_s)
 
@@ -102,17 +102,17 @@ class _Epoch:
     """Times of an epoch, in seconds."""
 
     first_s: float
-    """Until the first batch came."""
+    """Time to the first batch."""
     rest_s: float | None
-    """From there to the last one; None if that is not known."""
+    """Time from the first batch to the last; None if unknown."""
     end_s: float
-    """From there to the end."""
+    """Time from the last batch to the end."""
     is_over: bool
-    """True if it was gone through to its end."""
+    """True if it was iterated to its end."""
 
 
 def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
-    """Begin an epoch, and go through it until a time; what is left then is estimated."""
+    """Start an epoch and iterate it until `until_s`; the time of the remaining batches is estimated."""
     began_s, moments = time.perf_counter(), list[float]()
     iterator = iter(loader)
     next(iterator, None)
@@ -125,7 +125,7 @@ def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
     close = getattr(loader, "close", None)
     if callable(close):
         close()
-    # Until every worker has come with a batch, some of them are still being started.
+    # Until every worker has delivered a batch, some of them are still starting.
     steady, rest_s = moments[workers - 1 :], None
     count = len(moments) if is_over else len(loader) - 1 if hasattr(type(loader.dataset), "__len__") else 0
     if len(steady) > 1:
@@ -134,7 +134,7 @@ def _epoch(loader: Any, workers: int, until_s: float) -> _Epoch:
 
 
 def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
-    """Return how long an epoch takes whose workers are there already; None if that cannot be tried in time."""
+    """Return the time of an epoch whose workers are already running; None if that cannot be measured in time."""
     if "persistent_workers" not in vars(loader):
         return None
     twin = copy.copy(loader)
@@ -147,16 +147,16 @@ def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
                 if time.monotonic() > until_s:
                     return None
             times.append(time.perf_counter() - began_s)
-    except Exception:  # an epoch worked before; what raises now and then is told elsewhere
+    except Exception:  # an epoch worked before; other findings report samples that sometimes fail
         return None
     finally:
-        vars(twin).update(_iterator=None)  # with which its workers end
+        vars(twin).update(_iterator=None)  # this ends its workers
     return min(times[1:])
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A dataset whose samples are made already."""
+    """A dataset whose samples are already made."""
 
     samples: list[Any]
 
@@ -168,10 +168,10 @@ class _Ready:
 
 
 def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: str) -> float | None:
-    """Return how long a loader computes for a batch of samples that are made already; None if it cannot be tried.
+    """Return the CPU time of a batch whose samples are already made; None if that cannot be measured.
 
-    Of worker processes it is the time of the worker. Otherwise it is the time of the calling thread, which makes
-    batches itself; what a worker thread takes is about the same.
+    With worker processes, this is the time of the worker. Otherwise it is the time of the calling thread, which makes
+    batches itself; a worker thread takes about as long.
     """
     is_process = engine == "process"
     # With more than the default prefetch, workers get tasks one by one.
@@ -201,14 +201,17 @@ def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: 
             if time.monotonic() > until_s:
                 break
         return (scheduled_s(pid)[0] - before_s) / count or None
-    except Exception:  # there may be no more processes; what the user's function raises is another finding
+    except Exception:  # perhaps no process can be started; other findings report exceptions of user code
         return None
     finally:
         loader.close()
 
 
 def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
-    """Draw some indices of torch's own random sampler, as the loader does: each of them needs all at once."""
+    """Add the time and memory that drawing an order takes, estimated from fewer indices.
+
+    Only for torch's own random sampler: it draws all indices before it returns the first.
+    """
     torch_data = sys.modules.get("torch.utils.data")
     sampler: Any = getattr(loader, "sampler", None)
     if torch_data is None or type(sampler) is not torch_data.RandomSampler or sampler.replacement:

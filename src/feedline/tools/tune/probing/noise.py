@@ -1,7 +1,7 @@
-"""How much the machine disturbs what is timed: a loop that always does the same, and the cores' time that was stolen.
+"""Measures how much the machine disturbs timings: the spread of a constant loop, and stolen CPU time.
 
-The loop runs between samples, so that it meets the same bursts as they do. It is timed as they are, without the time in
-which it had no core: what is left of its spread is caches, clock rates, and cores that a hypervisor takes away.
+The loop runs between samples, so it meets the same bursts of load. Its time, like theirs, excludes time without a core.
+What remains of its spread comes from caches, clock rates, and cores taken away by a hypervisor.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Noise
 
 _EVERY_S = 0.01
-"""Between two runs of the loop."""
+"""Time between two runs of the loop."""
 _LEAST = 15
-"""Runs, however short the probe is."""
+"""Minimum number of runs, however short the probe is."""
 _IN_MEDIAN = 5
-"""Runs of which the median counts, as in `usual_s`."""
+"""Runs per median, as in `usual_s`."""
 _STEPS = 5000
-"""Of the loop, which then takes some 100 us."""
+"""Iterations of the loop, about 100 us in total."""
 _STEAL = 8
-"""The place of stolen time in the first line of /proc/stat."""
+"""The position of stolen time in the first line of /proc/stat."""
 
 
 class Calibration:
-    """Runs the loop now and then, and says how much its time differed."""
+    """Runs the loop now and then, and reports how much its time varied."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Calibration:
         self._cores = _cores_time()
 
     def tick(self) -> None:
-        """Run the loop, if that was not done just before."""
+        """Run the loop, unless it ran just before."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _EVERY_S
@@ -54,7 +54,7 @@ class Calibration:
         self._times.append(self._clock.since(before)[0])
 
     def noise(self) -> Noise:
-        """Return what was seen so far."""
+        """Return the noise so far."""
         while len(self._times) < _LEAST:
             self._loop()
         elapsed_s = max(time.monotonic() - self._began_s, 1e-6)
@@ -65,9 +65,9 @@ class Calibration:
 
 
 def spread_of(times: list[float]) -> float:
-    """Return by how much medians of some times each differ, as a share of the median of all.
+    """Return the spread of medians of consecutive times, relative to the median of all.
 
-    Medians, as figures are medians, too: what a single burst disturbs is left out of both.
+    Figures are medians, too, so a single burst affects neither.
 
     Example:
         >>> spread_of([1.0, 9.0, 1.0, 1.0, 1.0] * 4), spread_of([1.0] * 20 + [1.5] * 20) > 0.3
@@ -80,7 +80,7 @@ def spread_of(times: list[float]) -> float:
 
 
 def _cores_time() -> list[int]:
-    """Return the time of all cores so far, by what it was spent on; empty where the system does not say."""
+    """Return the time of all cores so far, by category; empty where the system does not report it."""
     try:
         return list(map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]))
     except (OSError, ValueError):

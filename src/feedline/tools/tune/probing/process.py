@@ -1,6 +1,6 @@
-"""Tries a dataset, part by part, in a process of its own, and tells what each part showed.
+"""Probes a dataset, part by part, in its own process, and sends the results of each part.
 
-The parts go from what is safe to what may end the process: whatever was told before that is kept.
+Safe parts come first, and those that may crash or hang the process come last: results sent before that are kept.
 """
 
 from __future__ import annotations
@@ -38,45 +38,45 @@ from feedline.workers.processes.worker import STACK_SIGNAL
 from feedline.workers.worker_setup import end_with
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
-"""Of the time that is left when a part begins."""
+"""Share of the remaining time that each part may take."""
 _CARRY_S = 0.5
-"""That must be left to try what the loader needs for a batch once its samples are made."""
+"""Time that must remain to measure what the loader needs for a batch whose samples are already made."""
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
 _WAITING_THREADS = (1, 2, 8)
 _LEAST_THREADS_S = 0.4
-"""In less, threads that take turns with the interpreter's lock have had too few turns."""
+"""In less time, threads that alternate in holding the interpreter's lock get too few turns."""
 _WORTH_THREADS_S = 5e-5
 """A sample that takes less is not worth handing to another thread."""
 
 
 @dataclass(frozen=True)
 class ProbeMessage:
-    """A message of the process in which a dataset is tried."""
+    """A message from the process that probes a dataset."""
 
     kind: Literal["stage", "part", "failed", "done"]
     name: str = ""
-    """Of a stage, of a field of `Measured`, or of the reason for a failure."""
-    # Any: what the field holds; text and traceback of a failure.
+    """The stage, the attribute to set (such as a field of `Measured`), or the reason for a failure."""
+    # Any: the value of the attribute, or the text and traceback of a failure.
     value: Any = None
 
 
 Tell = Callable[..., None]
-"""Sends a message: called with what `ProbeMessage` is made of."""
+"""Sends a message; takes the fields of `ProbeMessage`."""
 
 
 def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, stacks_fd: int) -> None:
-    """Run what tries a dataset and sends messages about it; the target of a process."""
-    os.setsid()  # so that whatever it starts can be ended with it
+    """Run `body`, which probes a dataset and sends messages about it; the target of a process."""
+    os.setsid()  # so that all processes it starts can be ended with it
     if os.getppid() != parent_pid:
-        return  # nobody listens any more
+        return  # the parent has already ended
     end_with(parent_pid, -1, started_by_main_thread=True)
-    os.dup2(2, 1)  # what the user's code prints is no part of the result
+    os.dup2(2, 1)  # user code prints to stderr, so that stdout holds only the result
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # before other programs, should the memory of the machine end
+        file.write("1000")  # killed first if the machine runs out of memory
     try:
         body(lambda *told: connection.send(ProbeMessage(*told)))
         connection.send(ProbeMessage("done"))
@@ -84,12 +84,12 @@ def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, s
         failed = exc if isinstance(exc, DatasetFailed) else None
         reason = "wrong" if failed is None else failed.reason
         connection.send(ProbeMessage("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
-    except Exception as exc:  # what the user's code raises is caught where it is called
+    except Exception as exc:  # exceptions of user code are caught where it is called
         connection.send(ProbeMessage("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
 def try_parts(source: str | LoaderBase, seconds: float, tell: Tell) -> None:
-    """Try the dataset or loader that was named, part by part; of a loader that is given, its dataset."""
+    """Probe the named dataset or loader part by part; if a loader object is given, probe its dataset."""
     _Probe(source, seconds, tell).run()
 
 
@@ -102,7 +102,7 @@ class _Probe:
         self._calibration = Calibration(self._clock)
 
     def _until(self, part: str) -> float:
-        """Return until when a part may go on."""
+        """Return when a part must end, on the clock of `time.monotonic`."""
         now_s = time.monotonic()
         return now_s + max(0.2, self._end_s - now_s) * _SHARES[part]
 
@@ -131,7 +131,7 @@ class _Probe:
                 self._tell("part", "carry_s", carry(kept, collate))
                 batch = with_carries(batch, kept, collate, carry, self._clock)
                 self._tell("part", "batch", batch)
-        # A loader that was given, not named, may be running: what its epochs take is known already.
+        # A loader object that was passed in may be running, and the times of its epochs are already known.
         if loader is not None and facts is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
@@ -147,7 +147,7 @@ class _Probe:
         self._tell("part", "noise", self._calibration.noise())
 
     def _opened(self) -> tuple[Any, float, float]:
-        """Return what the user named or gave, how long the user's own code took to make it, and its computing share."""
+        """Return the dataset or loader, the time that user code took to make it, and the computing share of that."""
         if not isinstance(self._source, str):
             return self._source, 0.0, 1.0
         before = self._clock.now()
@@ -159,7 +159,7 @@ class _Probe:
     def _samples(
         self, dataset: Any, making: Making, facts: LoaderFacts | None
     ) -> tuple[Samples, list[Any], State, Ask]:
-        # Before there is a sample: what is opened when it is first used is each worker's own.
+        # Before the first sample is made: each worker has its own handle if it is opened on first use.
         pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
         state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
         self._tell("part", "state", state)
@@ -169,14 +169,14 @@ class _Probe:
         else:
             iterator = _iterated(dataset)
             ask, indices = (lambda _: next(iterator)), itertools.count()
-        gc.freeze()  # or one of the samples would pay for a look through everything that was imported
+        gc.freeze()  # or one of the samples would pay for a collection of everything that was imported
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
         sampling = Sampling(ask, indices, size)
         samples = sampling.run(
             self._until("samples"), self._clock, can_repeat=making.is_map, calibration=self._calibration
         )
-        # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
+        # If torch was imported meanwhile, its state has changed even if nothing was drawn from it.
         drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
         self._tell("part", "samples", samples)
         state = replace(
@@ -190,21 +190,21 @@ class _Probe:
 
 
 def making_of(dataset: Any, make_s: float) -> Making:
-    """Return what is known of a dataset before its first sample.
+    """Return the facts about a dataset before its first sample.
 
-    Raises DatasetFailed: it is empty, or does not tell its length.
+    Raises DatasetFailed: the dataset is empty, or `len()` failed.
     """
     is_map = kind_of(dataset, "dataset").value == "map"
     try:
         length = len(dataset) if hasattr(type(dataset), "__len__") else None
     except (Exception, SystemExit) as exc:
         if is_map:
-            text = f"len(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+            text = f"len(dataset) failed: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
             raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
-        length = None  # as torch's iterable datasets that do not know it
+        length = None  # as with torch's iterable datasets of unknown length
     if is_map and not length:
         raise DatasetFailed(
-            f"The dataset is empty: len({type(dataset).__name__}) is 0. Look at the paths and filters that it is made "
+            f"The dataset is empty: len({type(dataset).__name__}) is 0. Check the paths and filters that it is made "
             "from.",
             "empty",
         )
@@ -215,13 +215,13 @@ def _iterated(dataset: Any) -> Iterator[Any]:
     try:
         return iter(dataset)
     except (Exception, SystemExit) as exc:
-        text = f"iter(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+        text = f"iter(dataset) failed: {type(exc).__name__}: {words(exc)}. Fix that, then run again."
         raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
 
 
 @contextlib.contextmanager
 def _imports_timed(clock: Clock) -> Iterator[list[float]]:
-    """Add up, in the list that is yielded, how long statements take that import modules."""
+    """Yield a list whose only item sums up the time spent in import statements."""
     spent, depth = [0.0], [0]
     original = builtins.__import__
 

@@ -1,4 +1,4 @@
-"""Makes samples and times them: one after the other, and on several threads."""
+"""Makes and times samples, one after the other and on several threads."""
 
 from __future__ import annotations
 
@@ -28,37 +28,38 @@ from feedline.workers.fetch.loop import loop_of
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
-"""Samples that may fail before one works. Then all are taken to fail."""
+"""If this many samples fail before one succeeds, all are assumed to fail."""
 _DEPTH = 16
 LONG_LIST = 32
-"""Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
+"""A list with at least this many items counts as one value, such as a tokenised text. A guess."""
 _KEPT_BYTES = 64 << 20
 _MEMORY_EVERY = 16
 _SLOW = 5
-"""Times the usual sample: such samples are made again."""
+"""Samples that take at least this many times the median are made again."""
 _OWN_SHARE = 1 / 6
-"""What is left to a sample of the time with files that are kept, at least: what keeping takes is known roughly."""
+"""Lower bound for a sample's time with kept files, as a share of the measured time. The cost of keeping them, which is
+subtracted, is known only roughly."""
 _MADE_AGAIN = 8
 _MADE_AGAIN_MOST = 64
 _AGAIN_S = 0.1
-"""So many samples are made again, and up to the second number while they take no longer than that."""
+"""`_MADE_AGAIN` samples are made again, and up to `_MADE_AGAIN_MOST` while they take no longer than this."""
 _REPEATS = 3
-"""How often a slow sample is made again, in turns with a usual one."""
+"""How often a slow sample is made again, alternating with a median one."""
 _THREADED_SAMPLES = 256
 _ROUND_S = 0.1
 _ROUNDS = 3
-"""Of all numbers of threads in turn, each of which takes so long or longer."""
+"""Rounds over all numbers of threads; fewer if a number would get less than `_ROUND_S` per round."""
 _SWITCH_S = 1.0
-"""How long a thread may keep the interpreter's lock while threads are timed: until it releases the lock by itself.
-Otherwise those that wait would wake up all the time to ask for it. On a busy machine they wait for a core then, which
-does not count."""
+"""The interpreter's switch interval while threads are timed: a thread keeps the lock until it releases the lock itself.
+With the default interval, waiting threads keep waking up to request the lock. On a busy machine they then wait for a
+core, which does not count as waiting for the lock."""
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
 Ask = Callable[[Any], Any]
 
 
 def asking(dataset: Any) -> Ask:
-    """Return what makes the sample of an index."""
+    """Return the function that makes the sample of an index."""
     if is_awaited(dataset):
         loop = loop_of(dataset)
         return lambda index: loop.run(dataset[index])
@@ -66,14 +67,14 @@ def asking(dataset: Any) -> Ask:
 
 
 def some_indices(dataset: Any, length: int) -> list[Any]:
-    """Return indices from all over a map-style dataset, in random order; always the same."""
+    """Return indices from all over a map-style dataset, in random order; the same ones in every call."""
     if isinstance(dataset, Mapping):
         return list(islice(dataset, _MOST_SAMPLES))
     return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
 
 
 def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a sample or batch that hold values, with their names."""
+    """Yield the name and value of each field of a sample or batch, nested fields included."""
     if depth == _DEPTH:  # a sample may even hold itself
         yield name, value
     elif isinstance(value, Mapping):
@@ -87,19 +88,19 @@ def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, An
 
 
 def as_array(value: Any) -> Any:
-    """Return an array or a tensor of the CPU as an array, without a copy; None for anything else."""
+    """Return an array or CPU tensor as an array, without a copy; None for anything else."""
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else value
     if is_tensor(value) and value.is_cpu and not value.is_sparse:
         try:
             return value.detach().numpy()
-        except (RuntimeError, TypeError):  # of a type that NumPy does not have
+        except (RuntimeError, TypeError):  # a type that NumPy does not have
             return None
     return None
 
 
 def _pixels(sample: Any) -> int:
-    """Return how many pixels the images in a sample have, if its arrays are images."""
+    """Return the number of pixels in a sample, if its two- and three-dimensional values are images."""
     count = 0
     for _, value in leaves(sample):
         shape = getattr(value, "shape", None) or getattr(value, "size", ())
@@ -110,11 +111,11 @@ def _pixels(sample: Any) -> int:
 
 
 def _lengths(sample: Any) -> dict[str, tuple[int, int]]:
-    """Return length and size of each field that may be padded."""
+    """Return the length and size of each field that may be padded."""
     found = {}
     for name, value in leaves(sample):
         array = as_array(value)
-        if array is not None and 1 <= array.ndim <= 2:  # of more axes: images, which are cropped
+        if array is not None and 1 <= array.ndim <= 2:  # with more axes: images, which are cropped
             found[name] = (array.shape[0], array.size)
         elif isinstance(value, (list, tuple)):
             found[name] = (len(value), len(value))
@@ -123,7 +124,7 @@ def _lengths(sample: Any) -> dict[str, tuple[int, int]]:
 
 @dataclass
 class _Run:
-    """What is noted while samples are made."""
+    """Measurements collected while samples are made."""
 
     seconds: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -146,11 +147,11 @@ class Sampling:
         self._kept_bytes = 0
 
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:
-        """Make samples until a time on the clock of `time.monotonic`, or until there are enough.
+        """Make samples until `until_s` on the clock of `time.monotonic`, or until there are enough.
 
-        Between them `calibration` looks how much the machine disturbs.
+        Between samples, `calibration` measures how much the machine disturbs them.
 
-        Raises DatasetFailed: every sample raised, or there is none.
+        Raises DatasetFailed: no sample could be made, or the dataset is empty.
         """
         run = _Run()
         opens: Opens | None = None
@@ -164,7 +165,7 @@ class Sampling:
                 calibration.tick()
             if opens is not None:
                 opens.sample()
-            elif run.seconds:  # only now is everything imported that samples need
+            elif run.seconds:  # the first sample has imported everything that samples need
                 opens, decodes, run.pixels = Opens(), Decodes(), 0.0
                 opens.begin()
                 decodes.begin()
@@ -200,19 +201,19 @@ class Sampling:
         )
 
     def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
-        """Make a sample; returns False if there are no more."""
+        """Make a sample; return False at the end of the dataset, or if too many samples failed before one succeeded."""
         process_s = time.process_time()
         before = clock.now()
         try:
             sample = self._ask(index)
         except StopIteration:
             return False
-        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # the user's code's: Ctrl-C does not come to here
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # raised by user code: Ctrl-C is not sent here
             run.failed += 1
             run.failure = run.failure or f"sample {index!r:.40}:\n{users_traceback(exc)}"
             return run.failed < _MOST_FAILURES or bool(run.seconds)
         seconds, computed = clock.since(before)
-        # Other threads may compute while this one waits for them: an event loop's, or a library's.
+        # While this thread waits, threads of an event loop or of a library may compute for it.
         computed = max(computed, time.process_time() - process_s)
         run.seconds.append(seconds)
         run.shares.append(min(1.0, computed / seconds))
@@ -228,9 +229,10 @@ class Sampling:
         return True
 
     def _again(self, run: _Run, until_s: float, clock: Clock) -> Iterator[tuple[str, float]]:
-        """Make the slowest samples again, and yield the shortest of their times.
+        """Make the slowest samples again, and yield the index and shortest time of each.
 
-        In turns with a usual sample: if that takes as long now, the machine is slow, and the sample is left out.
+        Alternates with a median sample. If that takes about as long now, the machine is slow, and the slow sample is
+        left out.
         """
         usual = float(np.median(run.seconds))
         order = np.argsort(run.seconds)[::-1]
@@ -245,13 +247,13 @@ class Sampling:
                     before = clock.now()
                     self._ask(which)
                     times[is_slow].append(clock.since(before)[0])
-            except Exception:  # it worked before; how often samples fail is another finding
+            except Exception:  # it worked before; another finding reports samples that fail
                 continue
             if min(times[True]) > _SLOW / 2 * float(np.median(times[False])):
                 yield f"{index!r:.40}", min(times[True])
 
     def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
-        """Make some samples again; returns the median of their times, None if one fails."""
+        """Make some samples again; return the median of their times, or None if one fails."""
         times: list[float] = []
         for index in indices[:_MADE_AGAIN_MOST]:
             if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
@@ -259,7 +261,7 @@ class Sampling:
             before = clock.now()
             try:
                 self._ask(index)
-            except Exception:  # something else was changed than the dataset can take
+            except Exception:  # the dataset does not work with kept files or smaller images
                 return None
             times.append(clock.since(before)[0])
         return float(np.median(times))
@@ -270,7 +272,7 @@ def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
 
 
 def size_of(sample: Any) -> int:
-    """Return how many bytes a sample has: those of its arrays, and of its objects roughly."""
+    """Return the size of a sample in bytes: exact for arrays, rough for other objects."""
     count = 0
     for _, value in leaves(sample):
         array = as_array(value)
@@ -288,26 +290,26 @@ def size_of(sample: Any) -> int:
 def _nothing_came(run: _Run) -> DatasetFailed:
     if not run.failed:
         return DatasetFailed(
-            "The dataset is empty: it has no samples. Look at the paths and filters that it is made from.", "empty"
+            "The dataset is empty: it has no samples. Check the paths and filters that it is made from.", "empty"
         )
     where, _, told = run.failure.partition(":\n")
     return DatasetFailed(
-        f"None of the {run.failed} samples that were tried could be made. The first was {where}. Correct what it "
-        "raises, and run again.",
+        f"None of the {run.failed} samples that were tried could be made. The first was {where}. Fix the exception "
+        "that it raises, then run again.",
         "raises",
         told,
     )
 
 
 def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[tuple[int, ...], str]:
-    """Return the lengths of the largest field whose samples differ in length, and its name."""
+    """Return the lengths and name of the largest field whose samples differ in length."""
     differing = [(name, found) for name, found in lengths.items() if len({length for length, _ in found}) > 1]
     name, largest = max(differing, key=lambda pair: sum(size for _, size in pair[1]), default=("sample", []))
     return tuple(length for length, _ in largest), name
 
 
 def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
-    """Make the same samples on so many threads, in turns, several times over if there is time; medians count."""
+    """Make the same samples on each number of threads in turn, in several rounds if time allows; return the medians."""
     rates: dict[int, list[float]] = {}
     awake: dict[int, list[float]] = {}
     helped: list[float] = []

@@ -1,4 +1,4 @@
-"""What a dataset is made of, as far as workers get it: handles, large containers, generators, its pickle."""
+"""The parts of a dataset that workers receive: handles, large containers, generators, its pickle."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from feedline.workers.handles import inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import what_fails
 
 _MANY = 1000
-"""Items from which on a container is looked at."""
+"""Containers with fewer items are ignored."""
 _LOOKED_AT = 500
-"""Of its items, from which the others are estimated."""
+"""Roughly how many items of a container are measured to estimate the others."""
 _DEPTH = 6
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-# Any, throughout: whatever the user has made.
+# Any, throughout: objects of any class.
 def handles_before(dataset: Any) -> tuple[OpenHandle, ...]:
-    """Return what is open in a dataset of which no sample was made: forked workers inherit it."""
+    """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
     found = [(path, known) for path, _, known in inherited(dataset)]
     return tuple(
         OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
@@ -41,7 +41,7 @@ def handles_before(dataset: Any) -> tuple[OpenHandle, ...]:
 
 
 def handles_of_threads(dataset: Any) -> tuple[OpenHandle, ...]:
-    """Return what is open in a dataset that threads must not use at the same time."""
+    """Return the open handles in a dataset that threads must not use at the same time."""
     return tuple(
         OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
         for path, library, name in used_by_threads(dataset)
@@ -49,7 +49,7 @@ def handles_of_threads(dataset: Any) -> tuple[OpenHandle, ...]:
 
 
 def held_in(dataset: Any) -> tuple[Held, ...]:
-    """Return the large containers of Python objects in a dataset; none that lies in another."""
+    """Return the large containers of Python objects in a dataset, without those inside another one."""
     found: list[Held] = []
     for path, value in objects_in(dataset, "dataset", ()):
         is_inside = any(path.removeprefix("list(").startswith(other.path) for other in found)
@@ -67,7 +67,7 @@ def held_in(dataset: Any) -> tuple[Held, ...]:
 
 
 def _some(container: Any) -> Any:
-    """Return some items from all over a container, in one of its kind."""
+    """Return some items from all over a container, as a dict or a list."""
     step = max(1, len(container) // _LOOKED_AT)
     if isinstance(container, dict):
         return dict(islice(dict.items(container), 0, None, step))
@@ -79,12 +79,12 @@ def _shared_bytes(container: Any, some: Any) -> int | None:
         return None
     try:
         return int(share(some).nbytes / len(some) * len(container))
-    except (TypeError, ValueError):  # objects that it cannot hold
+    except (TypeError, ValueError):  # objects that `share` cannot hold
         return None
 
 
 def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
-    """Return the memory of an object and of what it holds; what several hold is counted once."""
+    """Return the memory of an object and its contents; an object referenced several times counts once."""
     if id(value) in seen or isinstance(value, (type, bool, type(None))):
         return 0
     seen[id(value)] = value
@@ -102,7 +102,7 @@ def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
 
 
 class OwnGenerators:
-    """The random generators that a dataset holds, and whether anything was drawn from them since."""
+    """The random generators in a dataset, and whether samples have drawn from them."""
 
     def __init__(self, dataset: Any) -> None:
         kinds = tuple(_generator_kinds())
@@ -112,7 +112,7 @@ class OwnGenerators:
         self._before = [_state_of(value) for _, value in self._found]
 
     def drawn_from(self) -> tuple[str, ...]:
-        """Return the paths of those from which something was drawn."""
+        """Return the paths of the generators whose state has changed."""
         pairs = zip(self._found, self._before, strict=True)
         return tuple(path for (path, value), before in pairs if _state_of(value) != before)
 
@@ -124,7 +124,7 @@ def _generator_kinds() -> Iterator[type]:
 
 
 def _of_the_process() -> Iterator[Any]:
-    """Yield the generators behind functions such as `random.random`, to which a dataset may refer."""
+    """Yield the generators behind functions such as `random.random`: a dataset may refer to them."""
     yield from (np.random.get_state.__self__, random.random.__self__)  # type: ignore[attr-defined]
     if (torch := sys.modules.get("torch")) is not None:
         yield torch.default_generator
@@ -141,7 +141,7 @@ def _state_of(generator: Any) -> str:
 
 
 class _Bounded(io.BytesIO):
-    """Takes a pickle until a time."""
+    """Receives a pickle until a deadline."""
 
     def __init__(self, until_s: float) -> None:
         super().__init__()
@@ -154,11 +154,11 @@ class _Bounded(io.BytesIO):
 
 
 class _TooLong(Exception):
-    """Pickling takes longer than it may."""
+    """Pickling takes longer than allowed."""
 
 
 def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
-    """Pickle a dataset and read it again, arrays aside; returns what `State` tells of that."""
+    """Pickle and unpickle a dataset, arrays aside; return the results as fields of `State`."""
     file = _Bounded(time.monotonic() + most_s)
     buffers: list[pickle.PickleBuffer] = []
     before = clock.now()
@@ -166,17 +166,17 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
         pickle.Pickler(file, 5, buffer_callback=buffers.append).dump(dataset)
     except _TooLong:
         return _timed(clock, before, file.tell())
-    except Exception as exc:  # also what the user's own __getstate__ raises
+    except Exception as exc:  # including exceptions of the user's own __getstate__
         failure = what_fails(dataset, "dataset")
-        if failure is None:  # of multiprocessing: such objects are sent only to a process that is being started
+        if failure is None:  # an object of multiprocessing, which can be sent only to a process that is starting
             return {}
         told = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
         return {"not_picklable": told, "pickle_advice": failure.advice}
     try:
         pickle.loads(file.getvalue(), buffers=buffers)
     except Exception as exc:
-        told = f"The pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
-        return {"not_picklable": told, "pickle_advice": "Correct its __setstate__ or __reduce__."}
+        told = f"The dataset can be pickled but not unpickled: {type(exc).__name__}: {words(exc):.200}"
+        return {"not_picklable": told, "pickle_advice": "Fix its __setstate__ or __reduce__."}
     return _timed(clock, before, file.tell())
 
 

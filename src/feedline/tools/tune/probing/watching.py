@@ -1,6 +1,6 @@
-"""What the code of a sample does besides returning it: files that it opens, images that it decodes.
+"""Hooks that watch which files samples open and which images they decode.
 
-Both are watched for as long as the process lives, which is short: an audit hook cannot be taken back.
+The hooks stay for the rest of the process, which is short-lived: an audit hook cannot be removed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Decoded, Opened
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
-"""Files that are not the dataset's."""
+"""Prefixes of paths that do not belong to the dataset."""
 
 _OFTEN = 0.25
-"""Share of the samples that open the same file: then it is worth keeping open. A guess."""
+"""A file that at least this share of the samples opens is worth keeping open. A guess."""
 
 _READ_ONCE = 1 << 26
-"""Bytes that are read of a file to see how long that takes."""
+"""Upper bound for the bytes read from a file to time reading it, and for the size of a file kept in memory."""
 
 
 _WHOLE: dict[str, Callable[[str], object]] = {
@@ -37,15 +37,15 @@ _WHOLE: dict[str, Callable[[str], object]] = {
     ".npz": lambda path: dict(np.load(path)),
     ".json": lambda path: json.loads(Path(path).read_bytes()),
 }
-"""How files are read of which samples read all: that takes longer than reading their bytes."""
+"""How to load files that samples read as a whole, by extension: parsing takes longer than reading the bytes."""
 
 
 class Opens:
-    """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
+    """Counts the files that samples open with `open`, `sqlite3.connect` and `h5py.File`."""
 
     def __init__(self) -> None:
         self._opened: dict[str, str] = {}
-        """By the sample that is being made: paths, and what opened them."""
+        """For the sample being made: what opened each file, by path."""
         self._how: dict[str, str] = {}
         self._by_samples: Counter[str] = Counter()
         self._samples = 0
@@ -66,7 +66,7 @@ class Opens:
                 self._opened[name] = how
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._is_on, self._read_before = True, _bytes_read()
 
     def sample(self) -> None:
@@ -77,7 +77,7 @@ class Opens:
         self._opened.clear()
 
     def end(self, clock: Clock) -> tuple[Opened, ...]:
-        """Count no more; returns the files that many samples opened."""
+        """Stop counting; return the files that many samples opened."""
         self._is_on = False
         read = (_bytes_read() - self._read_before) // max(self._samples, 1)
         often = [
@@ -90,7 +90,7 @@ class Opens:
         )
 
     def _again_s(self, path: str, size: int, clock: Clock) -> float:
-        """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
+        """Return how long it takes to open a file the way samples do, and to read as much as one sample does."""
         how = self._how[path]
 
         def again() -> None:
@@ -108,18 +108,18 @@ class Opens:
 
         try:
             return usual_s(again, clock)
-        except Exception:  # of whatever library: it is gone, or may not be read any more
+        except Exception:  # raised by any library: the file is gone or no longer readable
             return 0.0
 
 
 @contextmanager
 def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
-    """Have files opened once only, for a while: whoever opens one again gets what was opened, or read, before.
+    """Open each file only once within the context: opening it again returns the kept handle or content.
 
-    Yields, by the path of each file that `open` has opened, its mode and how it is read: in "lines", as a "whole", or
-    in parts, which is an empty text.
+    Yields a dict with the mode of each file that `open` has opened, and how it is read: "lines", "whole", or an empty
+    text if in parts. Keys are paths.
     """
-    # Any: functions of other libraries, what they open, and their arguments.
+    # Any: functions of other libraries, their arguments and results.
     kept: dict[str, Any] = {}
     reads: dict[str, tuple[str, str]] = {}
 
@@ -128,7 +128,7 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
             path, mode = [*args, None, None][:2]
             mode = str(options.get("mode", mode or "r"))
             if not isinstance(path, (str, bytes, os.PathLike)) or set(mode) & set("wax+"):
-                return function(*args, **options)  # it is written to, or no file that could be opened again
+                return function(*args, **options)  # opened for writing, or not by path
             key = f"{name} {args!r} {options!r}"
             if key not in kept:
                 kept[key] = keep(function(*args, **options))
@@ -144,7 +144,7 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
         def load(file: Any, **options: Any) -> Any:
             if not isinstance(file, _Text) or options:
                 return original(file, **options)
-            key = f"json {id(file.lines)}"  # of one file, for as long as it is kept
+            key = f"json {id(file.lines)}"  # identifies the file for as long as it is kept
             if key not in kept:
                 kept[key] = original(file)
             return kept[key]
@@ -166,7 +166,7 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
 
 
 def kept_overhead_s(file: Opened, reads: dict[str, tuple[str, str]], clock: Clock) -> float:
-    """Return how long it takes to open and read a file that is kept: a dataset that keeps it does not even that."""
+    """Return the time to open and read a kept file. A dataset that keeps the file itself saves this time, too."""
     mode, read_by = reads.get(file.path, ("r", ""))
 
     def again() -> None:
@@ -185,7 +185,7 @@ def kept_overhead_s(file: Opened, reads: dict[str, tuple[str, str]], clock: Cloc
 
     try:
         return usual_s(again, clock)
-    except Exception:  # of whatever library: it is gone, or cannot be read like that
+    except Exception:  # raised by any library: the file is gone, or cannot be read this way
         return 0.0
 
 
@@ -193,7 +193,7 @@ _OPENING = (("h5py", "File"), ("sqlite3", "connect"))
 
 
 def _content(file: Any) -> Callable[[Callable[[str], None]], Any]:
-    """Return what opens the content of a file again, from memory, and notes how it is read."""
+    """Return a function that opens the content of a file again, from memory, and notes how it is read."""
     with file:
         if os.fstat(file.fileno()).st_size > _READ_ONCE:
             raise OSError("The file is too large to be kept")
@@ -205,7 +205,7 @@ def _content(file: Any) -> Callable[[Callable[[str], None]], Any]:
 
 
 class _Text(io.StringIO):
-    """The content of a text file. Its lines are split once for all."""
+    """The content of a text file, split into lines only once."""
 
     def __init__(self, content: str, lines: list[str], note: Callable[[str], None]) -> None:
         super().__init__(content)
@@ -219,7 +219,7 @@ class _Text(io.StringIO):
         self.seek(0, os.SEEK_END)
         return list(self.lines)
 
-    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a plain iterator, as `for` needs it
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # a plain iterator is all that `for` needs
         return iter(self.readlines())
 
     def read(self, size: int | None = -1, /) -> str:
@@ -229,7 +229,7 @@ class _Text(io.StringIO):
 
 
 class _Bytes(io.BytesIO):
-    """The content of a file of bytes."""
+    """The content of a binary file."""
 
     def __init__(self, content: bytes, note: Callable[[str], None]) -> None:
         super().__init__(content)
@@ -242,7 +242,7 @@ class _Bytes(io.BytesIO):
 
 
 class _Open:
-    """Something open that does not close."""
+    """Wraps an open handle and ignores `close`."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -280,7 +280,7 @@ def _bytes_read() -> int:
 
 
 class Decodes:
-    """Counts the pixels that Pillow and OpenCV decode, if the program has them."""
+    """Counts the pixels that Pillow and OpenCV decode, if the program has imported them."""
 
     def __init__(self) -> None:
         self._by = ""
@@ -290,14 +290,14 @@ class Decodes:
         self._cv2: Any = sys.modules.get("cv2")
         self._pillow: Any = sys.modules.get("PIL.Image")
         self._stored: Callable[[float], AbstractContextManager[None]] | None = None
-        """Stores an image that was decoded at a scale, and has every other one opened from there for a while."""
+        """Saves a decoded image at a scale. Within the context, every image is opened from that copy."""
         if (files := sys.modules.get("PIL.ImageFile")) is not None:
             _wrap(files.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
         for name in () if self._cv2 is None else ("imread", "imdecode"):
             _wrap(self._cv2, name, self._after_opencv)
 
     def begin(self) -> None:
-        """Count from now on: what was decoded before is forgotten."""
+        """Start counting from zero."""
         self._pixels, self._seconds = 0, 0.0
 
     def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
@@ -320,9 +320,10 @@ class Decodes:
         self._seconds += seconds
 
     def end(self, samples: int, used_pixels: float, sample_s: Callable[[], float | None]) -> Decoded | None:
-        """Return what was decoded per sample; None if nothing was, or it cannot be compared.
+        """Return the decoding work per sample; None if no image was decoded, or if samples hold no images.
 
-        `sample_s` makes samples again, whose images are small then, and returns the time of one, None if that fails.
+        Calls `sample_s` while all images are replaced by a small one. It makes samples again and returns the time of
+        one, or None if that fails.
         """
         if not self._pixels or not samples or not used_pixels or self._stored is None:
             return None
@@ -330,7 +331,7 @@ class Decodes:
         with self._stored(min(1.0, (used_pixels / pixels) ** 0.5)):
             return Decoded(self._by, pixels, used_pixels, seconds, sample_s())
 
-    # Any: an image of Pillow's, an array.
+    # Any: a Pillow image, an array.
     @contextmanager
     def _small_pillow(self, image: Any, kind: str, scale: float) -> Iterator[None]:
         data = io.BytesIO()
@@ -342,7 +343,7 @@ class Decodes:
 
     @contextmanager
     def _small_opencv(self, image: Any, scale: float) -> Iterator[None]:
-        # As JPEG, whatever it was: an array does not tell.
+        # Always as JPEG: an array does not show its original format.
         _, data = self._cv2.imencode(".jpg", self._cv2.resize(image, None, fx=scale, fy=scale))
         read, decode = self._cv2.imread, self._cv2.imdecode
         self._cv2.imread = self._cv2.imdecode = lambda *_, **__: decode(data, 1)
@@ -354,7 +355,7 @@ class Decodes:
 def _wrap(
     owner: Any, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
 ) -> None:
-    """Have `after` called with arguments, result and seconds of every call of a function that `only` picks."""
+    """Call `after` with the arguments, result and CPU seconds of each call of a function that `only` accepts."""
     original = getattr(owner, name)
 
     def wrapped(*args: Any, **options: Any) -> Any:
