@@ -127,7 +127,7 @@ def test_a_late_sample_of_another_shape_is_named(tmp_path: Path) -> None:
 
 
 def test_a_late_number_of_another_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which does not fit int"):
+    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which does not"):
         pack([{"x": 1}] * 300 + [{"x": 0.5}], tmp_path / "out.h5")
 
 
