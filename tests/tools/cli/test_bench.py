@@ -110,5 +110,5 @@ def test_what_a_loader_raises_leaves_the_others() -> None:
     assert done.returncode == 0
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}
-    assert "Left out, feedline/process workers=1: OSError: the file is locked" in done.stderr
-    assert "Left out, torch workers=1: " in done.stderr
+    assert "Skipped feedline/process workers=1: OSError: the file is locked" in done.stderr
+    assert "Skipped torch workers=1: " in done.stderr

@@ -223,7 +223,7 @@ def test_datasets_that_cannot_be_tried(name: str, status: int, text: str, traceb
 @pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
 def test_what_is_neither_a_dataset_nor_a_file_of_faults(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", what]) == 1
-    assert "is no file of faults and no recording. Name a dataset as" in capsys.readouterr().err
+    assert "is neither a recording nor a file of faults. Name a dataset as" in capsys.readouterr().err
 
 
 def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:

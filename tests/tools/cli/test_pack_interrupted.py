@@ -76,9 +76,9 @@ def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at
     lines = [line for line in complaint.splitlines() if line.startswith("feedline: ")]
     is_kept = stop_at > 100
     assert lines == [
-        "feedline: Interrupted. Run the same command again: it goes on after the last complete shard."
+        "feedline: Interrupted. Run the same command again to resume after the last complete shard."
         if is_kept
-        else "feedline: Interrupted before a shard was complete. Run the same command again to begin anew."
+        else "feedline: Interrupted before a shard was complete. Run the same command again to start over."
     ]
     assert "Traceback" not in complaint
     assert group_is_empty(process.pid), "workers are gone"
@@ -87,5 +87,5 @@ def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at
     second = start(tmp_path, "--workers", workers, stop_at=-1)
     said, complaint = second.communicate(timeout=100)
     assert second.returncode == 0, complaint
-    assert ("were there from the run before" in said) == is_kept
+    assert ("were packed by the interrupted run" in said) == is_kept
     assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

@@ -90,9 +90,9 @@ def test_a_picture_without_black_and_white_is_named(
     tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.new("F", (20, 16)).save(colours / "7.tiff")
-    assert re.search(r"Sample 7 \(7.tiff\) .*32 bits", fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw"))
+    assert re.search(r"Sample 7 \(7.tiff\) .*32-bit", fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw"))
     run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
-    assert re.search(r"1 sample was left out:\n  sample 7 \(.*colours/7.tiff\): .*32 bits", capsys.readouterr().out)
+    assert re.search(r"1 sample was left out:\n  sample 7 \(.*colours/7.tiff\): .*32-bit", capsys.readouterr().out)
 
 
 def test_pictures_that_do_not_fit(tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,8 +190,8 @@ def test_a_recording_that_grows_too_large_ends_and_says_so(program: Path) -> Non
     [
         ([], "No program was given. Write feedline profile"),
         (["nowhere.py"], "no file nowhere.py"),
-        (["-o", "no/where/run", "{program}"], "Make it, or give another one"),
-        (["--compare", "-o", "no/where/run", "{program}"], "Make it, or give another one"),
+        (["-o", "no/where/run", "{program}"], "Create it, or choose another one"),
+        (["--compare", "-o", "no/where/run", "{program}"], "Create it, or choose another one"),
     ],
 )
 def test_bad_input(program: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +204,7 @@ def test_a_place_that_cannot_be_written_to_any_more(program: Path) -> None:
     (program.parent / "run.html").mkdir()
     code, _, err = run("-o", "run", str(program), cwd=program.parent)
     assert code == 1
-    assert "What was measured could not be written" in err
+    assert "The results could not be written" in err
     assert run("-o", "run", str(program), "exit", cwd=program.parent)[0] == 7, "the program's own code counts more"
 
 
@@ -245,7 +245,7 @@ def test_a_program_that_fails_is_not_compared(
     with pytest.raises(SystemExit) as exit_:
         main(["profile", "--compare", "-o", str(program.parent / "both"), str(program), word])
     assert exit_.value.code == expected
-    assert f"There is no comparison: with torch's loader, the exit code is {expected}." in capsys.readouterr().err
+    assert f"Cannot compare: with torch's loader, the exit code is {expected}." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_loader() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"]
-    assert told["code"].endswith("# and the other arguments of your loader, as they are")
+    assert told["code"].endswith("# and the other arguments of your loader, unchanged")
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_what_workers_raise_is_told() -> None:
     done = tuned(f"{OWN}:RaisingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
     assert all(one["engine"] != "process" for one in json.loads(done.stdout)["tried"])
-    assert "Left out, with 1 worker (process): OSError: the file is locked" in done.stderr
+    assert "Skipped 1 worker (process): OSError: the file is locked" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "status", "text", "before"),
     [
-        ("raise ValueError('no such model')", 5, "has failed, with no workers (exit code 1)", "no such model"),
-        ("list(DataLoader(Ready())); sys.exit(3)", 5, "has failed, with no workers (exit code 3)", ""),
-        ("sys.exit('no such model')", 5, "has failed, with no workers (no such model)", ""),
-        ("print('nothing to do')", 8, "too few batches of any loader", "nothing to do"),
-        ("list(DataLoader(Ready(), batch_size=10))", 8, "too few batches of any loader", ""),
+        ("raise ValueError('no such model')", 5, "failed with no workers (exit code 1)", "no such model"),
+        ("list(DataLoader(Ready())); sys.exit(3)", 5, "failed with no workers (exit code 3)", ""),
+        ("sys.exit('no such model')", 5, "failed with no workers (no such model)", ""),
+        ("print('nothing to do')", 8, "before any loader in this process", "nothing to do"),
+        ("list(DataLoader(Ready(), batch_size=10))", 8, "before any loader in this process", ""),
         ("threading.Event().wait()", 6, "The program did not finish", ""),
         ("os._exit(9)", 7, "The program ended its process with status 9", ""),
     ],
@@ -105,16 +105,16 @@ def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> Non
     done = tuned(tmp_path, program, "--seconds", 8, "--json")
     assert done.returncode == 0, done.stderr
     assert {one["engine"] for one in json.loads(done.stdout)["tried"]} <= {"inline", "thread"}
-    assert re.search(r"Left out, with 1 worker \(process\): The program has failed", done.stderr)
+    assert re.search(r"Skipped 1 worker \(process\): The program failed", done.stderr)
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--script", "nowhere.py"], "There is no file nowhere.py"),
-        (["--script"], "What is to be tuned?"),
-        ([], "What is to be tuned?"),
-        (["--step-ms", 5, "--script", "train.py"], "do not go with --script"),
+        (["--script"], "There is nothing to tune"),
+        ([], "There is nothing to tune"),
+        (["--step-ms", 5, "--script", "train.py"], "Leave out --step-ms"),
         (["--script", "-m", "no_such_module"], "There is no module no_such_module"),
     ],
 )

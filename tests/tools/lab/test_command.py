@@ -73,4 +73,4 @@ def test_nothing_of_a_lab_that_was_stopped_stays(number: signal.Signals, view: s
 
 def test_a_dataset_cannot_be_exported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["lab", "my_module:dataset", "--export", str(tmp_path / "lab.html")]) != 0
-    assert "Leave out the dataset, or --export" in capsys.readouterr().err
+    assert "Leave out the dataset or --export" in capsys.readouterr().err

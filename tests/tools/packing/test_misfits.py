@@ -92,22 +92,22 @@ def test_a_sample_that_no_format_holds_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("format_", "samples", "message"),
     [
-        ("npy", [{"x": np.zeros(2)}, {"x": np.zeros(3)}], "npy cannot hold the field 'x'.*one shape"),
-        ("npy", [{"x": b"a"}], "zeros off the end of bytes"),
-        ("npy", [{"x": None}, {"x": 1}], "has no None"),
+        ("npy", [{"x": np.zeros(2)}, {"x": np.zeros(3)}], "npy cannot hold the field 'x'.*the same shape"),
+        ("npy", [{"x": b"a"}], "drops zeros at the end of bytes"),
+        ("npy", [{"x": None}, {"x": 1}], "cannot store None"),
         ("npy", [{"x": {"a": 1}}], "use lmdb or tar"),
-        ("npy", [{"x": "a\0"}], "ends with a zero"),
-        ("hdf5", [{"x": np.zeros((2, 2))}, {"x": np.zeros((3, 3))}], "only arrays of one axis"),
-        ("hdf5", [{"x": None}], "has no None"),
-        ("hdf5", [{"x": np.array(["a"])}], "holds arrays of numbers"),
+        ("npy", [{"x": "a\0"}], "with a NUL character at the end"),
+        ("hdf5", [{"x": np.zeros((2, 2))}, {"x": np.zeros((3, 3))}], "only one-dimensional arrays"),
+        ("hdf5", [{"x": None}], "cannot store None"),
+        ("hdf5", [{"x": np.array(["a"])}], "hold only numbers"),
         ("parquet", [{"x": 1 + 2j}], "Arrow has no such numbers"),
         ("parquet", [{"x": [1, "a"]}], "Use lmdb or tar"),
-        ("parquet", [{"x": np.zeros((2, 0))}], "without elements"),
-        ("tar", [{"x": b"a"}, {"x": None}], "a member is there or not"),
+        ("parquet", [{"x": np.zeros((2, 0))}], "empty arrays are not supported"),
+        ("tar", [{"x": b"a"}, {"x": None}], "a member of a tar file cannot be None"),
         ("tar", [{"Label": 1}], "lower case"),
-        ("tar", [{"x": [b"bytes"]}], "becomes JSON"),
+        ("tar", [{"x": [b"bytes"]}], "JSON cannot represent"),
         ("lmdb", [{"x": 1}, {"y": 1}], "Sample 1 does not fit: it has the fields 'y', but the first ones .* 'x'"),
-        ("lmdb", [{"a/b": 1}], "no name that can be part of a file"),
+        ("lmdb", [{"a/b": 1}], "cannot be part of a file name"),
     ],
 )
 def test_what_a_format_cannot_hold(tmp_path: Path, format_: str, samples: list[Any], message: str) -> None:
@@ -127,7 +127,7 @@ def test_a_late_sample_of_another_shape_is_named(tmp_path: Path) -> None:
 
 
 def test_a_late_number_of_another_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which int64 num"):
+    with pytest.raises(PackError, match=r"Sample 300 does not fit: its field 'x' is the float 0.5, which does not"):
         pack([{"x": 1}] * 300 + [{"x": 0.5}], tmp_path / "out.h5")
 
 
@@ -226,10 +226,10 @@ def test_fields_in_another_order_are_no_misfits(tmp_path: Path, format_: str) ->
 @pytest.mark.parametrize(
     ("format_", "good", "bad", "words"),
     [
-        ("hdf5", "a", "a\0b", "a zero"),
+        ("hdf5", "a", "a\0b", "a NUL character"),
         ("hdf5", "a", "\ud800", "surrogate"),
         ("parquet", "a", "\ud800", "surrogate"),
-        ("npy", "a", "a\0", "ends with a zero"),
+        ("npy", "a", "a\0", "with a NUL character at the end"),
         ("tar", {"a": 1}, {"a": b"bytes"}, "JSON"),
     ],
 )

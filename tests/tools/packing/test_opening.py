@@ -252,7 +252,7 @@ def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_has_no_fingerprint(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="cannot be looked at"):
+    with pytest.raises(SourceError, match="Cannot stat the file"):
         fingerprint([tmp_path / "none"])
 
 

@@ -41,11 +41,11 @@ def test_fields(given_: Any, fields: Any) -> None:
         ({}, "names no field"),
         (["a", "a"], "twice"),
         (["group/x"], r"--fields x=group/x \(fields={'x': 'group/x'} in Python\)"),
-        ([".."], "cannot be the name of a field"),
+        ([".."], "allows the field name"),
         (["__key__"], "--fields x=__key__"),
-        ([""], "cannot be the name"),
+        ([""], "allows the field name"),
         ({"../../x": "a"}, "--fields x=a"),
-        ({"a\nb": "a"}, "cannot be the name"),
+        ({"a\nb": "a"}, "allows the field name"),
     ],
 )
 def test_fields_that_cannot_be(given_: Any, message: str) -> None:
@@ -103,8 +103,8 @@ def test_places(tmp_path: Path) -> None:
             check_place(tmp_path / name, format_, plain, overwrite=False)
     for name, format_, message in (
         ("folder.tar", tar, "did not write"),
-        ("file.tar", npy, "is a file, but npy would be a folder"),
-        ("ours", FORMATS["lmdb"], "is a folder, but lmdb would be a file"),
+        ("file.tar", npy, "is a file, but npy would write a folder"),
+        ("ours", FORMATS["lmdb"], "is a folder, but lmdb would write a file"),
         ("link.tar", tar, "exists already"),
     ):
         with pytest.raises(BadOption, match=message):

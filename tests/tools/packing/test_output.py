@@ -167,7 +167,7 @@ def test_it_is_gone_on_with_by_the_same_job_only(tmp_path: Path) -> None:
         ({**JOB, "samples": 4}, "samples=3, but now it is 4"),
         ({**JOB, "new": 1}, "new=None, but now it is 1"),
         ({"samples": 3, "format": "npy"}, "fields="),
-        ({**JOB, "dataset": "abc"}, "another dataset: what it consists of"),
+        ({**JOB, "dataset": "abc"}, "another dataset: its contents"),
     ):
         with pytest.raises(BadOption, match=text):
             WorkFolder(out, other, restart=False)

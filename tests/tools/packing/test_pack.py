@@ -210,16 +210,16 @@ def test_a_folder_of_someone_else_is_never_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("out", {}, "does not say by its suffix"),
-        ("out.xyz", {}, "does not say by its suffix"),
-        ("out.h5", {"format": "zarr"}, "none of lmdb"),
+        ("out", {}, "does not select a format"),
+        ("out.xyz", {}, "does not select a format"),
+        ("out.h5", {"format": "zarr"}, "not one of lmdb"),
         ("out.h5", {"samples_per_shard": 10}, "Shards are files in a folder"),
-        ("out", {"format": "lmdb", "samples_per_shard": 10}, "lmdb has no shards"),
-        ("out.h5", {"compression": "zip"}, "one of gzip, lzf"),
+        ("out", {"format": "lmdb", "samples_per_shard": 10}, "lmdb does not support shards"),
+        ("out.h5", {"compression": "zip"}, "supports gzip, lzf"),
         ("out.lmdb", {"compression": "gzip"}, "none"),
         ("out.h5", {"quality": 0}, "between 1 and 100"),
-        ("out.h5", {"resize": -1}, "no number of pixels"),
-        ("out.h5", {"encode": "bmp"}, "none of 'keep'"),
+        ("out.h5", {"resize": -1}, "neither a positive number of pixels"),
+        ("out.h5", {"encode": "bmp"}, "not one of 'keep'"),
         ("out.h5", {"on_error": "retry"}, "neither"),
         ("out.h5", {"fields": "label"}, "not a list of names"),
         ("out.h5", {"fields": ["a", "a"]}, "twice"),
@@ -278,7 +278,7 @@ def _pack_in_little_room(out: Path, format_: str, *, grows: bool = False, **opti
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-    message = r"no room left.*run again and go on" if grows else r"no room left.*run again\.$"
+    message = r"no space left.*run again to resume" if grows else r"no space left.*run again\.$"
     with pytest.raises(PackError, match=message):
         pack(Large(grows=grows), out, format=format_, source="large", **options)
 
@@ -357,5 +357,5 @@ def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None
 
 
 def test_bytes_are_no_dataset(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="b'photos' is no dataset"):
+    with pytest.raises(BadOption, match="b'photos' is not a dataset"):
         pack(b"photos", tmp_path / "out.lmdb")

@@ -99,7 +99,7 @@ def test_16_bits_lose_their_lower_half() -> None:
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_32_bits_are_refused(mode: str) -> None:
     for encode in ("raw", "jpg"):
-        with pytest.raises(PackError, match=f"32 bits .Pillow's mode '{mode}'"):
+        with pytest.raises(PackError, match=f"32-bit values .Pillow's mode '{mode}'"):
             Pictures(encode=encode).apply(encoded(PHOTO.convert("L").convert(mode), "TIFF"))
 
 
@@ -110,7 +110,7 @@ def test_32_bits_are_kept_if_nothing_is_to_be_encoded(mode: str, dtype: type) ->
     assert kept.dtype == dtype
     assert np.array_equal(kept, np.asarray(image))
     assert Pictures(resize=30).apply(image).shape == (30, 45)
-    with pytest.raises(PackError, match=r"Leave --encode out, or"):
+    with pytest.raises(PackError, match=r"Leave out --encode, or"):
         Pictures(encode="raw").apply(image)
 
 

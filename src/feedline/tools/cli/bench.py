@@ -1,4 +1,4 @@
-"""`feedline bench`: feedline and torch's loader in turns, on a quick set of workloads or on a dataset of the user's."""
+"""`feedline bench`: measure feedline and torch's loader in turns, on a quick set of workloads or a user's dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from feedline.types.shown import printable
 PICTURE_COUNT = 240
 JPEG_COUNT = 300
 TRAINING_IMAGES = 4000
-PICTURE_PASSES = 40  # the pictures are read over and over, so that no round reaches the end of the epoch
+PICTURE_PASSES = 40  # the pictures are repeated, so that no round reaches the end of the epoch
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
-    """Measure `feedline.images` beside torch's loader with the decoders that people use, and publish it."""
+    """Measure `feedline.images` and torch's loader with common decoders, and publish the results."""
     jpegs.write_jpegs(JPEG_COUNT, folder)
     asked = argparse.Namespace(
         **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
@@ -67,7 +67,7 @@ def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def measure_training(arguments: argparse.Namespace) -> None:
-    """Measure what feeds a GPU, and publish it."""
+    """Measure training on a GPU, and publish the results."""
     training.check_gpu()
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         training_data.write_images(Path(folder), TRAINING_IMAGES)
@@ -79,7 +79,7 @@ def measure_training(arguments: argparse.Namespace) -> None:
 
 @dataclass
 class _Kept:
-    """What the process that measures a dataset of the user's has told."""
+    """Results received from the process that measures the user's dataset."""
 
     measured: grid.Measured = field(default_factory=grid.Measured)
     ended: str | None = None
@@ -91,9 +91,9 @@ class _Kept:
 
 
 def measure_own(arguments: argparse.Namespace) -> None:
-    """Measure a dataset of the user's in a process of its own, and publish it."""
+    """Measure the user's dataset in a process of its own, and publish the results."""
     check_linux(arguments.what)
-    from feedline.tools.tune.probe import watch  # which cannot be imported elsewhere
+    from feedline.tools.tune.probe import watch  # importable only on Linux
 
     if arguments.workers is None:
         cores = usable_cores()
@@ -107,16 +107,16 @@ def measure_own(arguments: argparse.Namespace) -> None:
     name = f"feedline bench {arguments.what}"
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
     for title, failure in failures.items():
-        sys.stderr.write(printable(f"Left out, {title}: {failure.text}\n"))
+        sys.stderr.write(printable(f"Skipped {title}: {failure.text}\n"))
     if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
         within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
-        sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more with --seconds.\n"))
+        sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more time with --seconds.\n"))
     if arguments.plot is not None:
         chart.write(arguments.plot, name, _panels(outcomes))
 
 
 def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
-    """Measure a grid, and tell what there is after each measurement; in a process of its own."""
+    """Measure a grid, and send the results after each measurement; runs in a process of its own."""
     began_s = time.monotonic()
     send("stage", "import")
     target = open_target(arguments.what, arguments.batch_size)
@@ -131,7 +131,7 @@ def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> Non
 
 
 def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
-    """Draw rates against workers: one picture for each prefetch factor, pinned and not; and the memory."""
+    """Draw rates against workers: one chart for each prefetch factor, pinned and not; and a chart of the memory."""
     kinds = dict.fromkeys(_kind(outcome) for outcome in outcomes if outcome.case["workers"]) or {(): None}
     panels = []
     for kind in kinds:
@@ -147,7 +147,7 @@ def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
 
 
 def _memory(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
-    """Draw memory against the prefetch factor, with the most workers; if that was one, against workers."""
+    """Draw memory against the prefetch factor, for the most workers; against workers if there is only one factor."""
     most = max(int(found.case["workers"]) for found in outcomes)
     own = [found for found in outcomes if found.case["workers"] == most and most]
     by, what = "prefetch", f"prefetch factor, with {most} workers"
@@ -166,13 +166,13 @@ def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
 
 
 def compare(pictures: PictureDataset, arguments: argparse.Namespace, *, until_s: float = math.inf) -> None:
-    """Measure both loaders on the quick set and publish it; rounds that would end after `until_s` are left out."""
+    """Measure both loaders on the quick set and publish the results; skip rounds that would end after `until_s`."""
     outcomes = rows.measure(quick_set(pictures, arguments), arguments, until_s=until_s)
     rows.publish("feedline bench", outcomes, arguments, columns=COLUMNS, details=False)
 
 
 def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[harness.Entry]:
-    """List what is measured: nothing but overhead, nothing but transport, and decoding."""
+    """Return the quick set: pure overhead, pure transport, and decoding."""
     tiny = TinyMap(400_000)
     repeated: ConcatDataset[Any] = ConcatDataset([pictures] * PICTURE_PASSES)  # type: ignore[list-item]  # as torch's
     entries: list[harness.Entry] = []
@@ -192,7 +192,7 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
 def check_equal_batches(name: str, dataset: Any, size: int) -> None:
     """Compare the first batches of both loaders.
 
-    Raises InternalError: they differ, so that speeds cannot be compared.
+    Raises InternalError: they differ, so speeds cannot be compared.
     """
     batches = []
     for side in harness.sides(0, ()):

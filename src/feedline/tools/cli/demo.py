@@ -29,11 +29,11 @@ from feedline.types.terminal import plain_console, plain_progress
 
 BATCH_SIZE = 32
 BUDGET_S = 55.0
-"""What the demo takes, on a slow machine too, unless the user says how much is done. Imports come on top."""
+"""Duration of the demo, even on a slow machine, unless the user sets the amount of work. Imports come on top."""
 DRAWING_S = 8.0
-"""When drawing is to end, seconds after the beginning, if there are pictures enough to learn from."""
+"""Seconds after the start at which drawing should end, if there are enough pictures to learn from."""
 TRAINING_S = 24.0
-"""When training is to end, seconds after the beginning: the comparison needs the rest."""
+"""Seconds after the start at which training should end: the comparison needs the rest."""
 LEAST_IMAGES, MOST_IMAGES = 160, 400
 MOST_EPOCHS = 8
 MOST_ROUNDS = 5
@@ -41,19 +41,19 @@ MOST_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch achieved."""
+    """Results of one epoch."""
 
     number: int
     loss: float
     """Mean over the training samples."""
     accuracy: float
-    """Share of the held-out samples named correctly."""
+    """Share of the held-out samples that the network classifies correctly."""
     images_per_s: float
     """Training only, waiting for data included."""
 
 
 def build_network() -> nn.Module:
-    """Build three small convolutions, then the largest answer anywhere in the picture."""
+    """Build a network of three small convolutions, a global maximum and a linear layer."""
     layers: list[nn.Module] = []
     channels = 3
     for width in (16, 32, 64):
@@ -111,7 +111,7 @@ def train(
 
 @torch.no_grad()
 def measure_accuracy(network: nn.Module, loader: DataLoader[tuple[torch.Tensor, int]]) -> float:
-    """Measure the share of samples that the network names correctly."""
+    """Measure the share of samples that the network classifies correctly."""
     network.eval()
     right = total = 0
     for images, labels in loader:
@@ -120,7 +120,7 @@ def measure_accuracy(network: nn.Module, loader: DataLoader[tuple[torch.Tensor, 
     return right / total
 
 
-HELD_OUT = 5  # one picture in so many is kept for measuring accuracy
+HELD_OUT = 5  # one group of pictures in five is held out to measure accuracy
 BAR_WIDTH = 24
 
 
@@ -150,7 +150,7 @@ def make_pictures(
     until_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Fill `folder`, showing how far it is; return the number of pictures, fewer if it is `until_s` before."""
+    """Fill `folder`, showing progress; return the number of pictures: fewer if `until_s` comes first."""
     with _progress(console) as progress:
         bar = progress.add_task("drawing pictures", total=images)
         for count in range(1, images + 1):

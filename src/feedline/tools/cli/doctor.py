@@ -1,4 +1,4 @@
-"""`feedline doctor`: look at this machine, a dataset, a recording or saved faults, and say what to change."""
+"""`feedline doctor`: examine this machine, a dataset, a recording or saved faults, and recommend changes."""
 
 from __future__ import annotations
 
@@ -29,30 +29,29 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDEST = 1000
-"""Columns of a table in a file."""
+"""Width limit, in columns, of a table that is written to a file or a pipe."""
 SERIOUS = 3
-"""The exit code if something serious was found; see `main.FAILED` for those of datasets that cannot be tried."""
+"""Exit code for a serious finding; see `main.FAILED` for the codes of datasets that cannot be tried."""
 
 
 @dataclass(frozen=True)
 class _Looked:
-    """What was looked at, and what was found."""
+    """The findings about one subject, with its facts."""
 
     title: str
-    # Any: values that JSON keeps.
+    # Any: JSON-compatible values.
     facts: dict[str, Any]
     findings: list[Finding]
     before: list[str] = field(default_factory=list)
-    """Lines above the table, and below it."""
+    """Lines above the table; `after` has the lines below it."""
     after: list[str] = field(default_factory=list)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what was found to standard output, as a table or as JSON; returns the exit code.
+    """Write the findings to standard output, as a table or as JSON; return the exit code.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState, BadRecording: the file
-    cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and the package that draws it
-    is not installed.
+    cannot be read, is damaged, or is something else; MissingExtra: the package that draws the table is not installed.
     """
     if not arguments.json:
         require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
     elif what.endswith(".py") or not os.path.exists(what):
         raise BadOption(
-            f"{what!r} is no file of faults and no recording. Name a dataset as module:dataset or "
+            f"{what!r} is neither a recording nor a file of faults. Name a dataset as module:dataset or "
             "path/to/file.py:dataset, or a file that feedline.record, loader.faults.to_csv or "
             "json.dump(loader.state_dict(), file) wrote."
         )
@@ -91,11 +90,11 @@ def _look_at_faults(file: Path) -> _Looked:
 
 
 def _is_recording(file: Path) -> bool:
-    """True for a file that begins as recordings do, also one that is damaged."""
+    """True for a file that starts like a recording, even a damaged one."""
     try:
         with file.open("rb") as opened:
             start = opened.read(256)
-    except OSError:  # whoever reads it says why
+    except OSError:  # the next attempt to read it reports why
         return False
     return start.startswith(b"\x1f\x8b") or FORMAT.encode() in start
 
@@ -108,14 +107,14 @@ def _look_at_recording(file: Path) -> _Looked:
 
 
 def check_linux(source: str) -> None:
-    """Raise BadOption where a dataset cannot be tried."""
+    """Raise BadOption on systems where a dataset cannot be tried."""
     if sys.platform != "linux":
-        raise BadOption(f"{source}: datasets can be tried on Linux only, where their processes can be watched.")
+        raise BadOption(f"{source}: datasets can be tried only on Linux, where their processes can be watched.")
 
 
 def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
     check_linux(source)
-    from feedline.tools.tune.probe import probe  # which cannot be imported elsewhere
+    from feedline.tools.tune.probe import probe  # importable only on Linux
 
     with rows.progress(len(STAGES)) if with_bar else nullcontext(lambda _: None) as on_stage:
         measured = probe(source, seconds=seconds, on_stage=on_stage)
@@ -127,16 +126,16 @@ def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
 def show(
     title: str, findings: Sequence[Finding], console: Console, *, before: Sequence[str] = (), after: Sequence[str] = ()
 ) -> None:
-    """Draw the findings as a table, a line each, then what to do about each, and lines above and below that.
+    """Draw the findings as a table with one line each, then the advice on each, between the given lines.
 
-    What asks for a change is in colour. Code is printed below the table and never broken, so that it can be pasted.
+    Findings that need a change are coloured. Code is printed below the table, never wrapped: it can be pasted.
     """
     from rich.box import SIMPLE_HEAD
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    # Text, not str: what a file or a dataset says is not to be taken for markup.
+    # Text, not str: text from a file or a dataset must not be interpreted as markup.
     for line in before:
         console.print(Text(printable(line)))
     if before and findings:
@@ -169,7 +168,7 @@ def show(
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Print a table whose rows are a line each, except on a terminal that is too narrow.
+    """Print a table with one line per row, except on a terminal that is too narrow.
 
     A file or a pipe has no width.
     """

@@ -1,6 +1,6 @@
-"""What a file tells of samples that failed: a state that was saved as JSON, or a table that `to_csv` wrote.
+"""Read failed samples from a file: a state that was saved as JSON, or a table that `to_csv` wrote.
 
-Pickles are refused, because loading one can run any code; so is what looks like one by its first bytes.
+Files that start like a pickle are refused, because loading a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from feedline.system.failures import words
 from feedline.tools.tune.finding import Finding
 from feedline.types.shown import counted, csv_cell, printable
 
-ONE_CAUSE = 0.8  # of all faults: then they have something in common
-FEW_FAULTS = 10  # of which one cause is no surprise
+ONE_CAUSE = 0.8  # share of all faults with one error that suggests a common cause
+FEW_FAULTS = 10  # too few to suspect a common cause
 SHOWN_FAULTS = 5
 SHOWN_INDICES = 20
 
 _PICKLES = (b"PK\x03\x04", b"\x80")
-"""How files of `torch.save` and of pickle begin. Pickles of a format before version 2 have no such mark; they are
-neither JSON nor a table."""
+"""First bytes of files that `torch.save` and pickle write. Pickles of a protocol before version 2 have no such mark;
+they are neither JSON nor a table."""
 
 _WANTED = "Give a state, json.dump(loader.state_dict(), file), or a table, loader.faults.to_csv(path)."
 
 
 @dataclass(frozen=True)
 class FaultFile:
-    """What a file holds."""
+    """The contents of a file."""
 
     log: FaultLog
     snapshot: Snapshot | None
-    """Where the loader was; None in a table, which does not tell."""
+    """The loader's position; None for a table, which does not contain it."""
 
 
 def read(file: Path) -> FaultFile:
@@ -50,9 +50,9 @@ def read(file: Path) -> FaultFile:
         raise BadState(f"{file} cannot be read: {exc.strerror}.") from exc
     if data.startswith(_PICKLES):
         raise BadState(
-            f"{file} is a pickle, as torch.save and pickle.dump write them. Loading one can run any code, so it is not "
-            "read here. Save the state as JSON: json.dump(loader.state_dict(), open('state.json', 'w')). From a "
-            "checkpoint that you have: torch.load(path, weights_only=True), and json.dump the loader's part of it."
+            f"{file} is a pickle, as torch.save and pickle.dump write it. Loading one can run any code, so it is not "
+            "read here. Save the state as JSON: json.dump(loader.state_dict(), open('state.json', 'w')). For an "
+            "existing checkpoint: torch.load(path, weights_only=True), then json.dump the loader's part of it."
         )
     try:
         text = data.decode("utf-8-sig")
@@ -68,7 +68,7 @@ def _read_state(file: Path, text: str) -> FaultFile:
         raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
     state = _state_in(found)
     if state is None:
-        raise BadState(f"{file} holds no state of a feedline loader: nothing in it has 'feedline'. {_WANTED}")
+        raise BadState(f"{file} contains no state of a feedline loader: nothing in it has a key 'feedline'. {_WANTED}")
     log = FaultLog()
     try:
         snapshot = Snapshot.from_dict(state)
@@ -78,9 +78,9 @@ def _read_state(file: Path, text: str) -> FaultFile:
     return FaultFile(log, snapshot)
 
 
-# Any: whatever was in the file.
+# Any: the content of any JSON file.
 def _state_in(found: Any) -> dict[str, Any] | None:
-    """Return the state itself, or the first that a checkpoint of several parts holds."""
+    """Return the state itself, or the first state in a checkpoint of several parts."""
     if not isinstance(found, dict):
         return None
     return next((part for part in (found, *found.values()) if isinstance(part, dict) and "feedline" in part), None)
@@ -98,12 +98,12 @@ def _read_table(file: Path, text: str) -> FaultFile:
     except BadState as exc:
         raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
     except (csv.Error, KeyError, TypeError, ValueError) as exc:
-        raise BadState(f"{file}, line {table.line_num}, is not as to_csv writes it: {exc!r}. {_WANTED}") from exc
+        raise BadState(f"{file}, line {table.line_num}, is not in the format of to_csv: {exc!r}. {_WANTED}") from exc
     return FaultFile(log, None)
 
 
 def _fault_of(row: dict[str, str]) -> Fault:
-    """Read a line of the table. An index that is no number stays text: what it was is not known."""
+    """Parse a row of the table. An index that is not a number stays a string: its original type is unknown."""
     return Fault.from_dict(
         {
             "index": _number_or_text(row["index"]),
@@ -120,9 +120,9 @@ def _fault_of(row: dict[str, str]) -> Fault:
     )
 
 
-# Any: a row that is too short or too long has None or a list, which is told as the damage that it is.
+# Any: a row that is too short or too long contains None or a list, which the caller reports as damage.
 def _uncelled(text: Any) -> Any:
-    """Return a text without the quote that `csv_cell` put before it."""
+    """Return a text without the quote that `csv_cell` put in front of it."""
     return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
 
 
@@ -130,9 +130,9 @@ def _number_or_text(text: str) -> int | str:
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
-# Any: values that JSON keeps.
+# Any: JSON-compatible values.
 def describe(file: FaultFile) -> dict[str, Any]:
-    """Return what a file holds, for programs."""
+    """Return the contents of a file for programs."""
     log, snapshot = file.log, file.snapshot
     facts: dict[str, Any] = {
         "total": sum(log.counts().values()),
@@ -148,7 +148,7 @@ def describe(file: FaultFile) -> dict[str, Any]:
 
 
 def find(file: FaultFile) -> list[Finding]:
-    """Say what the faults have in common, and what to do about them."""
+    """Return findings on what the faults have in common, and what to do about them."""
     log, snapshot = file.log, file.snapshot
     findings = []
     if snapshot is not None:
@@ -163,7 +163,7 @@ def find(file: FaultFile) -> list[Finding]:
     findings += _killers(log)
     lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
     if lost and snapshot is not None:
-        advice = "They are not asked for again. Once mended: loader.faults.release(index), or clear() for all."
+        advice = "The loader does not load them again. Once fixed: loader.faults.release(index), or clear() for all."
         findings.append(Finding("in quarantine", counted(len(lost), "sample"), advice, evidence=_listed(lost)))
     elif lost:
         findings.append(Finding("samples lost", counted(len(lost), "sample"), evidence=_listed(lost)))
@@ -171,7 +171,7 @@ def find(file: FaultFile) -> list[Finding]:
 
 
 def first_lines(file: FaultFile) -> list[str]:
-    """Return the oldest faults that are kept in detail, a line each."""
+    """Return the oldest faults that are kept in detail, one line each."""
     return [one_line(str(fault)) for fault in file.log[:SHOWN_FAULTS]]
 
 
@@ -196,7 +196,7 @@ def _killers(log: FaultLog) -> Iterator[Finding]:
         yield Finding(
             "killed workers",
             f"{counted(len(killers), 'sample')} killed or blocked every worker.",
-            "Make each of them alone, in a program that you can lose: python -X faulthandler, then dataset[index].",
+            "Load each of them alone, in a separate process: python -X faulthandler, then dataset[index].",
             evidence=_listed(killers),
         )
 
@@ -207,5 +207,5 @@ def _listed(indices: Sequence[Any]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, without what would steer a terminal."""
+    """Return a text on one line, without characters that control a terminal."""
     return printable(" ".join(text.split()))

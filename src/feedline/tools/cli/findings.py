@@ -1,4 +1,4 @@
-"""What the facts of a machine mean for a loader, and what to change. Nothing is looked at here."""
+"""Interpret the facts about a machine for a loader, and recommend changes. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from feedline.tools.tune.finding import Finding
 from feedline.types.sizes import bytes_text
 
 OLDEST_TORCH = (2, 4)
-FEW_FILES = 1024  # what most systems grant; a program of many files and loaders comes close
-FEW_PROCESSES = 512  # a guess: threads count, and a program with torch has a few dozen
-SMALL_SHARED_BYTES = 1 << 30  # a window of torch's batches of images does not fit into less
-LITTLE_MEMORY = 0.1  # of what the process may use
+FEW_FILES = 1024  # the default of most systems; a program with many files and loaders comes close
+FEW_PROCESSES = 512  # a guess: threads count, too, and a program with torch has a few dozen
+SMALL_SHARED_BYTES = 1 << 30  # torch's prefetched batches of images do not fit into less
+LITTLE_MEMORY = 0.1  # as a share of what the process may use
 
 
 def find(machine: Machine) -> list[Finding]:
-    """Say what the facts mean for a loader, and what to change."""
+    """Return findings on what the facts mean for a loader, and what to change."""
     return [
         _cores(machine),
         *_memory(machine),
@@ -44,9 +44,9 @@ def _cores(machine: Machine) -> Finding:
         return Finding(
             "cores",
             f"{found}: up to {workers} workers.",
-            evidence='More help only if samples sleep; num_workers="auto" measures that',
+            evidence='More help only if samples wait for I/O; num_workers="auto" measures that',
         )
-    more = " Or ask for more cores: taskset, the container's --cpus, the job's request." if less else ""
+    more = " Or request more cores: taskset, the container's --cpus, the job's request." if less else ""
     return Finding(
         "cores",
         f"{found}.",
@@ -67,8 +67,8 @@ def _memory(machine: Machine) -> Iterator[Finding]:
     advice = None
     if free is not None and free < limit * LITTLE_MEMORY:
         advice = (
-            f"Only {bytes_text(free)} can be had right now, and the system kills processes when nothing is left. End "
-            f"what else runs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
+            f"Only {bytes_text(free)} is free right now, and the system kills processes when memory runs out. Stop "
+            f"other programs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
         )
     yield Finding("memory", f"{whose}.", advice, evidence=budget)
 
@@ -86,7 +86,7 @@ def _shared_memory(machine: Machine) -> Finding:
         "shared memory",
         f"{found}.",
         "Give the container more: docker run --shm-size=8g.",
-        evidence="The portable process engine puts large batches there; what does not fit crosses in a pipe",
+        evidence="The portable process engine puts large batches there; those that do not fit go through a pipe",
     )
 
 
@@ -98,9 +98,9 @@ def _open_files(machine: Machine) -> Iterator[Finding]:
     if limit >= FEW_FILES:
         yield Finding("open files", found, evidence=taken)
         return
-    workers = max(1, (limit // 2 - LOADER_FILES) // WORKER_FILES)  # the other half is the program's
+    workers = max(1, (limit // 2 - LOADER_FILES) // WORKER_FILES)  # the other half is for the program
     if most is not None and most <= limit:
-        advice = f"This user may have no more: use at most {workers} workers, or have the hard limit raised."
+        advice = f"The hard limit is no higher: use at most {workers} workers, or have it raised."
     else:
         advice = f"`ulimit -n {min(most or 65536, 65536)}` in the shell, or at most {workers} workers."
     yield Finding("open files", found, advice, evidence=taken)
@@ -123,8 +123,8 @@ def _addresses(machine: Machine) -> Finding:
     return Finding(
         "addresses",
         f"{bytes_text(limit)} (ulimit -v).",
-        "`ulimit -v unlimited`. A control group limits memory better: it counts what is used.",
-        evidence="Room for batches is reserved as addresses, of which few become memory",
+        "`ulimit -v unlimited`. A control group limits memory better: it counts only memory in use.",
+        evidence="Buffers for batches reserve address space, little of which becomes memory",
     )
 
 
@@ -136,8 +136,8 @@ def _files(machine: Machine) -> Finding:
         "size of files",
         f"{bytes_text(limit)} (ulimit -f).",
         "`ulimit -f unlimited`, or engine='thread'.",
-        evidence="It holds for memory that processes share, too: no batch of a worker process can be larger, and slots "
-        "are smaller, so that more batches are copied",
+        evidence="The limit applies to shared memory, too: no batch of a worker process can be larger, and slots are "
+        "smaller, so more batches are copied",
     )
 
 
@@ -145,7 +145,7 @@ def _engine(machine: Machine) -> Finding:
     if machine.shares_arenas:
         return Finding("process engine", "Workers write batches into one shared arena.")
     found = "The portable one, which is as fast as torch's loader."
-    each = "Each large batch crosses in shared memory of its own"
+    each = "Each large batch is sent in its own block of shared memory"
     if machine.system.startswith("Linux"):
         return Finding(
             "process engine",
@@ -168,7 +168,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "torch",
             "torch is installed, but it cannot be imported.",
-            "Install it anew: pip install --force-reinstall torch. feedline.Loader works without it.",
+            "Reinstall it: pip install --force-reinstall torch. feedline.Loader works without it.",
             evidence=machine.torch_trouble,
         )
         return
@@ -185,5 +185,5 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version, which may go on with letters."""
+    """Return the first two numbers of a version."""
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())

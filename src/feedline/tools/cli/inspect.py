@@ -1,4 +1,4 @@
-"""`feedline inspect`: what is in a store or folder of samples, as tables or as JSON."""
+"""`feedline inspect`: describe a store or folder of samples, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write what is there to standard output.
+    """Write a description of the store or folder to standard output.
 
     Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-        CorruptSource: it is damaged.
-        MissingExtra: a table was asked for, and the package that draws it is not installed.
+        SourceError: nothing exists at the path, or no source can read it.
+        CorruptSource: the data is damaged.
+        MissingExtra: the package that draws the tables is not installed.
     """
     facts = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
     if arguments.json:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     show(_printable(facts), plain_console())
 
 
-# Any, here and below: values that JSON keeps.
+# Any, here and below: JSON-compatible values.
 def show(facts: dict[str, Any], console: Console) -> None:
     """Draw the facts as tables."""
     from rich.box import SIMPLE_HEAD
@@ -46,7 +46,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
             made.add_column(name, overflow="fold")
         return made
 
-    # Text, not str: what a file says is not to be taken for markup.
+    # Text, not str: text from a file must not be interpreted as markup.
     summary = table(facts["path"], "what", "found")
     summary.add_row("format", Text(f"{facts['format']}, {facts['form']}, read by {facts['source']}"))
     count, many = facts["samples"], "s" if facts["files"] > 1 else ""
@@ -72,7 +72,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
 
 
 def _printable(value: Any) -> Any:
-    """Write as escapes what a terminal would obey or cannot show, in names and texts out of files."""
+    """Escape characters that a terminal would obey or cannot show, in names and texts from files."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

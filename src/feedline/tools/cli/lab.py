@@ -1,4 +1,4 @@
-"""`feedline lab`: a local page where one sees a loader work, or the same as a file."""
+"""`feedline lab`: a local page that shows a loader at work, or the same page as a file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def run(arguments: argparse.Namespace) -> None:
         serve(VIEWS, port=arguments.port, open_browser=not arguments.no_browser, shown=shown)
         return
     if arguments.what is not None:
-        raise BadOption("An exported lab has recorded runs of examples. Leave out the dataset, or --export.")
+        raise BadOption("An exported lab contains only recorded runs of examples. Leave out the dataset or --export.")
     if not arguments.export.absolute().parent.is_dir():
-        raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Make it first.")
+        raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Create it first.")
     count = sum(len(view.presets) for view in VIEWS)
     with rows.progress(count) as told:
         page = exported(VIEWS, told)

@@ -1,4 +1,4 @@
-"""Hand over to one command, and say what became of it."""
+"""Run one command, and report how it ended."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from feedline.tools.cli.parser import build_parser
 from feedline.types.shown import printable
 
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
-"""Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
+"""Exit codes, by the reason why a dataset could not be tried. 1 is any other explained error, 2 a wrong option."""
 _TRYING = ("bench", "doctor", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0, 1 for an error feedline explains, 130 after Ctrl-C.
 
-    `feedline doctor` has one more, `SERIOUS`, and commands that try datasets have those of `FAILED`.
+    `feedline doctor` may also return `SERIOUS`, and commands that try datasets may return the codes in `FAILED`.
     """
     arguments = build_parser().parse_args(argv)
     formatwarning = warnings.formatwarning
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, DatasetFailed) and arguments.command in _TRYING:
             sys.stderr.write(printable(f"{error.traceback.rstrip()}\n\n".lstrip()))
             status = FAILED[error.reason]
-        if hasattr(arguments, "fields"):  # sources call the option as it is called in Python
+        if hasattr(arguments, "fields"):  # sources name the option as in Python
             text = text.replace("with fields=", "with --fields (fields=)")
         sys.stderr.write(printable(f"feedline: {text}\n"))
         return status
@@ -52,15 +52,15 @@ _PACKAGES = {
     "run": ("torch",),
     "tune": ("rich", "torch"),
 }
-"""What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
-ask for what draws their tables by themselves."""
+"""Packages that a command needs, the lightest first: a missing Rich is reported before torch is loaded for nothing.
+Other commands check for the package that draws their tables themselves."""
 
 
 _EXTRAS = {"lab": "lab", "pack": "pack", "profile": "torch", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Import the module of a command, now that what it needs is known to be there, and run it; returns the status."""
+    """Check for the packages that a command needs, then import its module and run it; return the exit status."""
     name = arguments.command
     for package in _PACKAGES.get(name, ()):
         require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")

@@ -1,4 +1,4 @@
-"""`feedline pack`: a dataset into a format that reads fast, with a progress bar."""
+"""`feedline pack`: write a dataset in a format that reads fast, with a progress bar."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _REASONS_SHOWN = 10
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Pack, and write to standard output what was done and the line that reads it.
+    """Pack, and write a summary and the line that reads the output to standard output.
 
-    Raises BadOption: an option that cannot work; SourceError: there is no such source; PackError: it could not be
-    packed.
+    Raises BadOption: an option cannot work; SourceError: there is no such source; PackError: packing failed.
     """
     try:
         packed = _packed(arguments)
@@ -58,20 +57,20 @@ def _packed(arguments: argparse.Namespace) -> Packed:
 
 
 def interruption_of(out: Path) -> str:
-    """Say whether an interrupted run can be gone on with."""
+    """Return the message for an interrupted run: whether the next run can resume it."""
     if WorkFolder.is_left(out):
-        return "Interrupted. Run the same command again: it goes on after the last complete shard."
-    return "Interrupted before a shard was complete. Run the same command again to begin anew."
+        return "Interrupted. Run the same command again to resume after the last complete shard."
+    return "Interrupted before a shard was complete. Run the same command again to start over."
 
 
 def summary_of(packed: Packed, *, is_checked: bool) -> str:
-    """Return what was done, in words."""
+    """Return the result as text for people."""
     made = packed.count - packed.resumed
     rate = f", {made / packed.seconds:,.0f} samples/s" if packed.seconds > 0 else ""
     lines = [
         f"{packed.path}: {packed.count:,} samples, {bytes_text(packed.size)} of {packed.format}",
         f"{made:,} samples in {packed.seconds:.1f} s{rate}"
-        + (f"; {packed.resumed:,} were there from the run before" if packed.resumed else "")
+        + (f"; {packed.resumed:,} were packed by the interrupted run" if packed.resumed else "")
         + ("; all were read back" if is_checked else "; not read back"),
     ]
     if packed.skipped:
@@ -91,7 +90,7 @@ class _Rate(ProgressColumn):
 
 
 class Bar:
-    """A bar per stage, on standard error; a context manager."""
+    """A progress bar per stage, on standard error; a context manager."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
@@ -107,8 +106,8 @@ class Bar:
         self._progress.stop()
 
     def show(self, stage: Stage) -> None:
-        """Draw how far it is; called by `pack`."""
+        """Show the progress; called by `pack`."""
         if stage.name not in self._tasks:
-            # What an earlier run had done is no speed of this one.
+            # Start at the samples of an earlier run, which do not count towards the speed of this one.
             self._tasks[stage.name] = self._progress.add_task(stage.name, total=stage.total, completed=stage.done)
         self._progress.update(self._tasks[stage.name], completed=stage.done)

@@ -36,13 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_tune(commands)
     _add_doctor(commands)
-    run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
+    run = commands.add_parser("run", help="run a program with feedline's loader in place of torch's")
     _add_program(run)
     _add_profile(commands)
     report = commands.add_parser("report", help="draw a recording as one page of HTML")
-    report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
-    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
-    report.add_argument("--trace", type=Path, metavar="TRACE.json", help="a trace for ui.perfetto.dev, besides")
+    report.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
+    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (default: beside the recording)")
+    report.add_argument("--trace", type=Path, metavar="TRACE.json", help="also write a trace for ui.perfetto.dev")
     _add_what_if(commands)
     _add_lab(commands)
     _add_pack(commands)
@@ -55,30 +55,30 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
         "program",
         nargs=argparse.REMAINDER,
         metavar="train.py ARGUMENTS",
-        help="a program and its arguments, as behind `python`",
+        help="a program and its arguments, as after `python`",
     )
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module instead")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
 
 
 # Any: argparse's own class for this is not public.
 def _add_profile(commands: Any) -> None:
     profile = commands.add_parser(
         "profile",
-        help="run a program with feedline's loader, and say what its training waited for",
-        epilog="The exit code is the program's if it fails (1 after an exception, 130 after Ctrl-C); 4 if it has "
-        "iterated over no loader; 1 for an error of feedline's; else 0.",
+        help="run a program with feedline's loader, and report what its training waited for",
+        epilog="The exit code is the program's if it fails (1 after an exception, 130 after Ctrl-C); 4 if it "
+        "iterated over no loader; 1 for an error that feedline reports; otherwise 0.",
     )
     profile.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="DIR/NAME",
-        help="write NAME.json.gz (the recording) and NAME.html (its page); by default the program's name and -profile",
+        help="write NAME.json.gz (the recording) and NAME.html (its page); default: the program's name and -profile",
     )
     profile.add_argument(
         "--compare", action="store_true", help="run it with torch's loader first, and show both side by side"
     )
-    # How --compare calls this command.
+    # Options with which --compare calls this command.
     profile.add_argument("--loader", choices=("feedline", "torch"), default="feedline", help=argparse.SUPPRESS)
     profile.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
     _add_program(profile)
@@ -87,7 +87,7 @@ def _add_profile(commands: Any) -> None:
 def _add_bench(commands: Any) -> None:
     bench = commands.add_parser(
         "bench",
-        help="compare with torch's loader on this machine (about half a minute), or on a dataset of yours (a minute)",
+        help="compare with torch's loader on this machine (about half a minute), or on your dataset (a minute)",
         epilog=f"Exit codes with a dataset: {_FAILED_TEXT}",
     )
     bench.add_argument(
@@ -96,8 +96,8 @@ def _add_bench(commands: Any) -> None:
         type=_benchmark,
         default="quick",
         metavar="WHAT",
-        help="quick: overhead, transport, pictures; images: JPEG files to float32, beside torch's loader with usual "
-        "decoders; gpu: training as a share of its rate on synthetic data, on a GPU, with torchvision, in ten minutes; "
+        help="quick: overhead, transport, pictures; images: JPEG files to float32, and torch's loader with common "
+        "decoders; gpu: training as a share of its rate on synthetic data (needs a GPU and torchvision, ten minutes); "
         f"or {_DATASET}",
     )
     bench.add_argument(
@@ -109,18 +109,18 @@ def _add_bench(commands: Any) -> None:
     )
     _add_round_options(bench)
     bench.set_defaults(seconds=None)
-    own = bench.add_argument_group("with a dataset or loader of yours (--seconds is all it may take then: 60)")
+    own = bench.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
     _add_batch_size(own)
     own.add_argument(
         "--workers", type=_at_least(0), nargs="+", metavar="N", help="numbers of workers (0 1 2 4, up to the cores)"
     )
-    own.add_argument("--prefetch", type=_at_least(1), nargs="+", metavar="N", help="prefetch factors (the default)")
+    own.add_argument("--prefetch", type=_at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)")
     own.add_argument(
         "--engine",
         choices=("process", "thread"),
         nargs="+",
         default=["process", "thread"],
-        help="feedline's engines; 0 workers are always inline (process thread)",
+        help="feedline's engines (process thread); 0 workers always run inline",
     )
     _add_plot(own)
 
@@ -128,21 +128,21 @@ def _add_bench(commands: Any) -> None:
 def _add_tune(commands: Any) -> None:
     tune = commands.add_parser(
         "tune",
-        help="search the number of workers, engine and prefetch for a dataset or program, and print them as code",
+        help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code",
         epilog=f"Exit codes: {_FAILED_TEXT} With --script: 5 the program fails; 8 it iterates over no loader.",
     )
     tune.add_argument(
-        "what", nargs="?", metavar="WHAT", help=f"{_DATASET}; with --script only loaders of such datasets are tried"
+        "what", nargs="?", metavar="WHAT", help=f"{_DATASET}; with --script, only loaders of such datasets are tuned"
     )
     tune.add_argument(
         "--step-ms",
         type=_step,
         default=0.0,
         metavar="MS",
-        help="how long your training step takes for a batch: the fewest workers that keep up with it are searched "
-        "(0: the most samples a second)",
+        help="how long your training step takes for a batch: finds the fewest workers that keep up with it (0: the "
+        "most samples per second)",
     )
-    tune.add_argument("--seconds", type=_positive, help="how long it may take, at most (60, or 180 with --script)")
+    tune.add_argument("--seconds", type=_positive, help="time limit in seconds (60, or 180 with --script)")
     _add_batch_size(tune)
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
@@ -150,25 +150,25 @@ def _add_tune(commands: Any) -> None:
         "--script",
         nargs=argparse.REMAINDER,
         metavar="train.py ARGUMENTS",
-        help="run this program, as it is, for some seconds with each setting on its loaders, and find the best for its "
-        "own training step; comes last, with the program's arguments (-m MODULE for a module)",
+        help="run this program unchanged for some seconds with each setting on its loaders, and find the best for its "
+        "training step; must come last, followed by the program's arguments (-m MODULE for a module)",
     )
 
 
 def _add_batch_size(parser: Any) -> None:
     parser.add_argument(
-        "--batch-size", type=_at_least(1), metavar="N", help="samples in a batch (the loader's, or 32 of a dataset)"
+        "--batch-size", type=_at_least(1), metavar="N", help="samples in a batch (the loader's, or 32 for a dataset)"
     )
 
 
 def _add_plot(parser: Any) -> None:
-    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="draw it, too, as SVG or PNG")
+    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
 
 
 def _add_doctor(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="look at this machine, a dataset, a recording or saved faults, and say what to change",
+        help="examine this machine, a dataset, a recording or saved faults, and recommend changes",
         epilog=f"Exit codes: 0 nothing serious was found; 3 something serious was; {_FAILED_TEXT}",
     )
     doctor.add_argument(
@@ -176,10 +176,10 @@ def _add_doctor(commands: Any) -> None:
         nargs="?",
         metavar="WHAT",
         help=f"{_DATASET}; or a file: a recording, a state saved as JSON, or a table that loader.faults.to_csv wrote. "
-        "Without it the machine is looked at",
+        "Without it, this machine is examined",
     )
     doctor.add_argument(
-        "--seconds", type=_positive, default=20.0, help="how long a dataset may be tried, at most (%(default)s)"
+        "--seconds", type=_positive, default=20.0, help="time limit in seconds for trying a dataset (%(default)s)"
     )
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
@@ -187,11 +187,11 @@ def _add_doctor(commands: Any) -> None:
 def _add_what_if(commands: Any) -> None:
     what_if = commands.add_parser(
         "what-if",
-        help="predict a recorded run with other settings",
-        description="Predicts a recorded run with other settings, or with stages that are faster or slower. Without "
-        "any change: with several numbers of workers and of batches that they prefetch.",
+        help="predict how a recorded run would perform with other settings",
+        description="Predicts how a recorded run would perform with other settings, or with faster or slower stages. "
+        "Without any change, it tries several numbers of workers and of batches that they prefetch.",
     )
-    what_if.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    what_if.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
     what_if.add_argument("--workers", type=_at_least(0), metavar="N", help="workers; 0 for none")
     what_if.add_argument("--prefetch", type=_at_least(1), metavar="N", help="batches that each worker prefetches")
     order = what_if.add_mutually_exclusive_group()
@@ -199,7 +199,7 @@ def _add_what_if(commands: Any) -> None:
     order.add_argument("--unordered", dest="in_order", action="store_const", const=False, help="batches as they come")
     what_if.add_argument("--step", type=_step_change, metavar="2x|50ms", help="time of a training step")
     for stage in ("fetch", "transform", "collate", "decode"):
-        named = ", if the dataset has named it" if stage == "decode" else ""
+        named = ", if the dataset names it" if stage == "decode" else ""
         what_if.add_argument(f"--{stage}", type=_factor, metavar="0.5x", help=f"time of the stage {stage}{named}")
     what_if.add_argument(
         "--stage",
@@ -207,45 +207,43 @@ def _add_what_if(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=0.5x",
-        help="time of another stage that the dataset has named (feedline.stage)",
+        help="time of another stage that the dataset names (feedline.stage)",
     )
     what_if.add_argument(
         "--computing",
         type=_share,
         metavar="SHARE",
-        help="how much of a batch's time its worker computes, from 0 to 1 (what was recorded); the rest it waits, and "
-        "needs no core; matters where there are more workers than cores",
+        help="share of a batch's time in which its worker computes, from 0 to 1 (as recorded); for the rest it waits, "
+        "and needs no core; matters if there are more workers than cores",
     )
     what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
 def _add_lab(commands: Any) -> None:
-    lab = commands.add_parser("lab", help="open a local page where one sees a loader work")
+    lab = commands.add_parser("lab", help="open a local page that shows a loader at work")
     lab.add_argument(
-        "what", nargs="?", metavar="module:dataset", help="a dataset or loader of yours, on which the page opens"
+        "what", nargs="?", metavar="module:dataset", help="your dataset or loader, with which the page opens"
     )
-    lab.add_argument("--port", type=_port, default=0, help="of 127.0.0.1 (one that is free)")
-    lab.add_argument("--no-browser", action="store_true", help="print the address only")
+    lab.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (a free one)")
+    lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument(
-        "--export", type=Path, metavar="LAB.html", help="write one file with recorded runs instead, in some minutes"
+        "--export", type=Path, metavar="LAB.html", help="write one file with recorded runs instead (takes some minutes)"
     )
 
 
 def _add_pack(commands: Any) -> None:
-    pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
+    pack = commands.add_parser("pack", help="write a dataset in a format that reads fast")
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder of pictures or files, a store of any of the formats, a CSV file, or "
+        help="a folder of pictures or files, a store in any of the formats, a CSV file, or "
         "module:object for a dataset in Python or a function that returns one",
     )
     pack.add_argument(
-        "out", metavar="OUT", help="a file whose suffix says the format, or a folder (of shards, of arrays)"
+        "out", metavar="OUT", help="a file whose suffix selects the format, or a folder (of shards, of arrays)"
     )
-    pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not say it")
-    pack.add_argument(
-        "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
-    )
+    pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not select one")
+    pack.add_argument("--workers", type=_at_least(0), help="processes that read and encode (as many as cores)")
     pack.add_argument(
         "--fields",
         type=_fields,
@@ -253,24 +251,24 @@ def _add_pack(commands: Any) -> None:
         help="fields to keep (B is the new name of C), or names for the elements of tuples",
     )
     pack.add_argument(
-        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
+        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store pictures (%(default)s)"
     )
     pack.add_argument(
         "--resize", type=_pixels, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
     )
-    pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
+    pack.add_argument("--quality", type=_at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
     pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
-    pack.add_argument("--shard-size", metavar="SIZE", help="bytes in a shard, about, such as 500M (1GiB)")
+    pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of a shard, such as 500M (1GiB)")
     pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="for samples that cannot be read, or do not fit the others or the format (%(default)s)",
+        help="what to do with samples that cannot be read, or do not fit the others or the format (%(default)s)",
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    pack.add_argument("--restart", action="store_true", help="begin again instead of going on after complete shards")
+    pack.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
     pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -282,7 +280,7 @@ def _add_inspect(commands: Any) -> None:
         metavar="PATH",
         help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
     )
-    inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
+    inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to read (all)")
     inspect.add_argument(
         "--verify", action="store_true", help="read all samples, and compare their number and all checksums"
     )
@@ -293,7 +291,7 @@ def _add_round_options(parser: argparse.ArgumentParser, *, rounds: int | None = 
     how_many = "up to 5, as time allows" if rounds is None else "%(default)s"
     parser.add_argument("--rounds", type=_at_least(1), default=rounds, help=f"rounds per loader and case ({how_many})")
     parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (%(default)s)")
-    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the rest of what a benchmark asks for
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the other settings of a benchmark
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -304,7 +302,7 @@ N = TypeVar("N", int, float)
 
 
 def _number(kind: Callable[[str], N], accepts: Callable[[N], bool], why_not: str) -> Callable[[str], N]:
-    """Return what reads a number of this kind; `why_not` completes "it is ..." of one that is not accepted."""
+    """Return a parser for numbers of this kind; `why_not` completes the message "... is" about a rejected number."""
 
     def read(text: str) -> N:
         value = kind(text)
@@ -312,14 +310,14 @@ def _number(kind: Callable[[str], N], accepts: Callable[[N], bool], why_not: str
             raise argparse.ArgumentTypeError(f"{text} is {why_not}")
         return value
 
-    read.__name__ = "number"  # which argparse tells of what is none
+    read.__name__ = "number"  # argparse uses it in the message about a text that is not a number
     return read
 
 
-_port = _number(int, lambda port: 0 <= port < 1 << 16, "no port: give 0 for a free one, or 1 to 65535")
+_port = _number(int, lambda port: 0 <= port < 1 << 16, "not a port: give 0 for a free one, or 1 to 65535")
 _positive = _number(float, lambda value: value > 0, "not more than 0")
-_step = _number(float, lambda step: 0 <= step < math.inf, "no time: give milliseconds, 0 or more")
-_share = _number(float, lambda share: 0 <= share <= 1, "not from 0 to 1")
+_step = _number(float, lambda step: 0 <= step < math.inf, "not a valid time: give milliseconds, 0 or more")
+_share = _number(float, lambda share: 0 <= share <= 1, "not between 0 and 1")
 
 
 def _benchmark(text: str) -> str:
@@ -336,8 +334,8 @@ def _picture(text: str) -> Path:
             f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
         )
     folder = Path(text).absolute().parent
-    if not folder.is_dir():  # said before a minute of measuring is lost
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder}; make it first")
+    if not folder.is_dir():  # fail before a minute of measuring is lost
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder}; create it first")
     return Path(text)
 
 
@@ -345,11 +343,11 @@ def _factor(text: str) -> float:
     try:
         return _positive(text.removesuffix("x"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no factor such as 0.5x") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor such as 0.5x") from None
 
 
 def _step_change(text: str) -> tuple[float, float | None]:
-    """Return by what the time of a step is multiplied, and how many seconds it is instead, if it is a time."""
+    """Return the factor by which to multiply the time of a step, and the time in seconds to use instead, if any."""
     for unit, seconds in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
         if text.endswith(unit):
             return 1.0, _factor(text.removesuffix(unit)) * seconds
@@ -372,7 +370,7 @@ def _pixels(text: str) -> int | tuple[int, int]:
         width, _, height = text.lower().partition("x")
         return (int(width), int(height)) if height else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of pictures, such as 256 or 320x240") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a picture size such as 256 or 320x240") from None
 
 
 def _fields(text: str) -> dict[str, str]:

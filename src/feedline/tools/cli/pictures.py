@@ -41,7 +41,7 @@ def write_picture(folder: Path, number: int, *, seed: int = 0) -> None:
 
 
 def picture_path(folder: Path, number: int) -> Path:
-    """Name the file of one picture; the name carries the label."""
+    """Return the path of one picture; the file name contains the label."""
     return folder / f"{number:05d}-{PATTERNS[number % len(PATTERNS)].replace(' ', '-')}.jpg"
 
 
@@ -76,7 +76,7 @@ def _pattern(label: int, x: Floats, y: Floats, rng: np.random.Generator) -> Floa
 
 
 def picture_folder(folder: Path) -> ImageFolder:
-    """Return the pictures as a dataset of feedline's: (float32 CHW, label), in the order of their numbers."""
+    """Return the pictures as a feedline dataset: (float32 CHW, label), in the order of their numbers."""
     width, height = SAMPLE_SIZE
     scale = images.Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     pipeline = images.Compose([images.Resize((height, width)), scale])
@@ -89,7 +89,7 @@ def label_of(path: str) -> int:
 
 
 class PictureDataset:
-    """Reads, decodes and scales one picture per sample with Pillow, as people do: (float32 CHW tensor, label)."""
+    """Reads, decodes and scales one picture per sample with Pillow, in the usual way: (float32 CHW tensor, label)."""
 
     def __init__(self, folder: Path, numbers: Sequence[int]) -> None:
         self.paths = [picture_path(folder, number) for number in numbers]

@@ -1,8 +1,8 @@
-"""`feedline profile`: a program that is not changed, with feedline's loader, and what its training waited for.
+"""`feedline profile`: run an unchanged program with feedline's loader, and report what its training waited for.
 
 Every loader that iterates in this process is recorded; other processes (workers, ranks that the program starts) are
-left alone. With `--compare` the program is run twice, in processes of its own: each writes its figures to a file, which
-this one reads.
+not. With `--compare` the program runs twice, in separate processes: each writes its figures to a file, which this
+process reads.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from feedline.types.ranks import share_if_known
 from feedline.types.shown import percent, printable
 
 NOTHING_ITERATED = 4
-"""The exit code of a program that has iterated over no loader."""
+"""Exit code of a program that iterated over no loader."""
 _MOST_ROWS = 50_000
 _MOST_LOADERS = 16
-"""Recorded loaders and batches of each: all of them take some 150 MB at most."""
+"""Limits on the recorded batches of a loader, and on recorded loaders: all of them take some 150 MB at most."""
 _LIBRARIES = tuple(
     str(Path(str(module.__file__)).parent) + os.sep for module in (feedline, torch)
-)  # whose frames do not tell which loop it is
+)  # their frames do not show which loop it is
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the program, then write and tell what was measured.
+    """Run the program, then write and report the measurements.
 
     Raises:
-        SystemExit: the program has failed, with its code; or it has iterated over no loader.
+        SystemExit: the program ended itself, with its code; or it iterated over no loader.
+        BadOption: the results cannot be written.
     """
     script = Script.of(arguments)
     out = _out_of(arguments.out, script)
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
             script.run()
         except (SystemExit, KeyboardInterrupt) as exc:
             end = exc
-    if os.getpid() != pid:  # the program has forked, and this is the end of the other process
+    if os.getpid() != pid:  # the program has forked, and this is the child process
         if end is not None:
             raise end
         return
@@ -80,10 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
             sys.stdout.write(printable(result.text(found.rank)))
     except (FeedlineError, OSError) as exc:
         if not has_failed:
-            raise BadOption(
-                f"What was measured could not be written: {words(exc)}. Give another place with -o."
-            ) from exc
-        sys.stderr.write(printable(f"feedline: What was measured could not be written: {exc}\n"))
+            raise BadOption(f"The results could not be written: {words(exc)}. Choose another place with -o.") from exc
+        sys.stderr.write(printable(f"feedline: The results could not be written: {exc}\n"))
     if has_failed:
         assert end is not None
         raise end
@@ -95,25 +94,25 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 _NOTHING = (
-    "feedline: The program has come to its end, and this process has not iterated over {whose} DataLoader, so there is "
-    "nothing to tell. Ranks that a program starts are processes of their own: let the launcher start feedline in each, "
-    "with torchrun -m feedline profile train.py.\n"
+    "feedline: The program ended, and this process has not iterated over {whose} DataLoader, so there is nothing to "
+    "report. Ranks that a program starts are processes of their own: let the launcher start feedline in each, with "
+    "torchrun -m feedline profile train.py.\n"
 )
 
 
 def _out_of(given: Path | None, script: Script) -> Path:
-    """Return where files go, but for their suffixes; refuse a place that is not there before hours have passed."""
+    """Return the path of the output files without their suffixes; refuse an unusable folder before running."""
     name = script.name.rpartition(".")[2] if script.is_module else Path(script.name).stem
     out = Path(f"{name}-profile") if given is None else given
     if out.is_dir():
         out = out / f"{name}-profile"
-    out = out.absolute()  # the program may go to another folder
+    out = out.absolute()  # the program may change the working directory
     if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise BadOption(f"Nothing can be written to the folder {out.parent} (-o {out}). Make it, or give another one.")
+        raise BadOption(f"Cannot write to the folder {out.parent} (-o {out}). Create it, or choose another one.")
     return out
 
 
-# -- what was measured -----------------------------------------------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------------------------
 
 
 def _cells(period: Period) -> list[str]:
@@ -126,16 +125,16 @@ _HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
 
 @dataclass
 class Result:
-    """What is told of a run."""
+    """The results of a run."""
 
     loaders: dict[str, Period]
-    """Figures of feedline's loaders, or of torch's, by name; the one that was waited for most first."""
+    """Figures of feedline's loaders, or of torch's, by name; the loader with the longest waits first."""
     verdict: str = ""
     notes: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
     def text(self, rank: int) -> str:
-        """Return what is printed: of ranks other than the first, where their files are."""
+        """Return the text to print; for ranks other than the first, only the paths of their files."""
         if rank:
             return f"rank {rank}: {' '.join(self.paths)}\n"
         table = aligned([["loader", *_HEADS], *([name, *_cells(one)] for name, one in self.loaders.items())])
@@ -151,7 +150,7 @@ def _paragraphs(result: Result, table: str) -> str:
 
 
 class _Recorded:
-    """All loaders of this process that iterate, each with its recording."""
+    """All loaders that iterate in this process, each with its recorder."""
 
     def __init__(self) -> None:
         self._recorders: dict[str, Recorder] = {}
@@ -161,8 +160,8 @@ class _Recorded:
         self.figures = MachineFigures(self._pids)
 
     def watch(self, loader: LoaderBase) -> None:
-        """Record a loader, whose epoch begins, if it is not recorded yet."""
-        if os.getpid() != self._pid:  # a worker, or another process that was forked
+        """Record a loader whose epoch begins, if it is not recorded yet."""
+        if os.getpid() != self._pid:  # a worker, or another forked process
             return
         counters = run_of(loader).resources.counters
         known = next((one for one in self._recorders.values() if one.counters is counters), None)
@@ -179,13 +178,13 @@ class _Recorded:
         return [pid for recorder in list(self._recorders.values()) for pid in recorder.pids()]
 
     def result(self, out: Path) -> Result:
-        """Write the recording of the loader that was waited for most, and its page."""
+        """Write the recording of the loader with the longest waits, and its page."""
         periods = {name: recorder.period() for name, recorder in self._recorders.items()}
         periods = dict(sorted(periods.items(), key=lambda item: -item[1].wait_s))
         result = Result(periods)
         if self._left_out:
             result.notes.append(
-                f"{self._left_out} epochs of other loaders are not recorded: {_MOST_LOADERS} loaders are at most."
+                f"{self._left_out} epochs of other loaders are not recorded: the limit is {_MOST_LOADERS} loaders."
             )
         if not periods:
             return result
@@ -213,9 +212,9 @@ def _recorded() -> Iterator[_Recorded]:
             recorded.figures.close()
 
 
-# Any: a loader of feedline's or of torch's.
+# Any: a loader of feedline or torch.
 def _name_of(loader: Any) -> str:
-    """Return what a loader reads, and which line of the program iterates over it."""
+    """Return a name for a loader: the class of its dataset, and the line of the program that iterates over it."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
@@ -231,7 +230,7 @@ def _distinct(name: str, names: dict[str, Any]) -> str:
 
 
 class _TorchTimes:
-    """Times of one of torch's loaders."""
+    """Times of one torch loader."""
 
     def __init__(self) -> None:
         self.batches = self.waited = self.started = 0
@@ -263,7 +262,7 @@ class _TorchTimes:
 
 
 class _TimedTorch:
-    """All loaders of torch's that iterate in this process."""
+    """All torch loaders that iterate in this process."""
 
     rank = 0
 
@@ -284,9 +283,9 @@ class _TimedTorch:
 
 @contextmanager
 def _timed_torch() -> Iterator[_TimedTorch]:
-    """Time what torch's loaders do: `iter(loader)`, and each `next()` of their iterators, also those of subclasses."""
+    """Time `iter(loader)` of torch's loaders, and each `next()` of their iterators, including those of subclasses."""
     timed = _TimedTorch()
-    # Any: classes of torch's and torchdata's whose methods are replaced for a while.
+    # Any: classes of torch and torchdata whose methods are replaced temporarily.
     iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     loaders: list[Any] = [torch.utils.data.dataloader.DataLoader]
     with suppress(ImportError):  # it is not installed
@@ -338,7 +337,7 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
             options = ["--loader", name, "--figures", str(file), "-o", str(out)]
             code = _call([sys.executable, "-m", "feedline", "profile", *options, *words])
             if code:
-                sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the exit code is {code}.\n")
+                sys.stderr.write(f"feedline: Cannot compare: with {name}'s loader, the exit code is {code}.\n")
                 raise SystemExit(code)
             told = json.loads(file.read_text("utf-8"))
             loaders = {loader: Period(**period) for loader, period in told.pop("loaders").items()}
@@ -347,7 +346,7 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
 
 
 def _call(command: list[str]) -> int:
-    """Run a program to its end, also if this one is interrupted: Ctrl-C comes to both."""
+    """Run a program to its end, even if this one is interrupted: Ctrl-C reaches both."""
     process = subprocess.Popen(command)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`feedline report`: a recording as a page to look at, and its verdict on standard output."""
+"""`feedline report`: render a recording as a page, and write its verdict to standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.types.shown import printable
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the page beside the recording, or where `-o` says, and a trace where `--trace` says."""
+    """Write the page beside the recording or to the file given by `-o`, and a trace to the file given by `--trace`."""
     recording = Recording.load(arguments.file)
     name = arguments.file.name.removesuffix(".gz").removesuffix(".json")  # several recordings: run.1.json, run.2.json
     out: Path = arguments.out or arguments.file.with_name(f"{name}.html")
@@ -38,13 +38,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def page_text(recording: Recording) -> str:
-    """Return the page of a recording, with what to change and what other settings would do."""
+    """Return the page of a recording, with recommended changes and predictions for other settings."""
     return page_of(recording, [str(finding) for finding in diagnose_recording(recording)], _predicted(recording))
 
 
-# Any: what JSON has.
+# Any: JSON-compatible values.
 def _predicted(recording: Recording) -> dict[str, Any]:
-    """Return the grid of predictions as the page shows it; a note alone if nothing can be predicted."""
+    """Return the grid of predictions as the page shows it; only a note if nothing can be predicted."""
     try:
         predictions = grid(recording)
     except (BadOption, BadRecording) as exc:
@@ -63,9 +63,9 @@ def _predicted(recording: Recording) -> dict[str, Any]:
         ],
         "best": predictions.index(best(predictions)),
         "notes": [
-            f"Simulated with the times of up to {GRID_BATCHES} batches from all over the run, without the starts of "
+            f"Simulated with the times of up to {GRID_BATCHES} batches from the whole run, without the starts of "
             "epochs.",
             *assumptions,
-            'The command "feedline what-if" predicts other settings, and stages or steps that take another time.',
+            'The command "feedline what-if" predicts other settings, and faster or slower stages or steps.',
         ],
     }

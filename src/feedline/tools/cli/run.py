@@ -1,7 +1,8 @@
-"""`feedline run`: a program that is not changed, with feedline's loader in the place of torch's.
+"""`feedline run`: run an unchanged program with feedline's loader in place of torch's.
 
-Processes that the program forks have it, too. One that it spawns begins anew: multiprocessing sends it what to get
-ready with, and reading that installs feedline as soon as torch is imported there, before the program's own modules are.
+Processes that the program forks use feedline's loader, too. A spawned process starts afresh: multiprocessing sends it
+preparation data, which it unpickles before it imports the program's own modules. Unpickling has feedline installed as
+soon as torch is imported there.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _spawned_alike() -> Iterator[None]:
-    """Have feedline installed in every process that this one spawns, or has a fork server start."""
-    spawn: Any = multiprocessing.spawn  # a module, of which a function is replaced for a while
+    """Install feedline in every process that this one spawns, or starts through a fork server."""
+    spawn: Any = multiprocessing.spawn  # a module, one function of which is replaced temporarily
     prepared = spawn.get_preparation_data
-    # What is sent to a new process, by name: it leaves names alone that it does not know.
+    # The data that is sent to a new process, by name. The process ignores names that it does not know.
     spawn.get_preparation_data = lambda name: {**prepared(name), "feedline": _Installs()}
     try:
         yield

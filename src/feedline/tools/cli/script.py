@@ -1,4 +1,4 @@
-"""A user's program, run inside of this one as `python program.py` or `python -m package.program` would run it."""
+"""A user's program, run inside this process as `python program.py` or `python -m package.program` would run it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.errors import BadOption
 from feedline.system.optional import when_imported
 
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen runpy>", runpy.__file__)
-"""Whose frames are no part of the program."""
+"""Files whose frames are not part of the program."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Script:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Script:
-        """Return the program that was asked for.
+        """Return the requested program.
 
         Raises:
-            BadOption: there is none, or not here.
+            BadOption: no program was given, or it does not exist here.
         """
         is_module = options.module is not None
         words: list[str] = options.module if is_module else options.program
-        if words and words[0] == "--":  # which says that what follows are no options of feedline's
+        if words and words[0] == "--":  # it marks the end of feedline's own options
             words = words[1:]
         if not words:
             raise BadOption(
@@ -46,14 +46,14 @@ class Script:
             )
         name, *rest = words
         if not is_module and not Path(name).is_file():
-            raise BadOption(f"There is no file {name} here ({os.getcwd()}). A module is run with -m {name}.")
+            raise BadOption(f"There is no file {name} here ({os.getcwd()}). To run a module, use -m {name}.")
         return cls(name, is_module, tuple(rest))
 
     def run(self) -> None:
-        """Run it. An exception that nobody has caught is told as Python tells it, without our own frames.
+        """Run the program. An uncaught exception is printed as Python prints it, without feedline's frames.
 
         Raises:
-            SystemExit: the program has ended itself, or an exception has.
+            SystemExit: the program exited, or ended with an exception.
         """
         before = sys.argv, list(sys.path)
         try:
@@ -77,7 +77,7 @@ class Script:
     def _find(self) -> None:
         try:
             found = importlib.util.find_spec(self.name)
-        except (ImportError, ValueError):  # of a package that it would lie in
+        except (ImportError, ValueError):  # raised for the package that should contain it
             found = None
         if found is None:
             raise BadOption(f"There is no module {self.name} here ({os.getcwd()}), nor among the installed ones.")
@@ -89,7 +89,7 @@ class Script:
 
 
 def install_with_torch() -> None:
-    """Install feedline as soon as the program imports torch; costs nothing where it does not."""
+    """Install feedline as soon as the program imports torch; costs nothing if it does not."""
     when_imported("torch", lambda _: importlib.import_module("feedline.loader.install").install())
 
 

@@ -1,4 +1,4 @@
-"""`feedline tune`: search the settings of a loader for a dataset or a program, and print the best as code."""
+"""`feedline tune`: find the best settings of a loader for a dataset or a program, and print them as code."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 _PROGRAM_SECONDS = 180.0
-"""How long it may take if nobody says so."""
+"""Default time limits, for a dataset and for a program."""
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Search settings, and write them to standard output as a table and code, or as JSON."""
+    """Search settings, and write the best ones to standard output as a table and code, or as JSON."""
     program, source = arguments.script, arguments.what
     if not (program or source):
         raise BadOption(
-            "What is to be tuned? Give a dataset or loader, as module:object, or a program: --script train.py."
+            "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."
         )
     if program and (arguments.step_ms or arguments.batch_size):
-        raise BadOption("--step-ms and --batch-size do not go with --script: the program's own are measured.")
+        raise BadOption("Leave out --step-ms and --batch-size: --script measures those of the program.")
     title = source or " ".join(program)
     check_linux(title)
-    from feedline.tools.cli import tune_runs  # which cannot be imported elsewhere
+    from feedline.tools.cli import tune_runs  # importable only on Linux
 
     seconds = arguments.seconds or (_PROGRAM_SECONDS if program else _SECONDS)
     with rows.progress(None) as on_stage:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             kept = tune_runs.measure_dataset(
                 source, arguments.batch_size, step_s=step_s, seconds=seconds, on_stage=on_stage
             )
-    assert kept.limits is not None  # told before anything was tried
+    assert kept.limits is not None  # sent before anything is tried
     choice = search(kept.tried.get, kept.limits, step_s=kept.step_s)
     if choice is None:
         raise grid.nothing_measured(kept.failures, seconds)
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         _show(title, kept, choice)
     for setting, failure in kept.failures.items():
-        sys.stderr.write(printable(f"Left out, with {setting}: {failure.text}\n"))
+        sys.stderr.write(printable(f"Skipped {setting}: {failure.text}\n"))
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended}. The rest was not tried.\n"))
     if arguments.plot is not None:
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _code(kept: Kept, choice: Choice) -> list[str]:
     lines = ["from feedline import DataLoader", "", f"loader = {choice.setting.code(kept.code)}"]
-    return [*lines, "# and the other arguments of your loader, as they are"] if kept.is_loader else lines
+    return [*lines, "# and the other arguments of your loader, unchanged"] if kept.is_loader else lines
 
 
-# Any: values that JSON keeps.
+# Any: JSON-compatible values.
 def _as_dict(kept: Kept, choice: Choice) -> dict[str, object]:
     return {
         "setting": asdict(choice.setting),
@@ -102,15 +102,15 @@ def _ahead_mb(kept: Kept, setting: Setting) -> float:
 
 
 def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
-    """Draw rates against workers, and the memory of batches made ahead against the prefetch factor."""
+    """Draw rates against workers, and the memory of prefetched batches against the prefetch factor."""
     chosen = choice.setting
-    best: dict[tuple[str, int], float] = {}  # with whatever prefetch factor
+    best: dict[tuple[str, int], float] = {}  # over all prefetch factors
     for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers):
         place = f"feedline/{setting.engine}", setting.workers
         best[place] = max(rate.samples_per_s, best.get(place, 0.0))
     lines = chart.lines_of([(name, chart.Point(count, y, y, y)) for (name, count), y in best.items()])
     step_s = kept.step_s
-    level = (kept.batch_size / step_s, f"all that steps of {step_s * 1e3:.3g} ms take") if step_s else None
+    level = (kept.batch_size / step_s, f"the most that steps of {step_s * 1e3:.3g} ms take") if step_s else None
     panels = [
         chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
     ]

@@ -1,6 +1,6 @@
-"""What `feedline tune` measures: loaders of a dataset, or runs of a user's program with settings tried on its loaders.
+"""Measure for `feedline tune`: loaders of a dataset, or runs of a user's program with settings tried on its loaders.
 
-Everything of the user's runs in processes of their own, which are ended when their time is up.
+All user code runs in separate processes, which are ended when their time is up.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from feedline.tools.tune.target import Target, make_some, open_target, target_of
 
 _LONGEST_S = 1.0
 _SHARE = 1 / 30
-"""Of the whole time, that one setting is measured; and for that long batches are made before, without workers."""
+"""Share of the total time for which one setting is measured. Batches are made without workers for as long before."""
 _LONGEST_RUN_S = 3.0
-"""The same of a program: its steps differ more than those that are simulated. A guess."""
+"""The same as `_LONGEST_S`, for a program: its steps vary more than simulated ones. A guess."""
 _LOOK_S = 0.02
 _WARM_UP = 4
-"""Batches for each worker after which a program counts as come into its stride: two are made ahead, and used up."""
+"""Batches per worker after which a program counts as warmed up: two are prefetched, and used up."""
 _FEW = 5
-"""Batches from which something can be told. A guess."""
+"""Fewest batches that allow a measurement. A guess."""
 _TAIL = 4000
-"""Characters that are shown of what a program has written before it failed."""
+"""Characters that are shown of the output of a program that failed."""
 
 
 @dataclass
 class Kept:
-    """What the processes that measure have told."""
+    """Results received from the measuring processes."""
 
     limits: Limits | None = None
     batch_bytes: int = 0
@@ -73,13 +73,13 @@ class Kept:
 def measure_dataset(
     source: str, batch_size: int | None, *, step_s: float, seconds: float, on_stage: Callable[[str], None]
 ) -> Kept:
-    """Measure loaders of what `module:object` names, with a training loop that sleeps after each batch."""
+    """Measure loaders of the object named by `module:object`, with a training loop that sleeps after each batch."""
     body = partial(_measure, source, batch_size, step_s, seconds)
     return watch(body, Kept(step_s=step_s), seconds=seconds, on_stage=on_stage)
 
 
 def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
-    """Measure what the search asks for; in a process of its own."""
+    """Measure the settings that the search requests; runs in a process of its own."""
     until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
     send("stage", "import")
     target = open_target(source, batch_size)
@@ -103,7 +103,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         try:
             side = harness.Side(harness.FEEDLINE, setting.engine)
             figures = work.steady(side, options, counted_s, grid.waited).measure()
-        except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
+        except (Exception, SystemExit) as exc:  # raised by user code, or by feedline because of it
             failures[setting] = grid.Failure.of(exc)
             send("part", "failures", failures)
             return None
@@ -119,7 +119,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
 
 # Any: values of attributes of `Kept`.
 def _looked_at(target: Target, seconds: float) -> dict[str, Any]:
-    """Make batches without workers, and return what is kept of a target: also what there is room for."""
+    """Make batches without workers, and return values for attributes of `Kept`: about the target, and the limits."""
     made, room = make_some(target, seconds=seconds), room_now()
     limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
     told = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
@@ -133,14 +133,14 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
     """Run a program with one setting after the other, for some seconds each.
 
     Args:
-        words: the program and its arguments, as behind `python`.
-        source: names a dataset or loader: settings are tried on loaders of such datasets. None for all.
-        seconds: what all of it may take.
-        on_stage: called with what comes next.
+        words: the program and its arguments, as after `python`.
+        source: names a dataset or loader: settings are tried on loaders of such datasets. None for all loaders.
+        seconds: the limit on the total time.
+        on_stage: called with the name of each stage that begins.
 
     Raises:
         BadOption: there is no such program, or no such dataset.
-        DatasetFailed: the program fails, hangs or crashes without workers already, or has iterated over no loader.
+        DatasetFailed: the program fails, hangs or crashes even without workers, or iterates over no loader.
     """
     is_module = words[0] == "-m"
     asked = argparse.Namespace(command="tune --script", module=words[1:] if is_module else None, program=words)
@@ -172,14 +172,14 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
         return told.rate
 
     measure(INLINE)
-    assert kept.limits is not None  # told by the first run
+    assert kept.limits is not None  # sent by the first run
     search(measure, kept.limits, step_s=kept.step_s)
     return kept
 
 
 @dataclass
 class _Kind:
-    """What the process that opens a dataset has told: the name of its class."""
+    """Result received from the process that opens a dataset: the name of its class."""
 
     name: str = ""
     ended: str | None = None
@@ -195,14 +195,14 @@ def _kind_of(source: str, send: Tell) -> None:
 
 @dataclass
 class _Run(Kept):
-    """What a run of the program has told."""
+    """Results received from a run of the program."""
 
     rate: Rate = field(default_factory=lambda: Rate(0.0))
     is_useful = False
 
 
 def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Tell) -> None:
-    """Run the program until enough is known of a setting; in a process of its own."""
+    """Run the program until a setting is measured; runs in a process of its own."""
     send("stage", str(setting))
     install()
     watching = _Watching(kind, setting, seconds, looks=is_first)
@@ -221,31 +221,31 @@ def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         if end is not None and end.code not in (0, None) and not watching.is_done:
-            raise DatasetFailed(f"The program has failed, with {setting} ({_code(end)}).", "raises", _tail(written))
+            raise DatasetFailed(f"The program failed with {setting} ({_code(end)}).", "raises", _tail(written))
         watching.has_ended.set()
         measuring.join()
         if watching.is_done:
             return
         which = "loader" if kind is None else f"loader of a dataset {kind}"
         raise DatasetFailed(
-            f"The program has come to its end, and this process has delivered too few batches of any {which} to tell "
-            "anything. Ranks that a program starts are processes of their own, and are not seen.",
+            f"The program ended before any {which} in this process had delivered enough batches to measure. Ranks that "
+            "a program starts are processes of their own, which are not measured.",
             "empty",
             _tail(written),
         )
 
 
-# Any, throughout: loaders, as hooks are called with them, and values of attributes of `Kept`.
+# Any, throughout: loaders that hooks are called with, and values of attributes of `Kept`.
 class _Watching:
-    """Sees to it that loaders have a setting, and measures, beside the program, those that most time is spent with.
+    """Applies a setting to loaders, and measures, beside the program, the kind of loader that takes the most time.
 
-    Loaders of the same kind count as one: a program may make another for each epoch.
+    Loaders of the same kind count as one: a program may create another for each epoch.
 
     Args:
-        kind: the class of their datasets; None for any.
-        setting: what they get.
-        seconds: how long is measured.
-        looks: True to look at loaders before they are iterated over.
+        kind: the class name of their datasets; None for any.
+        setting: the setting to apply.
+        seconds: how long to measure.
+        looks: True to examine loaders before they are iterated over.
     """
 
     def __init__(self, kind: str | None, setting: Setting, seconds: float, *, looks: bool) -> None:
@@ -259,23 +259,23 @@ class _Watching:
         self._pid = os.getpid()
 
     def adjust(self, loader: Any) -> None:
-        """Give a loader the setting, if it is one of those that are tried."""
+        """Apply the setting to a loader, if it is one of those that are tried."""
         is_meant = self._kind is None or type(loader.dataset).__qualname__ == self._kind
         if not is_meant or loader in self._adjusted or os.getpid() != self._pid:
             return
         if self._looks and _kind(loader) not in self._looked:
-            adjusters.remove(self.adjust)  # not of the loaders that are made for this
+            adjusters.remove(self.adjust)  # do not adjust the loaders that this creates
             try:
                 self._looked[_kind(loader)] = _looked_at(target_of(loader), min(self._seconds, _LONGEST_S))
             finally:
                 adjusters.append(self.adjust)
         self._adjusted.add(loader)
         run = run_of(loader)
-        run.options = replace(run.options, engine="auto")  # another one may not go with this number
+        run.options = replace(run.options, engine="auto")  # its own engine may not allow this number of workers
         run.tuning = Tuning.fixed(self._setting.workers, self._setting.engine, self._setting.depth)
 
     def note(self, loader: Any) -> None:
-        """Note who counts the batches of a loader, of which an epoch begins."""
+        """Register the counters of a loader whose epoch begins."""
         if loader in self._adjusted and os.getpid() == self._pid:
             resources = run_of(loader).resources
             counters = resources.counters
@@ -283,7 +283,7 @@ class _Watching:
             self._engines[_kind(loader)] = resources.settings.engine_name
 
     def run(self, send: Tell) -> None:
-        """Measure, and tell; the process is ended then. Nothing is told of a program that ends too early."""
+        """Measure, and send the results, which ends the process. Send nothing about a program that ends too early."""
         warm = _WARM_UP * max(1, self._setting.workers)
         while not self.has_ended.wait(_LOOK_S):
             if any(period.batches >= warm for period in self._periods().values()):
@@ -294,7 +294,7 @@ class _Watching:
             after = self._periods()
             if self._tell(before, after, warm, send):
                 return
-            if has_ended or after == before:  # of what is short, only the start of the workers is left out
+            if has_ended or after == before:  # for a short run, leave out only the start of the workers
                 is_told = self._tell({kind: _start_of(period) for kind, period in after.items()}, after, _FEW, send)
                 if is_told or has_ended:
                     return
@@ -309,7 +309,7 @@ class _Watching:
         return found
 
     def _tell(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Tell) -> bool:
-        """Tell what was measured in between, of those that most time was spent with; False if that is too little."""
+        """Send the measurements between two moments, of the kind with the most time; False if they are too few."""
         spent = {kind: period.seconds - before.get(kind, Period()).seconds for kind, period in after.items()}
         kind = max(spent, key=spent.__getitem__, default="")
         old, new, seconds = before.get(kind, Period()), after.get(kind, Period()), spent.get(kind, 0.0)
@@ -318,7 +318,7 @@ class _Watching:
             return False
         self.is_done = True
         if self._engines[kind] != self._setting.engine:
-            text = f"The loader keeps engine={self._engines[kind]!r}, which its seed= asks for."
+            text = f"The loader keeps engine={self._engines[kind]!r}, which its seed= requires."
             send("failed", "raises", (text, ""))
             return True
         making_s = _making_s(new) - _making_s(old)
@@ -331,7 +331,7 @@ class _Watching:
 
 
 def _kind(loader: Any) -> str:
-    """Return what loaders have in common that a program makes again and again."""
+    """Return a key that is the same for all loaders that a program creates in one way, again and again."""
     sampler = getattr(loader, "sampler", None)
     return f"{type(loader.dataset).__qualname__} {loader.batch_size} {type(sampler).__qualname__}"
 

@@ -1,4 +1,4 @@
-"""`feedline what-if`: what a recorded run would have been like with other settings."""
+"""`feedline what-if`: predict how a recorded run would perform with other settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises:
         BadRecording: the file cannot be read, is damaged, or holds too little.
-        BadOption: a stage is to change that the recording does not know, or steps that took no time.
+        BadOption: the recording has no stage of a given name, or its steps took no time and cannot be changed.
     """
     recording = Recording.load(arguments.file)
     step, step_s = arguments.step or (1.0, None)
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _beside(recording: Recording, prediction: Prediction) -> str:
-    """Return what was recorded and what is predicted, side by side."""
+    """Return the recorded and the predicted figures, side by side."""
     settings, old, new = recording.settings, prediction.recorded, prediction.predicted
     table = [
         ["", "recorded", "predicted"],

@@ -1,4 +1,4 @@
-"""Datasets into formats that read fast, and what is in such a store."""
+"""Pack datasets into formats that read fast, and inspect the result."""
 
 from feedline.tools.packing.pack import pack
 from feedline.tools.packing.run import Packed, Stage

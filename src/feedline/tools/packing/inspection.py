@@ -1,4 +1,4 @@
-"""What is in a store or folder, as the source that reads it delivers it. Nothing is imported, run or unpickled."""
+"""Inspect a store or folder through the source that reads it. Nothing is imported, run or unpickled."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from feedline.tools.packing.reading import count_samples, loader_text, size_on_d
 from feedline.tools.packing.schema import Column, Sample, Schema
 
 _LOOKED_AT = 100
-"""Samples that say what the fields hold."""
+"""Number of samples read to find out what the fields hold."""
 _SHOWN = 8
-"""Elements of an array that an example shows."""
+"""Largest array that an example shows element by element."""
 _KEPT = 1 << 16
-"""Characters or bytes of a value that are kept: a hundred large files might fill the memory."""
+"""Characters or bytes kept of each value: a hundred large files could fill the memory."""
 
 
-# Any, throughout: the value of a field, and values that JSON keeps.
+# Any, throughout: the value of a field, and JSON-compatible values.
 def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> dict[str, Any]:
-    """Return what is at a path, in values that JSON keeps.
+    """Describe the dataset at a path, in JSON-compatible values.
 
-    With `verify` all samples are read, so that the source compares all checksums.
+    With `verify`, read all samples, so that the source compares all checksums.
 
     Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-        CorruptSource: it is damaged.
+        SourceError: nothing exists at the path, or no source can read it.
+        CorruptSource: the data is damaged.
     """
     with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
         samples, examples = _look(opened.dataset)
@@ -63,16 +63,16 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
 
 
 def _spread(dataset: Any, count: int) -> Iterator[Any]:
-    """Yield so many samples: from everywhere in a map-style dataset, the first of a stream."""
+    """Yield `count` samples: spread over a map-style dataset, or the first ones of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
-    # The same in each run. At random: samples at equal distances may all be of one kind.
+    # Seeded, so every run chooses the same samples. Random, because samples at equal distances may all be of one kind.
     chosen = random.Random(0).sample(range(len(dataset)), min(len(dataset), count))
     return (dataset[index] for index in sorted(chosen))
 
 
 def _look(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
-    """Return some samples, of large values only what a schema looks at, and an example of each field as text."""
+    """Return some samples, with large values reduced to what a schema needs, and an example of each field as text."""
     samples: list[Sample] = []
     examples: dict[str, str] = {}
     for sample in _spread(dataset, _LOOKED_AT):
@@ -97,14 +97,14 @@ def _outline(value: Any) -> Any:
 
 
 def _as_loaded(opened: Opened, schema: Schema) -> Schema:
-    """Return what the fields hold when the example of `loader_text` reads them."""
-    if opened.format == "pictures":  # decoded then, and of different sizes unless somebody made them equal
+    """Return the schema of the samples as the printed `loader_text` line loads them."""
+    if opened.format == "pictures":  # the line decodes them, and their sizes may differ
         return Schema((Column("image", "ragged", "|u1", (-1, -1, 3)),))
     return schema if opened.stored is None else Schema.from_json(opened.stored["fields"])
 
 
 def _verified(opened: Opened) -> int:
-    """Read all samples, and return how many there are. Raises CorruptSource: they cannot be read, or some are gone."""
+    """Read all samples and return their number. Raises CorruptSource: a sample cannot be read, or some are missing."""
     count = 0
 
     def report(done: int) -> None:
@@ -113,7 +113,7 @@ def _verified(opened: Opened) -> int:
 
     try:
         count_samples(opened.dataset, size_on_disk(opened.files), report)
-    except Exception as exc:  # whatever a library makes of damaged bytes
+    except Exception as exc:  # libraries raise all kinds of exceptions on damaged bytes
         if isinstance(exc, FeedlineError) and not isinstance(exc, CorruptSource):
             raise
         raise CorruptSource(f"{opened.path} is damaged: reading failed after {count} samples: {words(exc)}.") from exc
@@ -127,13 +127,13 @@ def _verified(opened: Opened) -> int:
 
 
 def type_text(column: Column) -> str:
-    """Return what a field holds, as a table shows it."""
+    """Return the type of a field as the table shows it."""
     kind = column.extension if column.kind == "bytes" and column.extension != "bin" else column.described
     return f"{kind} or None" if column.nullable else kind
 
 
 def value_text(value: Any) -> str:
-    """Show a value in a line."""
+    """Return a value as text on one line."""
     if is_tensor(value):
         value = value.numpy()
     if isinstance(value, np.ndarray):

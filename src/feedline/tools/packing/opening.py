@@ -1,6 +1,6 @@
-"""From what users write for a dataset, a path or `module:object`, to the dataset; for `pack` and `inspect` alike.
+"""Open a dataset that the user named as a path or as `module:object`; used by `pack` and `inspect`.
 
-A folder of files is a dataset of what is in the files. These are not decoded: they are packed as they are, unless
+A folder of files is a dataset of the files' contents. The contents are not decoded: they are packed unchanged, unless
 pictures are to be encoded again.
 """
 
@@ -30,7 +30,7 @@ from feedline.tools.packing.writers.npy import stored as stored_in_folder
 
 # Any: a dataset of any class.
 def called(dataset: Any, number: int) -> str:
-    """Return what people call a sample: by its file, if the dataset says which that is, as torchvision's do, too."""
+    """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
     path = None
     if callable(path_of := getattr(dataset, "path_of", None)):
         path = path_of(number)
@@ -41,7 +41,7 @@ def called(dataset: Any, number: int) -> str:
 
 @dataclass(frozen=True)
 class Relative:
-    """A transform: the path of a sample as seen from its folder."""
+    """A transform that makes the path of a sample relative to its folder."""
 
     root: str
 
@@ -49,45 +49,45 @@ class Relative:
         return {**sample, "path": os.path.relpath(sample["path"], self.root)}
 
 
-# Any, throughout: a dataset of any class, and what JSON keeps.
+# Any, throughout: a dataset of any class, and JSON-compatible values.
 @dataclass(frozen=True)
 class Opened:
-    """A dataset, and what is known of it."""
+    """A dataset and the facts known about it."""
 
     path: str
-    """What the user named."""
+    """The name that the user gave."""
     dataset: Any
     text: str
-    """What it is, for people, and to recognise it by when a run goes on."""
+    """Description for people. A resumed run also compares it to recognise the dataset."""
     fields: tuple[str, ...] | None = None
-    """That are packed if nothing else was said."""
+    """Fields that are packed by default."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """About all samples, such as the names of classes; stored with them."""
+    """Facts about all samples, such as the names of classes; stored with the samples."""
     left_out: int = 0
-    """Files of a folder that are no samples."""
+    """Number of files in the folder that are not samples."""
     format: str = "Python"
     """A format of `feedline.datasets.opening`, or "Python" for `module:object`."""
     files: tuple[Path, ...] = ()
-    """What it is read from, as far as that is known."""
+    """The files that the dataset is read from, as far as they are known."""
     stored: dict[str, Any] | None = None
-    """What `feedline pack` stored with the samples; None if it was not written by it."""
+    """The summary that `feedline pack` stored with the samples; None if `feedline pack` did not write them."""
     expression: str = ""
-    """The call of something in `feedline.datasets` that opens it; "" if there is none."""
+    """The `feedline.datasets` call that opens the dataset; "" if there is none."""
 
     def __enter__(self) -> Opened:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the dataset, if it can be."""
+        """Close the dataset, if it has a `close` method."""
         if callable(close := getattr(self.dataset, "close", None)):
             close()
 
 
 def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
-    """Open what a user names: a folder, a store of any of the formats, or `module:object`.
+    """Open a dataset by its name: a folder, a store in any of the formats, or `module:object`.
 
-    Of a store, no other than the wanted fields are looked at. Raises BadOption: it is nothing of these, or has no such
-    fields; SourceError: it is not there, or empty.
+    Only the wanted fields of a store are read. Raises BadOption: the name is none of these, or a field does not exist;
+    SourceError: the path does not exist, or is empty.
     """
     if not os.path.exists(source) and ":" in source and "://" not in source:
         dataset = open_object(source)
@@ -96,7 +96,7 @@ def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
 
 
 def open_path(source: str, *, fields: Renamed | None = None) -> Opened:
-    """Open a path, as `open_source` does; nothing is imported or run."""
+    """Open a path as `open_source` does, without importing or running anything."""
     found = recognise(source)
     if found.format in ("pictures", "files"):
         return _open_folder(found)
@@ -104,7 +104,7 @@ def open_path(source: str, *, fields: Renamed | None = None) -> Opened:
 
 
 def _open_folder(found: Recognised) -> Opened:
-    """Open a folder of files, of which each is a sample; pictures in folders of it are labelled by them."""
+    """Open a folder in which each file is a sample; the names of subfolders are the labels of pictures."""
     has_labels = found.format == "pictures" and "labels" not in found.options()
     content, options = ("data", {}) if found.format == "files" else ("image", {"decode": "bytes"})
     fields = [content, "label", "path"] if has_labels else [content, "path"]
@@ -124,7 +124,7 @@ def _open_folder(found: Recognised) -> Opened:
 
 
 def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
-    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had."""
+    """Open a store. Samples that `feedline pack` wrote get back their original form and field names."""
     stored = _stored(found)
     fields = _fields(found, stored, wanted)
     options = {} if fields is None else {"fields": fields}
@@ -143,7 +143,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
 
 
 def _local_files(source: str, dataset: Any) -> list[Path]:
-    if isinstance(dataset, (TarDataset, TarStream)):  # whose patterns are more than those of `glob`
+    if isinstance(dataset, (TarDataset, TarStream)):  # its patterns are richer than those of `glob`
         return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
     path = Path(source)
     if path.is_dir():
@@ -151,15 +151,15 @@ def _local_files(source: str, dataset: Any) -> list[Path]:
     return [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
 
 
-# Any: whatever `fields=` of a source takes.
+# Any: whatever type the `fields=` option of a source takes.
 def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
-    """Return `fields=` for a source, so that it looks at no others than are wanted."""
+    """Return the `fields=` option that makes a source read only the wanted fields."""
     if stored is None:
         is_one_array = found.format == "npy" and os.path.isfile(found.path)
         return None if found.format in ("lmdb", "precomputed") or is_one_array else wanted
     schema, form = Schema.from_json(stored["fields"]), stored["form"]
     if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
-        return fields_for(found.format, schema, form)  # of tuples, names may also be new ones
+        return fields_for(found.format, schema, form)  # for tuples, `wanted` may also contain new names
     missing = next((one for one in wanted if one not in schema.names), None)
     if missing is not None:
         raise BadOption(f"{found.path} has no field {missing!r}, only {listed(schema.names)}.")
@@ -169,7 +169,7 @@ def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] 
 
 
 def _stored(found: Recognised) -> dict[str, Any] | None:
-    """Return what `feedline pack` stored about all samples; None if it was someone else, or the store is damaged."""
+    """Return the summary that `feedline pack` stored; None if another program wrote the store, or it is damaged."""
     if found.files and os.path.exists(os.path.join(found.path, FACTS)):
         return stored_in_folder(Path(found.path))
     first = found.files[0] if found.files else Path(found.path)
@@ -178,26 +178,26 @@ def _stored(found: Recognised) -> dict[str, Any] | None:
         return None
     try:
         stored: dict[str, Any] | None = FORMATS[found.format].module.stored(first)
-    except Exception:  # whatever a library makes of damaged bytes: the source says it in words
+    except Exception:  # libraries raise all kinds of exceptions on damaged bytes; the source reports the damage
         return None
     return stored
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
+    """Return a digest of names, sizes and times, which changes if a file is changed, added or removed."""
     hashed = blake2b(digest_size=16)
     for path in files:
         try:
             found = os.stat(path)
         except OSError as exc:
-            raise SourceError(f"The file {path} cannot be looked at: {words(exc)}.") from exc
+            raise SourceError(f"Cannot stat the file {path}: {words(exc)}.") from exc
         hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     return hashed.hexdigest()
 
 
 def dataset_fingerprint(dataset: Any) -> str:
-    """Return what differs if a dataset in Python does; "" if that cannot be told."""
+    """Return a fingerprint of a Python dataset; "" if it cannot be computed."""
     try:
         return fingerprint_of(dataset).hex()[:32]
-    except Exception:  # whatever the objects of a user raise that are looked into
+    except Exception:  # inspecting a user's objects can raise anything
         return ""

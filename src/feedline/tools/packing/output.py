@@ -1,8 +1,7 @@
-"""An output while it is built, in the folder OUT.packing beside it, until it is complete and gets its name.
+"""An output under construction: built in the folder OUT.packing beside it, renamed when complete.
 
-A single file is built from its first sample to its last: an interrupted run begins it again. A folder of shards grows
-by one complete shard at a time, and with each of them goes a note of where the run is: an interrupted run goes on after
-the last complete shard.
+A single file is built from its first sample to its last: an interrupted run starts it over. A folder of shards grows by
+one complete shard at a time, each with a note of the run's position: an interrupted run resumes after the last one.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
 
 
 class WorkFolder:
-    """The folder in which an output is built. It survives the process if there is something to go on with.
+    """The folder in which an output is built. It outlives the process if there is something to resume.
 
-    Raises BadOption: another process is at work there, or another job was.
+    Raises BadOption: another process is working there, or a different job left data there.
 
     Args:
         out: the output.
-        job: what is being done, in values that JSON keeps. What was left by another job is not gone on with.
-        restart: True to begin again, whatever was left.
+        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        restart: True to start over, discarding what an earlier run left.
     """
 
     def __init__(self, out: Path, job: dict[str, Any], *, restart: bool) -> None:
@@ -48,21 +47,23 @@ class WorkFolder:
 
     @classmethod
     def is_left(cls, out: Path) -> bool:
-        """True if something was left that a run into `out` would go on with."""
+        """True if an interrupted run into `out` can be resumed."""
         return (out.with_name(out.name + ENDING) / _NOTE).exists()
 
     def _begin(self, job: dict[str, Any], *, restart: bool) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise BadOption(f"Another process is packing into {self._out}: {self.path} is locked.") from exc
+            raise BadOption(
+                f"Another process is packing into {self._out}: {self.path} is locked. Wait for it or give another name."
+            ) from exc
         if self.note is not None and not restart:
             left = json.loads((self.path / _JOB).read_bytes())
             changed = [name for name in {**left, **job} if left.get(name) != job.get(name)]
             if changed:
                 raise BadOption(
-                    f"{self.path} was left by a run with {_difference(changed[0], left, job)} Run again with --restart "
-                    "(restart=True) to begin again, or exactly as then to go on."
+                    f"{self.path} was left by a run with {_difference(changed[0], left, job)} Run with --restart "
+                    "(restart=True) to start over, or with everything as it was to resume."
                 )
             return
         (self.path / _NOTE).unlink(missing_ok=True)
@@ -75,20 +76,20 @@ class WorkFolder:
 
     @property
     def note(self) -> dict[str, Any] | None:
-        """What was noted last; None if there is nothing to go on with."""
+        """The most recent note; None if there is nothing to resume."""
         path = self.path / _NOTE
         found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
         return found
 
     def write_note(self, note: dict[str, Any]) -> None:
-        """Note where the run is, in values that JSON keeps."""
+        """Record the run's position, in JSON-compatible values."""
         write_durably(self.path / _NOTE, json.dumps(note).encode())
 
     def deliver(self, built: Path) -> None:
-        """Give the output its name, in the place of what was there."""
+        """Give the output its name, replacing any older output."""
         replaced = self.path / "replaced"
         if self._out.is_dir():
-            # A folder is not replaced in one step. Whoever looks in between finds nothing, not half of something.
+            # A folder cannot be replaced in one step. In between, readers find no output, never a partial one.
             os.rename(self._out, replaced)
         try:
             os.replace(built, self._out)
@@ -100,7 +101,7 @@ class WorkFolder:
         (self.path / _NOTE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give up the lock, and remove the folder if there is nothing to go on with. May be called twice."""
+        """Release the lock, and remove the folder if there is nothing to resume. May be called twice."""
         if self._lock < 0:
             return
         if self.note is None:
@@ -122,34 +123,34 @@ class Output:
         self._compression = compression
         self._writer: Writer | None = None
         self._count = 0
-        """Samples in complete shards."""
+        """Number of samples in complete shards."""
 
     @property
     def files(self) -> list[Path]:
-        """What a source is given to read it."""
+        """The files that a source needs to read the output."""
         return [self._shard(number) for number in range(self.shard_count)] if self.is_sharded else [self.path]
 
     def _shard(self, number: int) -> Path:
         return self.path / f"shard-{number:06d}{self._suffix}"
 
     def resume(self, shard_count: int, count: int, schema: Schema) -> bool:
-        """Go on after so many shards, with so many samples; False if they are not there."""
+        """Continue after `shard_count` shards with `count` samples; False if a shard is missing."""
         if not all(self._shard(number).exists() for number in range(shard_count)):
             return False
         self.shard_count, self._count, self.schema = shard_count, count, schema
         return True
 
-    # Any: whatever the format's writer makes of a sample.
+    # Any: a sample as encoded by the format's writer.
     def write(self, samples: Sequence[Any]) -> None:
-        """Append samples, as the class of the writer encoded them. `schema` is set before."""
+        """Append samples that the writer's class encoded. Set `schema` first."""
         if self._writer is None:
             path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
-            _remove(path)  # an interrupted run may have begun it
+            _remove(path)  # an interrupted run may have started it
             self._writer = self._format.writer(path, self.schema, self._compression, self._count)
         self._writer.write(samples)
 
     def finish_shard(self, summary: Summary) -> None:
-        """Complete the file that is being written, if one is."""
+        """Complete the file being written, if any."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -157,7 +158,7 @@ class Output:
             writer.finish(summary)
         finally:
             writer.close()
-        self.schema = writer.schema  # which may know more by now
+        self.schema = writer.schema  # the writer may have extended it
         for path in (writer.path, *writer.path.glob("*")):
             sync(path)
         if self.is_sharded:
@@ -174,13 +175,13 @@ class Output:
             write_durably(self.path / FACTS, json.dumps(summary.as_json(self.schema)).encode())
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything, without completing the output."""
         if self._writer is not None:
             self._writer.close()
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file, so that at any moment the old or the new content is there as a whole."""
+    """Replace a file atomically: at any moment it has either all of the old or all of the new content."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_bytes(data)
     sync(temporary)
@@ -189,7 +190,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a file, or the names in a folder, on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -204,9 +205,9 @@ def _remove(path: Path) -> None:
 
 
 def _difference(name: str, left: dict[str, Any], job: dict[str, Any]) -> str:
-    if name == "dataset":  # a fingerprint, which tells nobody anything
+    if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
         return (
-            "another dataset: what it consists of, or the code that makes its samples, is not the same now. (In "
-            "Python, source= names a dataset, and is all that has to stay the same.)"
+            "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you can name "
+            "the dataset with source=; then only the name has to stay the same.)"
         )
     return f"{name}={left.get(name)!r}, but now it is {job.get(name)!r}."

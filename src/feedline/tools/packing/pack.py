@@ -1,4 +1,4 @@
-"""`feedline.pack`: a dataset, read in parallel, into a format that reads fast."""
+"""`feedline.pack`: read a dataset in parallel and write it in a format that reads fast."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from feedline.types.arrays import is_arrays
 from feedline.types.sizes import byte_count
 
 BATCH = 16
-"""Samples that a worker makes at a time."""
+"""Number of samples in one task of a worker."""
 _SHARD_BYTES = 1 << 30
-"""Of a shard, if nothing was said. What the webdataset package's authors advise, about."""
+"""Default shard size; about what the authors of the webdataset package recommend."""
 
 
-# Any: a dataset is any object that fits, and so is the path of an output.
+# Any: any suitable object can be a dataset, and any path-like object an output.
 def pack(
     dataset: Any,
     out: Any,
@@ -61,44 +61,45 @@ def pack(
     facts: Mapping[str, Any] | None = None,
     report: Callable[[Stage], Any] | None = None,
 ) -> Packed:
-    """Write a dataset into one of the formats that read fast.
+    """Write a dataset in one of the formats that read fast.
 
-    The output is built in `OUT.packing`, beside `out`, checked, and only then gets its name. If a run that writes
-    shards is interrupted in any way, the same call goes on after the last complete shard; the result has the same
-    bytes. A single file is begun again.
+    The output is built in `OUT.packing`, beside `out`, checked, and only then renamed to `out`. If a run that writes
+    shards is interrupted in any way, the same call resumes after the last complete shard, and the result has the same
+    bytes. A single file is started over.
 
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
-            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder or a
-            store, or "module:object".
-        out: a file whose suffix says the format, or a folder: of shards for tar, hdf5 and parquet, of arrays for npy.
+            values of arrays, numbers, strings, bytes, pictures. It may also be a name as on the command line: the path
+            of a folder or a store, or "module:object".
+        out: a file whose suffix selects the format, or a folder: of shards (tar, hdf5, parquet) or arrays (npy).
         format: "lmdb", "hdf5", "tar", "parquet" or "npy".
-        workers: that read, decode and encode; as many as there are cores if not given.
-        fields: names of the fields to keep, or names for the elements of tuples ("0", "1" if not given); a dict from
-            new names to the dataset's gives fields others.
-        encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
-        resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
-        quality: of JPEG, 1 to 100.
+        workers: number of workers that read, decode and encode; by default, the number of cores.
+        fields: names of the fields to keep, or names for the elements of tuples ("0", "1" by default). A dict that maps
+            new names to the dataset's names renames fields.
+        encode: "jpg" or "png" to encode pictures, "raw" to store arrays of pixels, "keep" to leave pictures unchanged.
+        resize: a number shrinks the shorter side of pictures to that length; (width, height) sets the exact size.
+        quality: JPEG quality, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
-        samples_per_shard: how many samples a shard has.
-        shard_bytes: about how many bytes a shard has, or a text such as "500MB".
+        samples_per_shard: number of samples per shard.
+        shard_bytes: approximate size of a shard in bytes, or a text such as "500MB".
         compression: "gzip" or "lzf" (hdf5); "snappy", "zstd", "lz4", "gzip" or "none" (parquet).
-        on_error: "raise", or "skip" to leave out samples that cannot be read, or do not fit the others or the format.
-        overwrite: True to replace what is there.
-        restart: True to begin again instead of going on with an interrupted run.
-        verify: False to leave out the check at the end, which reads everything again.
-        engine: of the loader.
-        start_method: of the loader's worker processes.
-        source: what the dataset is, in words; an interrupted run is gone on with only if it is the same. If not given,
-            the dataset itself has to be: what it consists of, and the code that makes its samples.
-        facts: anything about all samples that is to be stored with them, such as the names of classes; in values that
-            JSON keeps. A single tar file has no place for it.
+        on_error: "raise", or "skip" to leave out samples that cannot be read, or that do not fit the other samples or
+            the format.
+        overwrite: True to replace an existing output.
+        restart: True to start over instead of resuming an interrupted run.
+        verify: False to skip the final check, which reads everything again.
+        engine: the loader's engine.
+        start_method: the start method of the loader's worker processes.
+        source: a name for the dataset; an interrupted run is resumed only if the name is the same. Without a name, the
+            dataset itself has to be the same: its contents, and the code that makes its samples.
+        facts: facts about all samples to store with them, such as the names of classes; in JSON-compatible values. A
+            single tar file stores them only if they are short.
         report: called with a `Stage` from time to time.
 
     Raises:
-        BadOption: an option that cannot work, or the output exists already.
-        SourceError: the dataset is a path at which nothing is.
-        PackError: a sample cannot be packed, the disk is full, or what was read back differs.
+        BadOption: an option cannot work, or the output exists already.
+        SourceError: the dataset is a path that does not exist.
+        PackError: a sample cannot be packed, the disk is full, or the output differs when it is read back.
 
     Example:
         >>> import tempfile
@@ -133,8 +134,8 @@ def pack(
         is_map = kind_of(dataset, "dataset") is DatasetKind.MAP
         total = len(dataset) if is_map else None
         if total == 0:
-            raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
-        # Before anything is read, which may change what the dataset holds.
+            raise PackError(f"The dataset has no samples, so there is nothing to pack into {path.name}.")
+        # Compute the fingerprint before reading, because reading may change the dataset.
         named = {"source": source or opened.text or type(dataset).__name__}
         if not (source or opened.text):
             named["dataset"] = dataset_fingerprint(dataset)
@@ -147,7 +148,7 @@ def pack(
             start_method=start_method,
             seed=0,
         )
-        run_of(loader).rank_watch.is_over = True  # one process packs everything, on whatever rank
+        run_of(loader).rank_watch.is_over = True  # this process packs everything, whatever its rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
         output = Output(work.path, format_, options.compression, sharded=sharded)
@@ -166,12 +167,12 @@ def pack(
 # Any: a dataset of any class.
 @contextmanager
 def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]:
-    """Open what is named by a path or as module:object, as the command does; a dataset stays what it is."""
+    """Open a dataset that is given as a path or as module:object; yield any other dataset unchanged."""
     if isinstance(dataset, os.PathLike):
         dataset = os.fspath(dataset)
     if isinstance(dataset, (bytes, bytearray, memoryview)):
         raise BadOption(
-            f"{bytes(dataset[:40])!r} is no dataset. Give one, or the path of a folder or store as a string."
+            f"{bytes(dataset[:40])!r} is not a dataset. Give a dataset, or the path of a folder or store as a string."
         )
     if not isinstance(dataset, str):
         yield Opened("", dataset, "")
@@ -183,11 +184,13 @@ def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]
 
 @contextmanager
 def _explained(out: Path, work: WorkFolder) -> Iterator[None]:
-    """Say what to do about a full disk."""
+    """Turn a full disk into a PackError with advice."""
     try:
         yield
     except OSError as exc:
         if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        kept = f" and go on: complete shards are kept in {work.path}" if work.note is not None else ""
-        raise PackError(f"There is no room left for {out.name}: {words(exc)}. Make room, run again{kept}.") from exc
+        kept = f" to resume: complete shards are kept in {work.path}" if work.note is not None else ""
+        raise PackError(
+            f"There is no space left for {out.name}: {words(exc)}. Free some space and run again{kept}."
+        ) from exc

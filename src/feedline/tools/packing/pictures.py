@@ -1,4 +1,4 @@
-"""Pictures on their way into a store: made smaller, and encoded again."""
+"""Resize and re-encode pictures on their way into a store."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ _MAGIC = (
 _FORMATS = {"jpg": "JPEG", "png": "PNG"}
 _JPEG_MODES = ("L", "RGB")
 _ARRAY_MODES = ("L", "RGB", "RGBA", "I", "F")
-"""Of images of Pillow that become arrays as they are, unless they are to be encoded."""
+"""Modes of Pillow images that become arrays without conversion, unless the images are to be encoded."""
 
 
 def extension_of(data: bytes) -> str:
-    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin"."""
+    """Return the file type that bytes start like: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin"."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return "avif"
     if data[:2] == b"BM" and (len(data) < 14 or int.from_bytes(data[2:6], "little") != len(data)):
-        return "bin"  # two letters alone would make pictures of many texts
+        return "bin"  # by these two letters alone, many texts would look like pictures
     return next((extension for magic, extension in _MAGIC if data.startswith(magic)), "bin")
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What becomes of pictures: bytes of a picture's file, images of Pillow, and uint8 arrays if they are encoded.
+    """How pictures are stored: bytes of picture files, Pillow images, and uint8 arrays if they are encoded or resized.
 
-    Raises BadOption: an option that makes no sense.
+    Raises BadOption: an option makes no sense.
     """
 
     encode: str = "keep"
-    """"jpg" or "png": encoded so; "raw": decoded into uint8 arrays of height, width and three colours; "keep": files
-    stay as they are, images of Pillow become arrays, grey ones of two axes."""
+    """"jpg" or "png": encode; "raw": decode into uint8 arrays of height, width and three colours; "keep": leave files
+    unchanged, and turn Pillow images into arrays (grey ones have two axes)."""
     resize: int | tuple[int, int] | None = None
-    """A number: the shorter side is made as short, if it is longer; (width, height): exactly that."""
+    """A number: shrink the shorter side to it, if it is longer; (width, height): resize to exactly that."""
     quality: int = 90
-    """Of JPEG."""
+    """JPEG quality."""
 
     def __post_init__(self) -> None:
         if self.encode not in ENCODINGS:
-            raise BadOption(f"encode={self.encode!r} is none of {', '.join(map(repr, ENCODINGS))}.")
+            raise BadOption(f"encode={self.encode!r} is not one of {', '.join(map(repr, ENCODINGS))}.")
         sizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
         if self.resize is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise BadOption(f"resize={self.resize!r} is no number of pixels, and no (width, height) of them.")
+            raise BadOption(f"resize={self.resize!r} is neither a positive number of pixels nor (width, height).")
         if len(sizes) > 2:
-            raise BadOption(f"resize={self.resize!r} has {len(sizes)} sides: a picture has a width and a height.")
+            raise BadOption(f"resize={self.resize!r} has {len(sizes)} numbers. Give a width and a height.")
         if not 1 <= self.quality <= 100:
             raise BadOption(f"quality={self.quality!r} is not between 1 and 100.")
         if self.does_something:
@@ -70,15 +70,14 @@ class Pictures:
 
     @property
     def does_something(self) -> bool:
-        """False if values pass as they are, except images of Pillow, which no store holds."""
+        """False if values stay unchanged, except Pillow images, which always become arrays: no store holds them."""
         return self.encode != "keep" or self.resize is not None
 
     # Any: the value of a field, before and after.
     def apply(self, value: Any) -> Any:
-        """Return a picture as it is to be stored; what is no picture comes back as it is.
+        """Return a picture as it is stored, and any other value unchanged.
 
-        Raises PackError: the bytes are a picture's, but it cannot be decoded, or not be stored in the way that was
-        asked.
+        Raises PackError: the bytes are a picture that cannot be decoded, or cannot be stored in the requested form.
         """
         if isinstance(value, bytes):
             kind = extension_of(value) if self.does_something else "bin"
@@ -97,7 +96,7 @@ class Pictures:
         resized = self._resized(image.fromarray(np.ascontiguousarray(pixels)))
         if self.encode in _FORMATS:
             return self._stored(resized, {}, "raw")
-        made = np.asarray(resized)  # with as many colours as it had: whoever gives arrays has decided about them
+        made = np.asarray(resized)  # keep the number of colours: the dataset chose it when it made the array
         return made[..., None] if made.ndim < value.ndim else made
 
     def _of_file(self, data: bytes, kind: str) -> Any:
@@ -106,7 +105,8 @@ class Pictures:
                 info = dict(opened.info)
                 target = self._target(opened.size)
                 if target is not None and kind == "jpg":
-                    # The decoder itself halves; the rest is done with care. Twice the size leaves enough to do.
+                    # The decoder shrinks cheaply, by powers of two; `resize` does the rest in good quality. It gets
+                    # twice the target size, to have enough pixels.
                     opened.draft(None, (2 * target[0], 2 * target[1]))
                 opened.load()
                 return self._stored(self._resized(opened, target), info, kind)
@@ -128,7 +128,7 @@ class Pictures:
         target = target or self._target(image.size)
         if target is None:
             return image
-        if image.mode in ("P", "PA", "1"):  # the neighbours of a pixel can be mixed only where there are colours
+        if image.mode in ("P", "PA", "1"):  # pixels can be interpolated only as colours, not as palette indices
             image = image.convert("L" if image.mode == "1" else _with_colours(image))
         bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
         return image.resize(target, bicubic)
@@ -143,7 +143,7 @@ class Pictures:
         kept = {name: info[name] for name in ("exif", "icc_profile") if info.get(name)}
         if image.mode == "CMYK" or (encoding == "jpg" and image.mode not in _JPEG_MODES):
             if image.mode not in ("P", "RGBA"):
-                kept.pop("icc_profile", None)  # it is about the colours that the picture had
+                kept.pop("icc_profile", None)  # the profile describes the colours before the conversion
             image = rgb(image)
         out = io.BytesIO()
         options = {"quality": self.quality} if encoding == "jpg" else {}
@@ -151,19 +151,19 @@ class Pictures:
         return out.getvalue()
 
 
-# Any: images of Pillow.
+# Any: Pillow images.
 def rgb(image: Any) -> Any:
-    """Return an image in the three colours and eight bits that most code expects, without transparency.
+    """Return an image as 8-bit RGB, which most code expects, without transparency.
 
-    Raises PackError: nobody knows which of its values are black and white.
+    Raises PackError: the image's values do not define black and white.
     """
     if image.mode == "RGB":
         return image
     image = eight_bits(image)
     if image.mode in ("I", "F"):
         raise PackError(
-            f"a picture has values of 32 bits (Pillow's mode {image.mode!r}), which do not say what is black and what "
-            "is white. Leave --encode out, or turn it into 8 bits in a dataset in Python."
+            f"a picture has 32-bit values (Pillow's mode {image.mode!r}), which do not define black and white. Leave "
+            "out --encode, or convert it to 8 bits in a dataset in Python."
         )
     if image.mode in ("P", "PA"):
         image = image.convert(_with_colours(image))

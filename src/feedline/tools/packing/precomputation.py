@@ -1,4 +1,4 @@
-"""`precompute`: the samples of a dataset, made once and stored."""
+"""`precompute`: make the samples of a dataset once, and store them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from feedline.types import EngineName
 from feedline.types.terminal import plain_console, plain_progress
 
 _BATCH = 16
-"""Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
+"""Samples between reports of a worker. A guess: often enough for a progress bar, rarely enough to cost nothing."""
 
 _LIMIT = 1 << 62
-"""The disk is the limit."""
+"""In effect no limit: the store may fill the disk."""
 
 
 # Any, throughout: a dataset, a version and a sample are any objects.
@@ -46,30 +46,30 @@ def precompute(
     seed: int | None = None,
     progress: bool | None = None,
 ) -> PrecomputedDataset:
-    """Make every sample of a map-style dataset once, and store it; returns a dataset that reads what was stored.
+    """Make every sample of a map-style dataset once and store it; return a dataset that reads the stored samples.
 
-    Interrupted, it goes on where it was when it is called again with the same arguments. A folder that is not complete
-    is never mistaken for one that is: it is marked when every sample was read back and found whole. If all of it is
-    there already, it is checked, and what is damaged is made again.
+    If it is interrupted, call it again with the same arguments to resume. An incomplete folder is never mistaken for a
+    complete one: it is marked as complete only after every sample was read back undamaged. If all samples are stored
+    already, they are checked, and damaged ones are made again.
 
     Args:
-        dataset: whose samples. Asynchronous ones are read many at a time.
-        out: the folder to store them in: new, empty, or one that they were stored in before.
-        workers: how many workers make them; 0 to make them in this process.
-        engine: of the loader that has them: see `feedline.Loader`.
-        transform: applied to each sample that the returned dataset delivers, and not stored: what is random belongs
-            here.
+        dataset: the dataset to store. Asynchronous samples are read many at a time.
+        out: the folder to store the samples in: new, empty, or one that holds stored samples of this dataset.
+        workers: number of workers that make samples; 0 to make them in this process.
+        engine: the engine of the loader that makes them: see `feedline.Loader`.
+        transform: applied to each sample that the returned dataset delivers; its result is not stored, so random
+            augmentation belongs here.
         version: anything with a `repr`; see `feedline.datasets.CachedDataset`.
         overwrite: True to drop samples of another dataset that are in the folder.
         pickle: True to pickle samples that a record cannot hold.
         freeze_random: True to store samples that draw random numbers.
-        seed: of these random numbers.
-        progress: True to show a bar; None to show one in a terminal, if the package `rich` is there.
+        seed: the seed of these random numbers.
+        progress: True to show a progress bar; None to show one in a terminal, if the package `rich` is installed.
 
     Raises:
-        BadOption: the dataset is not map-style, or draws random numbers; or the folder holds somebody else's files.
+        BadOption: the dataset is not map-style, or draws random numbers; or the folder holds unrelated files.
         SourceChanged: the folder holds the samples of another dataset.
-        SourceError: it cannot be written to, or the disk is full.
+        SourceError: the folder cannot be written to, or the disk is full.
 
     Example:
         >>> import feedline, tempfile
@@ -87,7 +87,7 @@ def precompute(
     loader = Loader(
         filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
-    run_of(loader).rank_watch.is_over = True  # it is for one process, on whatever rank
+    run_of(loader).rank_watch.is_over = True  # this process makes all samples, whatever its rank
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))
@@ -96,12 +96,12 @@ def precompute(
 
 
 def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
-    """Return the store to fill, which may hold samples already."""
+    """Open the store to fill, which may hold samples already."""
     check_own(path, sample_store.FILE)
     if not overwrite and sample_store.has_store(path) and sample_store.head_of(path) != head:
         raise SourceChanged(
             f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
-            "give overwrite=True to drop them."
+            "pass overwrite=True to drop them."
         )
     sample_store.drop_other(path, head)
     store = sample_store.write_store(path, _LIMIT)
@@ -112,18 +112,18 @@ def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
 
 def _overtaken(path: Path) -> SourceChanged:
     return SourceChanged(
-        f"Another program has put the samples of another dataset into {path} meanwhile. Give each its own folder."
+        f"Another program has meanwhile stored samples of another dataset in {path}. Give each its own folder."
     )
 
 
 def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
-    """Read back what was stored, and mark the folder as complete."""
-    if sample_store.head_of(path) != store.head():  # this process has the file open that was there before
+    """Read the new samples back, and mark the folder as complete."""
+    if sample_store.head_of(path) != store.head():  # another program has replaced the file that this process has open
         raise _overtaken(path)
     damaged = [index for index in missing if store.get(index) is None]
     if damaged:
         raise SourceError(
-            f"{len(damaged)} samples that were stored in {path} cannot be read back, sample {damaged[0]} first. The "
+            f"{len(damaged)} samples stored in {path} cannot be read back; the first is sample {damaged[0]}. The "
             "disk may be failing. Call precompute again to store them again."
         )
     store.note_whole()
@@ -131,7 +131,7 @@ def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
 
 
 class _Filling:
-    """Makes a sample, stores it, and returns its size."""
+    """A dataset whose items are sizes: getting one makes a sample and stores it."""
 
     def __init__(self, dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> None:
         self._dataset = dataset
@@ -152,22 +152,23 @@ class _Filling:
     def _keep(self, index: int, sample: Any, generators: list[str]) -> int:
         if generators and not self._freezes:
             raise BadOption(
-                f"Sample {index} draws random numbers (from {', '.join(generators)}), and stored it would be the same "
-                "for ever. Give the random part as precompute(..., transform=), which is applied to what is read; or "
-                "freeze_random=True."
+                f"Sample {index} draws random numbers (from {', '.join(generators)}), so a stored copy would be "
+                "the same in every epoch. Move the random part into precompute(..., transform=), which is applied "
+                "after reading, or allow it with freeze_random=True."
             )
         encoded = encode(sample, pickles=self._pickles)
         if not self._store.put(index, encoded):
             if not self._store.is_current():
                 raise _overtaken(self._path)
-            raise SourceError(
-                f"The disk of {self._path} is full. Make room and call precompute again: it goes on where it was."
-            )
+            raise SourceError(f"The disk of {self._path} is full. Free some space and call precompute again to resume.")
         return len(encoded.data)
 
 
 class _AsyncFilling(_Filling):
-    """The same for a dataset whose samples are awaited. Who draws random numbers meanwhile is not known."""
+    """The same for a dataset with asynchronous samples.
+
+    Random draws are not detected here: while several samples are in flight, a draw cannot be attributed to one.
+    """
 
     async def __getitem__(self, index: int) -> int:  # type: ignore[override]  # the loader awaits it
         return self._keep(index, await self._dataset[index], [])
@@ -179,12 +180,12 @@ def _filling(dataset: Any, store: SampleStore, path: Path, *, pickles: bool, fre
 
 
 Advance = Callable[[int, int], None]
-"""Called with the number of samples and bytes that are done."""
+"""Called with the numbers of samples and bytes just finished."""
 
 
 @contextlib.contextmanager
 def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
-    """Show how far it is, if that is wanted."""
+    """Show a progress bar, if wanted."""
     if wanted is None:
         try:
             require("rich", extra="pack", purpose="A progress bar")

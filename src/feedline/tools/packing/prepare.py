@@ -1,4 +1,4 @@
-"""What a worker does with samples before they are written: plain values by name, pictures."""
+"""Prepare samples in a worker for writing: plain values by field name, and pictures as they are stored."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from feedline.types import DatasetKind
 from feedline.workers.fetch.awaiting import is_awaited
 
 PICTURE = "image"
-"""The field of folders and tables with the content of a picture's file."""
+"""The field with the content of a picture file, in folders and tables."""
 VALUE = "value"
-"""The field of samples that are no container."""
+"""The field name for samples that are not containers."""
 _MOST_BITS = 1 << 13
-"""Of an integer: Python refuses to write, or to read, more than about 14,000 of them as digits."""
+"""Largest size of an integer in bits. Python refuses to convert integers of more than about 14,000 bits to or from
+decimal digits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """One sample, ready to be written, or what became of it."""
+    """One sample, ready to be written, or the failure that prevented it."""
 
     number: int
-    """Of the sample in the dataset."""
+    """Index of the sample in the dataset."""
     sample: Sample | None
     """None if it failed."""
     size: int = 0
-    """Bytes, about."""
+    """Approximate size in bytes."""
     form: str = "dict"
-    """What the dataset's sample was: "dict", "tuple" or "one"."""
+    """Form of the dataset's sample: "dict", "tuple" or "one"."""
     failure: str = ""
 
 
 # Any, throughout: a dataset, its samples, their values.
 def numbered(dataset: Any, *, skips: bool) -> Any:
-    """Return a dataset of (number, sample, failure); the loader takes it in place of the other."""
+    """Wrap a dataset, so that it yields (number, sample, failure) to the loader."""
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         return _NumberedStream(dataset)
     if is_awaited(dataset):
@@ -78,12 +79,12 @@ class _NumberedTogether(_Numbered):
         except Exception:
             if not self.skips:
                 raise
-            return [self[index] for index in indices]  # which of them it is, and that of the others
+            return [self[index] for index in indices]  # to find the one that fails, and keep the others
         return [(index, sample, "") for index, sample in zip(indices, samples, strict=True)]
 
 
 class _Awaited(_Numbered):
-    """Of a dataset whose samples have to be awaited, as the loader then does, many at once."""
+    """Wraps a dataset with asynchronous samples, which the loader awaits many at a time."""
 
     async def __getitem__(self, index: int) -> Any:
         try:
@@ -106,13 +107,13 @@ class _NumberedStream:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Makes items of a batch of numbered samples; the collate function of the loader that packs."""
+    """The collate function of the packing loader: turns a batch of numbered samples into items."""
 
     pictures: Pictures
     fields: Renamed | None
-    """Those to keep, or names for the elements of tuples."""
+    """The fields to keep, or names for the elements of tuples."""
     skips: bool
-    """True if samples that cannot be prepared are left out, not an error."""
+    """True to leave out samples that cannot be prepared, instead of raising."""
 
     def __call__(self, batch: Sequence[Any]) -> list[Item]:
         return [self._item(number, sample, failure) for number, sample, failure in batch]
@@ -133,21 +134,22 @@ class Prepare:
         value = plain(raw)
         is_file = name == PICTURE and isinstance(value, bytes) and self.pictures.does_something
         if is_file and extension_of(value) == "bin":
-            raise PackError(f"its {len(value)} bytes, which begin with {value[:12]!r}, are no picture.")
+            raise PackError(f"its {len(value)} bytes, which begin with {value[:12]!r}, are not a picture.")
         return plain(self.pictures.apply(value), name)
 
 
 def named_fields(sample: Any, fields: Renamed | None) -> tuple[str, dict[str, Any]]:
-    """Return what form a sample has, and its values by name.
+    """Return the form of a sample, and its values by name.
 
-    Raises PackError: a field is missing, has no proper name, or there are more or fewer names than elements.
+    Raises PackError: a field is missing, a field's name is not allowed, or the number of names differs from the number
+    of elements.
     """
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
         sample = dict(zip(sample._fields, sample, strict=True))
     elif dataclasses.is_dataclass(sample) and not isinstance(sample, type):
         sample = {field.name: getattr(sample, field.name) for field in dataclasses.fields(sample)}
     if isinstance(sample, Mapping):
-        if fields is None:  # keys and addresses of a tar file's samples are no part of them
+        if fields is None:  # the keys and addresses of a tar file's samples are not part of the samples
             sample = {
                 key: value for key, value in sample.items() if key not in ("__key__", "__url__", "__local_path__")
             }
@@ -167,8 +169,8 @@ def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
         for key in sample:
             if not isinstance(key, str) or not is_name(key):
                 raise PackError(
-                    f"its field {key!r:.80} has no name that can be part of a file's. Choose others, or give it "
-                    f"another name: --fields x={key!s:.80} (fields={{'x': {key!r:.80}}} in Python)."
+                    f"the name of its field {key!r:.80} cannot be part of a file name. Choose other fields, or rename "
+                    f"it: --fields x={key!s:.80} (fields={{'x': {key!r:.80}}} in Python)."
                 )
         return sample
     missing = [old for _, old in fields if old not in sample]
@@ -178,9 +180,10 @@ def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """Return a value without what is no part of it: a framework's tensors, other byte orders, arrays of one number.
+    """Return a value as plain Python or NumPy: no framework tensors, foreign byte orders or zero-dimensional arrays.
 
-    Raises PackError: it is nothing that a store holds; only asked if a name is given.
+    Raises PackError: no store can hold the value. Unless `name` is given, only arrays are checked, and only for objects
+    and structures.
     """
     kind = type(value)
     if kind is int and name and value.bit_length() > _MOST_BITS:
@@ -223,7 +226,7 @@ def _plain_array(value: Any, name: str) -> Any:
         )
     if name and value.dtype.char in "gG":
         raise PackError(
-            f"its field {name!r} is of type {value.dtype}, whose size and meaning differ between machines, so that no "
+            f"its field {name!r} is of type {value.dtype}, whose size and meaning differ between machines, so no "
             "format holds it. Turn it into float64 or complex128 in the dataset."
         )
     if isinstance(value, np.str_):
@@ -236,7 +239,7 @@ def _plain_array(value: Any, name: str) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value takes in a store."""
+    """Return the approximate size of a value in a store, in bytes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
@@ -247,6 +250,6 @@ def size_of(value: Any) -> int:
 
 
 def _called(sample: Any) -> str:
-    """Say which file a sample is of, if it says so itself."""
+    """Return the file of a sample, in parentheses, if the sample has a path."""
     path = sample.get("path") if isinstance(sample, Mapping) else None
     return f" ({path})" if isinstance(path, str) else ""

@@ -1,4 +1,4 @@
-"""How an output is read: the options of its source, one example for people, and all samples of it."""
+"""Read an output: the options of its source, the example line for people, and a pass over all samples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.tar import member_names
 
 _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
-"""How much is read in one step, about."""
+"""Limits on the samples and (approximate) bytes read in one step."""
 
 
-# Any: whatever `fields=` of a source takes.
+# Any: whatever type the `fields=` option of a source takes.
 def fields_for(format_name: str, schema: Schema, form: str) -> Any:
-    """Return `fields=` of the source, with which samples have the form they had; None if it is not needed."""
+    """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
     names: Any = schema.names
     if format_name == "tar":
         members = member_names(schema)
@@ -27,13 +27,13 @@ def fields_for(format_name: str, schema: Schema, form: str) -> Any:
 
 
 def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
-    """Return the call of something in `feedline.datasets` that opens an output."""
+    """Return the `feedline.datasets` call that opens an output."""
     fields = fields_for(format_name, schema, form)
     return f"{SOURCES[format_name].__name__}({place!r}{'' if fields is None else f', fields={fields!r}'})"
 
 
 def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str:
-    """Return the line of Python that loads the dataset that a call opens.
+    """Return the line of Python that loads the dataset which the call `dataset` opens.
 
     Example:
         >>> loader_text("HDF5Dataset('a.h5')", Schema.of([{"x": 1}]))
@@ -52,14 +52,14 @@ def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) 
     options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
         options["cache"] = False
-    # A path, not a string: a file's name may look like a pattern.
+    # A path, not a string: the file's name may look like a pattern.
     return SOURCES[format_name](files[0] if len(files) == 1 else files, **options)
 
 
 def count_samples(dataset: Any, size: int, report: Callable[[int], Any]) -> int:
-    """Read all samples of a dataset of about `size` bytes, with which the source compares all checksums.
+    """Read all samples of a dataset of about `size` bytes, so that the source compares all checksums.
 
-    `report` is called with the number of samples from time to time, and at the end.
+    Calls `report` with the number of samples from time to time, and at the end.
     """
     count = 0
     for count, _ in enumerate(_all_of(dataset, size), 1):
@@ -80,6 +80,6 @@ def _all_of(dataset: Any, size: int) -> Iterator[Any]:
 
 
 def size_on_disk(paths: Iterable[Path]) -> int:
-    """Return how many bytes files have, and all files in folders."""
+    """Return the total size of files, including all files in folders."""
     files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
     return sum(file.stat().st_size for file in files if file.is_file())

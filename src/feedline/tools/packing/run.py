@@ -1,11 +1,11 @@
-"""One run of `pack`: the loop from the first sample to the name of the output.
+"""One run of `pack`: the loop from the first sample to the finished output.
 
-The loader makes items of samples (in workers), in order. They are written in blocks. When a shard is complete, a note
-says where the loader is. A run that finds such a note goes on from there, and does what the interrupted one would have
-done: where blocks and shards end depends on the samples alone, never on time or the number of workers. So both leave
-the same bytes.
+The loader turns samples into items (in workers), in order. They are written in blocks. After each complete shard, a
+note records the loader's position. A run that finds such a note resumes from there, and does what the interrupted run
+would have done: where blocks and shards end depends only on the samples, never on time or the number of workers. So
+both produce the same bytes.
 
-The first samples are held back until they are as many as a block: they decide what the fields hold.
+The first samples are held back until they fill a block: they decide what the fields hold.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from feedline.tools.packing.schema import Agreement, Sample, Schema, Unfit
 from feedline.tools.packing.writers.contract import Format, Summary
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
-"""How many are written together, and how many decide what the fields hold."""
+"""Limits of a block: of samples that are written together, and of the first samples, which decide what the fields hold.
+"""
 _REASONS_KEPT = 20
 _REASON_LENGTH = 400
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What `pack` did."""
+    """The result of `pack`."""
 
     path: Path
     format: str
@@ -43,21 +44,21 @@ class Packed:
     size: int
     """Bytes of the output."""
     skipped: int = 0
-    """Samples that were left out: they could not be read, or did not fit."""
+    """Samples that were left out because they could not be read, or did not fit."""
     reasons: tuple[str, ...] = ()
-    """Which these were, and why: the first 20."""
+    """The first 20 skipped samples, each with the reason."""
     resumed: int = 0
     """Samples in shards that an earlier, interrupted run had written."""
     seconds: float = 0.0
     line: str = ""
-    """The line of Python that reads it."""
+    """The line of Python that reads the output."""
     left_out: int = 0
-    """Files of a folder that are no samples, such as texts among pictures."""
+    """Files of a folder that are not samples, such as texts among pictures."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """How far `pack` is, for whoever shows it."""
+    """The progress of `pack`, for display."""
 
     name: str
     """"packing" or "checking"."""
@@ -68,20 +69,20 @@ class Stage:
 
 @dataclass
 class Progress:
-    """Where a run is. It is noted when a shard is complete."""
+    """The position of a run, recorded after each complete shard."""
 
-    loader: Any = None  # a state of the loader; "finished" behind the last sample
+    loader: Any = None  # the loader's state; "finished" after the last sample
     done: int = 0
-    """Items of the loader's next batch that were written as well."""
+    """Items already written from the first batch that the loader returns in this state."""
     taken: int = 0
-    """Samples of the dataset that were dealt with."""
+    """Samples processed so far: packed or skipped."""
     count: int = 0
     form: str = "dict"
     skipped: int = 0
     reasons: list[str] = field(default_factory=list)
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Count a sample that is left out, and note why, of the first ones."""
+        """Count a skipped sample, and keep the reason if it is among the first ones."""
         self.taken += 1
         self.skipped += 1
         if len(self.reasons) < _REASONS_KEPT:
@@ -99,15 +100,15 @@ class Run:
     format: Format
     options: Options
     total: int | None
-    """Samples of the dataset, if that is known."""
+    """Number of samples in the dataset, if known."""
     called: Callable[[int], str]
-    """Returns what people call a sample of the dataset, given its number."""
+    """Returns the name of a sample for messages, given its number."""
     report: Callable[[Stage], Any]
     _progress: Progress = field(default_factory=Progress, init=False)
     _has_schema: bool = field(default=False, init=False)
     _first: list[Item] = field(default_factory=list, init=False)
-    """Held back until it is decided what the fields hold."""
-    # Any: whatever the format's writer makes of a sample.
+    """Items held back until the schema is decided."""
+    # Any: a sample as encoded by the format's writer.
     _block: list[Any] = field(default_factory=list, init=False)
     _block_bytes: int = field(default=0, init=False)
     _shard_count: int = field(default=0, init=False)
@@ -130,7 +131,7 @@ class Run:
         return Packed(path, self.format.name, progress.count, size, progress.skipped, reasons, resumed, line=line)
 
     def _resume(self) -> int:
-        """Go on where an interrupted run was, and return how many samples it had written."""
+        """Resume an interrupted run, if there is one; return how many samples it had written."""
         note = self.work.note
         if note is None or not self.output.resume(
             note["shards"], note["progress"]["count"], Schema.from_json(note["schema"])
@@ -145,15 +146,15 @@ class Run:
         self._decide()
         self._flush()
         if self._progress.count == 0:
-            first = self._progress.reasons[0] if self._progress.reasons else "the dataset yielded none"
+            first = self._progress.reasons[0] if self._progress.reasons else "the dataset yielded no samples"
             raise PackError(
-                f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
+                f"No sample could be packed, so there is nothing to write. The first failure: {first.rstrip('.')}."
             )
         if self.output.is_sharded:
             self._finish_shard("finished", 0)
 
     def _batches(self) -> Iterator[tuple[list[Item], Any]]:
-        """Yield batches, and the state of the loader before each, where it is needed."""
+        """Yield batches, each with the loader's state before it; None without shards, which do not need it."""
         if self._progress.loader is not None:
             self.loader.load_state_dict(self._progress.loader)
         self.report(Stage("packing", self._progress.taken, self.total))
@@ -177,7 +178,7 @@ class Run:
                 self._first.append(item)
                 if self._first_is_full():
                     self._decide()
-            # Of a first block no shard is full before its end.
+            # A shard cannot fill up before the end of the first block: `_first_is_full` respects the shard limits, too.
             if self._shard_is_full():
                 self._flush()
                 self._finish_shard(before, place)
@@ -188,7 +189,7 @@ class Run:
         return len(self._first) >= samples or sum(item.size for item in self._first) >= size
 
     def _decide(self) -> None:
-        """Decide what the fields hold, and begin the output with the samples that were held back."""
+        """Decide what the fields hold, and start the output with the samples that were held back."""
         first, self._first = self._first, []
         if not first:
             return
@@ -207,7 +208,7 @@ class Run:
             self._add(item, sample)
 
     def _add(self, item: Item, sample: Sample) -> None:
-        """Put a sample into the block, unless it does not fit."""
+        """Add a sample to the block, or skip it if it does not fit."""
         schema = self.output.schema
         try:
             encoded = self.format.writer.encoded(schema, schema.fitted(sample))
@@ -241,9 +242,9 @@ class Run:
         values = (value for sample in samples for value in sample.values())
         if pictures.does_something and not any(map(_may_be_picture, values)):
             raise BadOption(
-                f"encode={pictures.encode!r}, resize={pictures.resize!r} are about pictures, but no field of the first "
-                f"samples is one: they have {', '.join(map(repr, samples[0]))}. Pictures are the bytes of files that "
-                "Pillow reads, its images, and uint8 arrays of height, width and colours. Leave the options out."
+                f"encode={pictures.encode!r}, resize={pictures.resize!r} apply to pictures, but no field of the first "
+                f"samples is one. Leave out these options. The fields are {', '.join(map(repr, samples[0]))}. Pictures "
+                "are bytes of files that Pillow reads, Pillow images, and uint8 arrays of height, width and colours."
             )
 
     def _shard_is_full(self) -> bool:
@@ -252,7 +253,7 @@ class Run:
         return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
 
     def _finish_shard(self, state: Any, done: int) -> None:
-        """Complete a shard, and note that the run is in front of the loader's next batch, of which `done` are done."""
+        """Complete a shard and record the position: the loader's `state` before a batch, and the items done of it."""
         self.output.finish_shard(Summary(self._shard_count, self._progress.form))
         self._shard_count = self._shard_bytes = 0
         self.work.write_note(
@@ -266,7 +267,7 @@ class Run:
     def _check(self, size: int) -> None:
         """Read everything again, as the printed line will, so that the source compares all checksums.
 
-        Raises PackError: something else was read than was written, or it could not be read.
+        Raises PackError: the samples differ from what was written, or cannot be read.
         """
         expected, output = self._progress.count, self.output
         found = 0
@@ -284,12 +285,12 @@ class Run:
             finally:
                 dataset.close()
         except CorruptSource as exc:
-            raise self._differs(f"reading a sample after {found} failed: {words(exc)}") from exc
-        except Exception as exc:  # says nothing of the bytes: an option, a library, too many open files
+            raise self._differs(f"reading failed after {found} samples: {words(exc)}") from exc
+        except Exception as exc:  # does not mean damage: an option, a library, too many open files
             raise PackError(
-                f"Everything was written, but could not be read back to check it: after {found} samples came "
-                f"{type(exc).__name__}: {words(exc)}. The output did not get its name. If that can be mended, do so "
-                "and run again; if the fault seems to be feedline's, report it."
+                f"The output was written, but reading it back to check it failed after {found} samples with "
+                f"{type(exc).__name__}: {words(exc)}. The output was not moved to its final name. Fix the cause and "
+                "run again; if it seems to be a bug in feedline, report it."
             ) from exc
         if found != expected:
             raise self._differs(f"{found} of {expected} samples came back")
@@ -297,8 +298,8 @@ class Run:
     def _differs(self, what: str) -> PackError:
         restart = f" with --restart (restart=True): the shards are in {self.work.path}"
         return PackError(
-            f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
-            f"The output did not get its name. Run again{restart if self.output.is_sharded else ''}."
+            f"The data read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
+            f"The output was not moved to its final name. Run again{restart if self.output.is_sharded else ''}."
         )
 
 

@@ -1,4 +1,4 @@
-"""What the fields of samples are, as far as a format has to know before the first is written."""
+"""The schema of samples: what a format has to know about their fields before the first sample is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from feedline.tools.packing.pictures import extension_of, is_picture
 
 # Any, throughout: the value of a field.
 Sample = dict[str, Any]
-"""A sample on its way into a store: plain values by the names of their fields."""
+"""A sample on its way into a store: plain values by field name."""
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -34,14 +34,14 @@ class Column:
     """"array" (of one shape), "ragged" (of several), "mixed" (arrays of several types or numbers of axes), "number",
     "str", "bytes" or "nested" (lists, dicts, values of different kinds)."""
     dtype: str = ""
-    """Of arrays and numbers, as NumPy writes it."""
+    """Type of arrays and numbers, in NumPy's notation."""
     shape: tuple[int, ...] = ()
-    """Of one array; for ragged ones -1 along each axis."""
+    """Shape of each array; -1 along each axis for ragged ones."""
     extension: str = ""
-    """bytes: what they are by their first bytes, such as "jpg"; "bin" if that says nothing. In a tar file, in which
-    members are called by it, all that occur: "jpg;png"."""
+    """File type of bytes by their first bytes, such as "jpg"; "bin" if these are not recognised. Tar files name their
+    members by it, so there it lists all types that occur: "jpg;png"."""
     nullable: bool = False
-    """True if it may be None."""
+    """True if values may be None."""
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any], *, ragged: bool = False) -> Column:
@@ -61,9 +61,9 @@ class Column:
         return cls(**{**asdict(column), "nullable": nullable, "shape": column.shape})
 
     def fitted(self, value: Any) -> Any:
-        """Return a value as the column holds it: numbers with the column's type, all else as it is.
+        """Return a value as the column holds it: numbers in the column's type, other values unchanged.
 
-        Raises ValueError: it is something else than the column holds; the text says what.
+        Raises ValueError: the column does not hold such a value; the text describes both.
         """
         if self.kind == "nested" or (value is None and self.nullable):
             return value
@@ -79,19 +79,19 @@ class Column:
         if not isinstance(value, _NUMBERS):
             raise ValueError(f"{said(value)}, not {self.described}")
         dtype = np.dtype(self.dtype)
-        if dtype.kind in "mM":  # one that is cast to another unit would not come back as it was
+        if dtype.kind in "mM":  # a time cast to another unit would not be read back unchanged
             if getattr(value, "dtype", None) != dtype:
                 raise ValueError(f"{said(value)}, not {self.described}")
             return value
         try:
             number = dtype.type(value)
-            # As Python's numbers: NumPy would round the value to the column's type first, and find it the same.
+            # Compare Python numbers: NumPy would first round the value to the column's type, and then find them equal.
             stored, given = _exact(number), _exact(value)
             same = bool(stored == given) or bool(stored != stored and given != given)
         except (OverflowError, TypeError, ValueError):
             same = False
         if not same:
-            raise ValueError(f"{said(value)}, which {self.described} cannot hold")
+            raise ValueError(f"{said(value)}, which does not fit {self.described}")
         return number
 
     def _array(self, value: Any) -> Any:
@@ -105,7 +105,7 @@ class Column:
 
     @property
     def stacks(self) -> bool:
-        """True if the default collate function makes batches of it."""
+        """True if the default collate function can batch the values."""
         return not self.nullable and self.kind not in ("ragged", "mixed", "nested")
 
     @property
@@ -133,7 +133,7 @@ class Schema:
 
     @classmethod
     def of(cls, samples: Sequence[Sample], *, ragged: Collection[str] = ()) -> Schema:
-        """Return the schema that fits these samples, all with the same fields; `ragged` ones differ in shape."""
+        """Return the schema that fits these samples, all with the same fields; fields in `ragged` differ in shape."""
         names = list(samples[0])
         return cls(tuple(Column.of(name, [one[name] for one in samples], ragged=name in ragged) for name in names))
 
@@ -143,16 +143,16 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def fitted(self, sample: Sample) -> Sample:
-        """Return a sample with the fields in the order of the columns, and values as these hold them.
+        """Return a sample with its fields in the order of the columns, and its values as the columns hold them.
 
-        Raises Unfit: it is not like the first ones.
+        Raises Unfit: the sample differs from the first ones.
         """
-        # First what is quicker to say than whether they are the same in another order.
+        # Comparing tuples is faster than comparing sets, which allow another order.
         if tuple(sample) != self.names and sample.keys() != set(self.names):
             raise Unfit(
                 f"it has {listed(list(sample))}, but the first ones have {listed(self.names)}",
-                "All samples of a store have the same fields: make them alike in the dataset, or choose fields that "
-                "all have with --fields (fields=).",
+                "All samples of a store must have the same fields. Make them alike in the dataset, or choose fields "
+                "that all samples have with --fields (fields=).",
             )
         values: Sample = {}
         for column in self.columns:
@@ -160,12 +160,12 @@ class Schema:
                 values[column.name] = column.fitted(sample[column.name])
             except ValueError as exc:
                 raise Unfit(
-                    f"its field {column.name!r} is {exc} as in the first samples", _advice(column, sample)
+                    f"its field {column.name!r} is {exc} like those in the first samples", _advice(column, sample)
                 ) from exc
         return values
 
     def with_extension(self, name: str, extension: str) -> Schema:
-        """Return it with one more extension for a field of bytes."""
+        """Return the schema with one more extension for a field of bytes."""
         return Schema(
             tuple(
                 replace(column, extension=f"{column.extension};{extension}") if column.name == name else column
@@ -174,19 +174,19 @@ class Schema:
         )
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return it in values that JSON keeps."""
+        """Return the schema in JSON-compatible values."""
         return [{**asdict(column), "shape": list(column.shape)} for column in self.columns]
 
     @classmethod
     def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Schema:
-        """Read what `as_json` returned."""
+        """Rebuild a schema from the result of `as_json`."""
         return cls(tuple(Column(**{**column, "shape": tuple(column["shape"])}) for column in columns))
 
 
 class Unfit(ValueError):
-    """A sample is not like the first ones, or not what the format holds.
+    """A sample differs from the first ones, or the format cannot hold it.
 
-    Whoever knows which sample it is makes a `PackError` of it, or leaves the sample out.
+    The caller, which knows the sample's number, raises a `PackError` from it or skips the sample.
     """
 
     def __init__(self, text: str, advice: str) -> None:
@@ -202,16 +202,16 @@ def _advice(column: Column, sample: Sample) -> str:
     if is_picture(value):
         return "Give all pictures one size, such as --resize 256x256 (resize=(256, 256))."
     formats = "any format but npy" if value.ndim == 1 else "lmdb or tar"
-    return f"Say that its shapes differ: --ragged {column.name} (ragged={[column.name]} in Python), in {formats}."
+    return f"Declare that its shapes differ: --ragged {column.name} (ragged={[column.name]} in Python), in {formats}."
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names of fields for people."""
+    """Return field names for a message."""
     return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
 
 
 def said(value: Any) -> str:
-    """Say what a value is, for people."""
+    """Describe a value for a message."""
     if isinstance(value, np.ndarray):
         return f"a {value.dtype.name} array of shape {value.shape}"
     if isinstance(value, _NUMBERS):
@@ -220,7 +220,7 @@ def said(value: Any) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """False for strings with halves of surrogate pairs, as names of files in other encodings have them."""
+    """False for strings with unpaired surrogates, such as file names in other encodings."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -240,11 +240,11 @@ def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
 def _number_column(name: str, values: Sequence[Any]) -> Column:
     dtypes = {_dtype_of(value) for value in values}
     kinds = {one.kind for one in dtypes if one is not None}
-    if None in dtypes or (kinds & set("mM") and len(dtypes) > 1):  # of times in other units, others come back
+    if None in dtypes or (kinds & set("mM") and len(dtypes) > 1):  # mixed time units would not be read back unchanged
         return Column(name, "nested")
     dtype = np.result_type(*dtypes)
     if dtype.kind == "f" and all(one is not None and one.kind in "iu" for one in dtypes):
-        return Column(name, "nested")  # NumPy makes floats of integers that have no type in common
+        return Column(name, "nested")  # NumPy turns integers without a common type into floats
     return Column(name, "number", dtype.str)
 
 
@@ -264,22 +264,22 @@ def _dtype_of(value: Any) -> np.dtype[Any] | None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Decides by the first samples what the fields hold."""
+    """Decides from the first samples what the fields hold."""
 
     format_name: str
     cannot_hold: Callable[[Column], str]
-    """Says why the format cannot hold a column; "" if it can."""
+    """Returns why the format cannot hold a column; "" if it can."""
     called: Callable[[int], str]
-    """Returns what people call a sample, given its place among the first."""
+    """Returns the name of a sample for messages, given its position among the first."""
     ragged: tuple[str, ...] = ()
-    """Array fields whose shapes differ, even if those of the first samples do not."""
+    """Array fields whose shapes differ, even if the first samples have equal shapes."""
     skips: bool = False
-    """True if samples that do not fit are left out, so that the most frequent kind of value decides."""
+    """True if samples that do not fit are skipped, so that the most frequent kind of value decides."""
 
     def schema(self, samples: Sequence[Sample]) -> Schema:
-        """Return what the fields hold. Samples with other fields are not looked at.
+        """Return the schema of the samples, ignoring samples with other fields.
 
-        Raises PackError: the format cannot hold it, or a field that is said to be ragged is not there.
+        Raises PackError: the format cannot hold a field, or a field in `ragged` does not exist.
         """
         sets = Counter(frozenset(sample) for sample in samples)
         wanted = sets.most_common(1)[0][0] if self.skips else samples[0].keys()
@@ -287,7 +287,7 @@ class Agreement:
         names = list(samples[places[0]])
         unknown = sorted({*self.ragged} - {*names})
         if unknown:
-            raise PackError(f"ragged={unknown[0]!r} is no field: samples have {listed(names)}.")
+            raise PackError(f"ragged={unknown[0]!r} is not a field: samples have {listed(names)}.")
         return Schema(tuple(self._column(name, {place: samples[place][name] for place in places}) for name in names))
 
     def _column(self, name: str, values: dict[int, Any]) -> Column:
@@ -296,7 +296,7 @@ class Agreement:
         if not reason:
             return column
         present = [value for value in values.values() if value is not None]
-        groups: dict[Any, list[int]] = {}  # Any: what values are alike in
+        groups: dict[Any, list[int]] = {}  # Any: the properties in which values are alike
         for place, value in values.items():
             kind = self._of(name, [value])
             alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)

@@ -29,12 +29,12 @@ def test_suffixes(out: str, name: str) -> None:
 
 @pytest.mark.parametrize("out", ["a", "a.zip", "a.tar.gz", ".h5", "a.h5/"[:-1] + "x"])
 def test_suffixes_that_say_nothing(out: str) -> None:
-    with pytest.raises(BadOption, match=r"does not say by its suffix.*--format lmdb\|hdf5\|tar\|parquet\|npy"):
+    with pytest.raises(BadOption, match=r"does not select a format.*--format lmdb\|hdf5\|tar\|parquet\|npy"):
         format_of(Path(out), None)
 
 
 def test_formats_that_are_not_known() -> None:
-    with pytest.raises(BadOption, match="none of lmdb, hdf5"):
+    with pytest.raises(BadOption, match="not one of lmdb, hdf5"):
         format_of(Path("a.h5"), "HDF5")
 
 

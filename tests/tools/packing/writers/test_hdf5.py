@@ -69,15 +69,15 @@ def test_chunks_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        (Column("x", "ragged", "<f8", (-1, -1)), "one axis"),
+        (Column("x", "ragged", "<f8", (-1, -1)), "one-dimensional"),
         (Column("x", "ragged", "<f8", (-1,)), ""),
-        (Column("x", "mixed"), "one type"),
+        (Column("x", "mixed"), "same type"),
         (Column("x", "nested"), "lmdb or tar"),
-        (Column("x", "array", "<U3", (2,)), "arrays of numbers"),
-        (Column("x", "number", "<M8[D]"), "arrays of numbers"),
-        (Column("x", "array", "<f8", (0,)), "without elements"),
-        (Column("x", "array", "<f8", (1 << 20, 1 << 10)), "more than a chunk may have"),
-        (Column("x", "str", nullable=True), "no None"),
+        (Column("x", "array", "<U3", (2,)), "only numbers"),
+        (Column("x", "number", "<M8[D]"), "only numbers"),
+        (Column("x", "array", "<f8", (0,)), "empty arrays"),
+        (Column("x", "array", "<f8", (1 << 20, 1 << 10)), "exceeds the largest chunk"),
+        (Column("x", "str", nullable=True), "cannot store None"),
     ],
 )
 def test_what_it_cannot_hold(column: Column, words: str) -> None:

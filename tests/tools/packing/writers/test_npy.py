@@ -39,7 +39,7 @@ def test_strings(tmp_path: Path, texts: list[str]) -> None:
 def test_a_zero_at_the_end_would_be_cut_off() -> None:
     column = Column("s", "str")
     schema = Schema((column,))
-    with pytest.raises(Unfit, match=r"its field 's' is the string 'a.x00', which ends with a zero, which npy cannot"):
+    with pytest.raises(Unfit, match=r"its field 's' is the string 'a.x00' with a NUL character at the end, which npy"):
         NpyWriter.encoded(schema, {"s": "a\0"})
     assert NpyWriter.encoded(schema, {"s": "a\0b"}) == {"s": "a\0b"}
 
@@ -48,10 +48,10 @@ def test_a_zero_at_the_end_would_be_cut_off() -> None:
     ("column", "words"),
     [
         (Column("x", "bytes"), "--encode raw"),
-        (Column("x", "ragged", "<f8", (-1,)), "one shape"),
-        (Column("x", "mixed"), "one type and shape"),
+        (Column("x", "ragged", "<f8", (-1,)), "the same shape"),
+        (Column("x", "mixed"), "the same type and shape"),
         (Column("x", "nested"), "lmdb or tar"),
-        (Column("x", "number", "<i8", nullable=True), "no None"),
+        (Column("x", "number", "<i8", nullable=True), "cannot store None"),
         (Column("x", "number", "<i8"), ""),
         (Column("x", "array", "<c16", (0, 2)), ""),
     ],

@@ -66,15 +66,15 @@ def test_compression(tmp_path: Path, compression: str | None) -> None:
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        (Column("x", "ragged", "<f8", (-1, -1)), "one axis"),
-        (Column("x", "mixed"), "one type"),
+        (Column("x", "ragged", "<f8", (-1, -1)), "one-dimensional"),
+        (Column("x", "mixed"), "same type"),
         (Column("x", "nested"), "lmdb or tar"),
         (Column("x", "number", "<c16"), "hdf5 for complex"),
         (Column("x", "number", "<f16"), "no such numbers"),
         (Column("x", "number", "<M8[h]"), "lmdb, tar or npy"),
         (Column("x", "number", "<M8[ns]"), ""),
-        (Column("x", "array", "<m8[s]", (3,)), "dates and durations"),
-        (Column("x", "array", "<f8", (3, 0)), "without elements"),
+        (Column("x", "array", "<m8[s]", (3,)), "single dates"),
+        (Column("x", "array", "<f8", (3, 0)), "empty arrays"),
         (Column("x", "array", "|u1", (1 << 31,)), "2 GiB or more"),
         (Column("x", "array", "|u1", ((1 << 31) - 1,)), ""),
         (Column("x", "str", nullable=True), ""),
@@ -88,7 +88,7 @@ def test_what_it_cannot_hold(column: Column, words: str) -> None:
 
 def test_values_that_it_cannot_hold() -> None:
     schema = Schema.of([{"x": "a"}])
-    with pytest.raises(Unfit, match="half of a surrogate pair in it, which parquet cannot hold"):
+    with pytest.raises(Unfit, match="an unpaired surrogate in it, which parquet cannot hold"):
         ParquetWriter.encoded(schema, {"x": "\udcff"})
 
 

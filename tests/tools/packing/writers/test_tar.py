@@ -114,6 +114,6 @@ def test_arrays_of_different_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [{"a": b"x"}, [np.zeros(2)], {"a": {1, 2}}])
 def test_what_json_cannot_hold(value: Any) -> None:
-    with pytest.raises(Unfit, match="becomes JSON") as caught:
+    with pytest.raises(Unfit, match="JSON cannot represent") as caught:
         TarWriter.encoded(Schema.of([{"x": value}]), {"x": value})
     assert "Use lmdb" in caught.value.advice

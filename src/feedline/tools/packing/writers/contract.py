@@ -1,6 +1,7 @@
-"""What a writer does, and which there are: it writes one new file, or one folder of arrays, from first sample to last.
+"""The contract of writers, and the table of formats.
 
-Nothing is gone on with inside a file. Whoever uses a writer gives its output the final name when it is complete.
+A writer writes one new file, or one folder of arrays, from the first sample to the last. It never resumes a partial
+file. Its caller gives the complete output the final name.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known when the last sample was written; stored with the samples where the format has a place for it."""
+    """Facts about all samples, known after the last one; stored with them where the format has a place for it."""
 
     count: int
     form: str = "dict"
-    """What a sample was in the dataset: "dict", "tuple" or "one"."""
+    """Form of a sample in the dataset: "dict", "tuple" or "one"."""
     skipped: int = 0
-    """Samples of the dataset that failed and were left out."""
+    """Samples that could not be read, or did not fit, and were left out."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Whatever else is known of all samples, such as the names of classes."""
+    """Other facts about all samples, such as the names of classes."""
 
     def as_json(self, schema: Schema) -> dict[str, Any]:
-        """Return it in values that JSON keeps; all samples have checksums, and `sealed` gives one to the facts."""
+        """Return the summary in JSON-compatible values. Samples have checksums; `sealed` adds one for the summary."""
         return {"feedline": VERSION, **asdict(self), "fields": schema.as_json(), "checksum": KIND}
 
 
 class Writer(ABC):
-    """Writes samples into one output, which it creates. `write` as often as wanted, then `finish`.
+    """Writes samples into one output, which it creates. Call `write` any number of times, then `finish`.
 
-    Called by one thread. `close` at any time, also twice.
+    Used by one thread. `close` may be called at any time, also twice.
 
     Args:
-        path: of the output, at which nothing is. Files that the writer needs meanwhile begin with the same name.
-        schema: of the samples.
-        compression: one of `compressions`; None for what is usual.
-        first: the number of the first sample: the keys of shards go on from shard to shard.
+        path: the path of the output, which must not exist. The names of temporary files start with its name.
+        schema: the schema of the samples.
+        compression: one of `compressions`; None for the default.
+        first: the number of the first sample: keys continue from shard to shard.
     """
 
     format: ClassVar[str]
     compressions: ClassVar[tuple[str, ...]] = ()
-    """Values of `compression` that it knows."""
+    """Supported values of `compression`."""
 
     def __init__(self, path: Path, schema: Schema, compression: str | None, first: int = 0) -> None:
         self.path = path
@@ -66,12 +67,12 @@ class Writer(ABC):
     @classmethod
     @abstractmethod
     def cannot_hold(cls, column: Column) -> str:
-        """Say why the format cannot hold such a column, and what to do; "" if it can."""
+        """Return why the format cannot hold such a column, and what to do; "" if it can."""
 
-    # Any: whatever the writer makes of it.
+    # Any: a sample in the writer's own encoding.
     @classmethod
     def encoded(cls, schema: Schema, sample: Sample) -> Any:
-        """Return a sample that fits the schema as `write` takes it.
+        """Return a sample that fits the schema, encoded for `write`.
 
         Raises Unfit: the format cannot hold one of its values.
         """
@@ -83,7 +84,7 @@ class Writer(ABC):
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
-        """Return the error for a value that the format cannot hold, although it can hold others of the column."""
+        """Return the error for a value that the format cannot hold, although it can hold other values of the column."""
         return None
 
     @abstractmethod
@@ -92,7 +93,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, samples: Sequence[Any]) -> None:
-        """Append samples, as `encoded` returned them."""
+        """Append samples that `encoded` returned."""
 
     @abstractmethod
     def finish(self, summary: Summary) -> None:
@@ -100,7 +101,7 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything, without completing the output."""
+        """Release everything, without completing the output."""
 
 
 def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
@@ -109,7 +110,7 @@ def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
 
 
 def let_go(file: IO[bytes]) -> None:
-    """Close a file that is not wanted any more, although what it still had to write may have no room."""
+    """Close a file that is no longer needed, even if the disk is too full for its buffered data."""
     with contextlib.suppress(OSError):
         file.close()
 
@@ -120,7 +121,7 @@ class Format:
 
     name: str
     package: str
-    """That it needs; "" if none."""
+    """The package that it needs; "" if none."""
     extra: str = ""
     has_shards: bool = False
     """True if several files can be read as one dataset."""
@@ -129,12 +130,12 @@ class Format:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Of its files; the first is the one that is written."""
+        """Suffixes of its files; `pack` writes the first one."""
         return tuple(suffix for suffix in SUFFIXES[self.name] if suffix not in COMPRESSED)
 
     @property
     def module(self) -> ModuleType:
-        """The file of the writer, imported only now."""
+        """The writer's module, imported on first use."""
         if self.package:
             require(self.package, extra=self.extra, purpose=f"Packing into {self.name}")
         return importlib.import_module(f"feedline.tools.packing.writers.{self.name}")
@@ -159,18 +160,18 @@ FORMATS = {
 
 
 def format_of(out: Path, name: str | None) -> Format:
-    """Return the format with this name, or the one that an output's suffix stands for.
+    """Return the format with this name, or the format that an output's suffix stands for.
 
-    Raises BadOption: there is none.
+    Raises BadOption: there is no such format.
     """
     if name is not None:
         if name not in FORMATS:
-            raise BadOption(f"format={name!r} is none of {', '.join(FORMATS)}.")
+            raise BadOption(f"format={name!r} is not one of {', '.join(FORMATS)}.")
         return FORMATS[name]
     found = next((one for one in FORMATS.values() if out.suffix.lower() in one.suffixes), None)
     if found is None:
         raise BadOption(
-            f"{str(out)!r} does not say by its suffix which format is meant. Give it one, such as "
-            f"{', '.join(one.suffixes[0] for one in FORMATS.values())}, or say --format {'|'.join(FORMATS)}."
+            f"The suffix of {str(out)!r} does not select a format. Use one such as "
+            f"{', '.join(one.suffixes[0] for one in FORMATS.values())}, or --format {'|'.join(FORMATS)}."
         )
     return found

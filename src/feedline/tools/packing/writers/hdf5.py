@@ -1,4 +1,4 @@
-"""Writes an HDF5 file: one dataset per field at the root, its first axis counts the samples."""
+"""Write HDF5 files: one dataset per field at the root, with the samples along its first axis."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from feedline.tools.packing.writers.contract import Summary, Writer, unfit
 from feedline.types.checksums import BlockSums, sealed
 
 META = "feedline"
-"""Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
+"""Attribute of the file, with the summary of all samples; and of a dataset, with the meaning of its values."""
 _REFERENCE_BYTES = 16
-"""What a value of variable length takes in its chunk: the value itself lies elsewhere."""
+"""Size of a variable-length value in its chunk: the value itself is stored elsewhere."""
 _CHUNK_BYTES = 1 << 16
-"""Of a chunk, about. Guess, not measured: small enough for random access, large enough to be read in order."""
+"""Approximate size of a chunk. Guess, not measured: small enough for random access, large enough for sequential reads.
+"""
 _MOST_BYTES = (1 << 32) - 1
-"""Of a chunk."""
+"""Largest size of a chunk."""
 
 
 class _File(io.FileIO):
-    """A file for h5py that keeps the first error, such as that of a full disk, for `check`.
+    """A file for h5py that keeps the first error, such as a full disk, for `check`.
 
-    h5py calls these methods from C code that does not survive an exception, and after a failed write of its own the
-    process crashes when it ends. So none is raised there: after the first error nothing is written any more.
+    h5py calls these methods from C code that does not survive an exception, and after a failed write of h5py's own the
+    process crashes at exit. So these methods do not raise: after the first error, they discard all data.
     """
 
     error: OSError | None = None
 
-    # Any: whatever has a buffer.
+    # Any: any object with a buffer.
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self.error is None:
@@ -61,7 +62,7 @@ class _File(io.FileIO):
         return self.tell() if size is None else size
 
     def check(self) -> None:
-        """Raise the error of an earlier call."""
+        """Raise the first error of the earlier calls, if any."""
         if self.error is not None:
             raise self.error
 
@@ -75,30 +76,33 @@ class Hdf5Writer(Writer):
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
         if column.nullable:
-            return "it has no None. Give such samples a value, or use lmdb or parquet."
+            return "HDF5 cannot store None. Give such samples a value, or use lmdb or parquet."
         if column.kind == "ragged" and len(column.shape) > 1:
             return (
-                "only arrays of one axis may differ in length. Make shapes equal (--resize 256x256 for pictures), "
+                "only one-dimensional arrays may differ in length. Make shapes equal (--resize 256x256 for pictures), "
                 "encode pictures (--encode png), or use lmdb."
             )
         if column.dtype and np.dtype(column.dtype).kind not in "biufc":
-            return "it holds arrays of numbers. Turn it into numbers or strings in the dataset, or use lmdb."
+            return "HDF5 arrays hold only numbers. Turn it into numbers or strings in the dataset, or use lmdb."
         if 0 in column.shape:
-            return "it holds no arrays without elements. Leave the field out, or use lmdb."
+            return "empty arrays are not supported. Leave out the field, or use lmdb."
         if column.kind == "mixed":
-            return "arrays of one field have one type. Make them alike in the dataset, or use lmdb or tar."
+            return (
+                "all arrays of a field need the same type and number of axes. Make them alike in the dataset, or use "
+                "lmdb or tar."
+            )
         if column.kind == "array" and _row_bytes(column) > _MOST_BYTES:
-            return f"a row of {_row_bytes(column):,} bytes is more than a chunk may have. Use npy or tar."
+            return f"a row of {_row_bytes(column):,} bytes exceeds the largest chunk. Use npy or tar."
         return "use lmdb or tar." if column.kind == "nested" else ""
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
         if column.kind != "str":
             return None
-        reason = "a zero" if "\0" in value else "" if is_utf8(value) else "half of a surrogate pair"
+        reason = "a NUL character" if "\0" in value else "" if is_utf8(value) else "an unpaired surrogate"
         if reason:
-            what = f"is the string {value!r:.80}, which has {reason} in it"
-            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+            what = f"is the string {value!r:.80} with {reason} in it"
+            return unfit(cls, column, what, "Use lmdb, or remove it in the dataset.")
         return None
 
     def _open(self) -> None:
@@ -106,8 +110,8 @@ class Hdf5Writer(Writer):
         self._count = 0
         self._file = _File(self.path, "w+")
         self._blocks: dict[str, BlockSums | array[int]] = {}
-        """Checksums: of each chunk, or of each value of any length."""
-        # Any: an object of a library without types.
+        """Checksums of each chunk, or of each variable-length value."""
+        # Any: an object of an untyped library.
         self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
         for column in self.schema.columns:
             self._create(column)
@@ -150,12 +154,12 @@ class Hdf5Writer(Writer):
                 dataset.resize(stop, 0)
                 self._write_column(column, dataset, [sample[column.name] for sample in samples])
         except (OSError, RuntimeError):
-            self._file.check()  # the reason, if it is one of the disk
+            self._file.check()  # the cause, if the disk is to blame
             raise
         self._file.check()
         self._count = stop
 
-    # Any: objects of a library without types.
+    # Any: objects of an untyped library.
     def _write_column(self, column: Column, dataset: Any, values: list[Any]) -> None:
         stop = self._count + len(values)
         sums = self._blocks[column.name]
@@ -169,7 +173,7 @@ class Hdf5Writer(Writer):
             sums.extend(map(value_sum, values))
 
     def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
-        """Write values of different lengths, which h5py's own assignment takes for a table if they are alike."""
+        """Write values of different lengths; h5py's own assignment would take values of equal length for a table."""
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         rows = np.empty(len(values), object)
         for place, value in enumerate(values):
@@ -197,7 +201,7 @@ def _row_bytes(column: Column) -> int:
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was."""
+    """Return the stored summary; None if there is none."""
     h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
     with h5py.File(path, "r") as store:
         meta = store.attrs.get(META)

@@ -1,4 +1,4 @@
-"""Writes an LMDB environment in a single file: keys are the numbers of samples, values are records."""
+"""Write an LMDB environment in a single file: keys are sample numbers, values are records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from feedline.types import records
 from feedline.types.checksums import sealed
 
 _MAP_BYTES = 1 << 40
-"""Of addresses, not of memory or disk. The same everywhere, as it becomes part of the file."""
+"""Map size: address space, not memory or disk. The same everywhere, because it becomes part of the file."""
 _MOST_BYTES = (1 << 32) - 1
-"""Of a value: LMDB counts them in 32 bits."""
+"""Largest size of a value: LMDB counts the bytes in 32 bits."""
 _COMMIT_BYTES = 1 << 26
-"""Of a transaction, about: LMDB holds what was not committed in memory."""
+"""Approximate size of a transaction: LMDB holds uncommitted data in memory."""
 _PAGE_BYTES = 1 << 16
 """At least as large as a page of any system."""
 
@@ -37,7 +37,7 @@ class LmdbWriter(Writer):
 
     def _open(self) -> None:
         self._count = self._waiting_bytes = 0
-        # Any: objects of a library without types.
+        # Any: objects of an untyped library.
         self._transaction: Any = None
         self._environment: Any = None
         self._open_map(_MAP_BYTES)
@@ -55,7 +55,7 @@ class LmdbWriter(Writer):
             raise Unfit(str(exc).rstrip("."), "Turn it into arrays, numbers, strings or bytes in the dataset.") from exc
         if len(record) > _MOST_BYTES - SUM_BYTES:
             raise Unfit(
-                f"it takes {len(record):,} bytes, and a value of LMDB at most {_MOST_BYTES:,}", "Use hdf5 or tar."
+                f"it takes {len(record):,} bytes, but an LMDB value has at most {_MOST_BYTES:,}", "Use hdf5 or tar."
             )
         return record
 
@@ -85,7 +85,7 @@ class LmdbWriter(Writer):
         self._commit()
         pages, page_bytes = self._environment.info()["last_pgno"] + 1, self._environment.stat()["psize"]
         self.close()
-        # Whoever opens the file without saying how large it may become takes what it says: no more than it needs.
+        # A program that opens the file without a map size uses the stored one, so store no more than needed.
         self._open_map(pages * page_bytes + 64 * _PAGE_BYTES)
         meta = sealed({**summary.as_json(self.schema), "encoding": "record"})
         self._transaction.put(META_KEY, json.dumps(meta).encode(), append=True)
@@ -101,7 +101,7 @@ class LmdbWriter(Writer):
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was. Raises CorruptSource: the database is damaged."""
+    """Return the stored summary; None if there is none. Raises CorruptSource: the database is damaged."""
     environment = acquire(str(path))
     try:
         with environment.reading() as transaction:

@@ -1,4 +1,4 @@
-"""Writes a folder with one FIELD.npy per field."""
+"""Write a folder with one FIELD.npy per field."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from feedline.types.checksums import BlockSums, as_text, sealed
 
 _COPY_ROWS = 4096
 BLOCK_BYTES = 1 << 16
-"""Bytes per checksum. Whoever reads a row for the first time reads its blocks: more would take longer, fewer
-would make more checksums."""
+"""Bytes per checksum. The first read of a row reads all of its blocks: larger blocks take longer, smaller ones mean
+more checksums."""
 _MOST_CHARACTERS = ((1 << 31) - 1) // 4
-"""Of a string: NumPy counts the bytes of one in 31 bits, and each character takes four."""
+"""Longest string: NumPy counts the bytes of a string in 31 bits, and each character takes four."""
 
 
 class NpyWriter(Writer):
-    """Numbers and arrays are appended to their files; the header, which says how many there are, comes last.
+    """Appends numbers and arrays to their files; the header, with the number of rows, is completed last.
 
-    Strings have one length in an .npy file, that of the longest, which is known at the end: until then they lie in
-    FIELD.text, and their lengths in FIELD.lengths.
+    All strings in an .npy file take the length of the longest, which is known only at the end. Until then, strings are
+    stored in FIELD.text, and their lengths in FIELD.lengths.
     """
 
     format = "npy"
@@ -37,16 +37,17 @@ class NpyWriter(Writer):
     def cannot_hold(cls, column: Column) -> str:
         if column.nullable:
             return (
-                "an array has no None. Leave such samples out (return them only if complete), or use lmdb or parquet."
+                "an array cannot store None. Give such samples a value or leave them out in the dataset, or use lmdb "
+                "or parquet."
             )
         if column.kind == "ragged":
             return (
-                "the rows of an array have one shape. Make shapes equal (--resize 256x256 for pictures), or use lmdb."
+                "rows of an array need the same shape. Make shapes equal (--resize 256x256 for pictures), or use lmdb."
             )
         if column.kind == "mixed":
-            return "the rows of an array have one type and shape. Make them alike in the dataset, or use lmdb or tar."
+            return "rows of an array need the same type and shape. Make them alike in the dataset, or use lmdb or tar."
         if column.kind == "bytes":
-            return "arrays cut zeros off the end of bytes. Decode pictures with --encode raw, or use lmdb, hdf5 or tar."
+            return "NumPy drops zeros at the end of bytes. Decode pictures with --encode raw, or use lmdb, hdf5 or tar."
         return "" if column.kind in ("array", "number", "str") else "use lmdb or tar."
 
     @classmethod
@@ -54,8 +55,8 @@ class NpyWriter(Writer):
         if column.kind != "str":
             return None
         if value.endswith("\0"):
-            what = f"is the string {value!r:.80}, which ends with a zero"
-            return unfit(cls, column, what, "Arrays cut it off: use lmdb, or take it off in the dataset.")
+            what = f"is the string {value!r:.80} with a NUL character at the end"
+            return unfit(cls, column, what, "NumPy would drop it: use lmdb, or remove it in the dataset.")
         if len(value) > _MOST_CHARACTERS:
             return unfit(cls, column, f"is a string of {len(value):,} characters", "Use lmdb, hdf5 or tar.")
         return None
@@ -146,7 +147,7 @@ class NpyWriter(Writer):
 
 
 def header_of(column: Column, count: int) -> bytes:
-    """Return the header of an .npy file; it is as long for any number of rows, because NumPy leaves room for that."""
+    """Return the header of an .npy file. Its length is the same for any number of rows, because NumPy pads it."""
     out = io.BytesIO()
     shape = (count, *column.shape)
     np.lib.format.write_array_header_1_0(
@@ -156,7 +157,7 @@ def header_of(column: Column, count: int) -> bytes:
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was."""
+    """Return the stored summary; None if there is none."""
     try:
         meta: dict[str, Any] = json.loads((path / FACTS).read_bytes())
     except FileNotFoundError:

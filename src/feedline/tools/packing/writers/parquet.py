@@ -1,4 +1,4 @@
-"""Writes a Parquet file: one column per field."""
+"""Write Parquet files: one column per field."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from feedline.types.checksums import sealed
 
 META = "feedline"
 _MOST_ROWS = 4096
-"""In a row group. Guess, not measured: a sample costs the reading of its group, at worst."""
+"""Most rows in a row group. Guess, not measured: at worst, reading one sample reads its whole group."""
 
 _GROUP_BYTES = 1 << 18
-"""Of a row group, about. A sample costs the reading of its group: random reads of rows of 48 KB took about a fifth of
-the time that they take from groups of 4 MiB, and half of that from groups of 1 MiB."""
+"""Approximate size of a row group. Reading one sample reads its whole group: random reads of 48 KB rows took about a
+fifth of the time that they take with groups of 4 MiB, and half of the time with groups of 1 MiB."""
 
 _READS_MISSING = 26
-"""The first version of pyarrow that reads lists of one length from Parquet files where some are missing."""
+"""First pyarrow version that can read fixed-size lists from Parquet files in which some lists are missing."""
 
 _TIMES = tuple(f"<M8[{unit}]" for unit in ("D", "s", "ms", "us", "ns"))
 
 _MOST_BYTES = (1 << 31) - 1
-"""Of a value: Parquet counts them in 31 bits."""
+"""Largest size of a value: Parquet counts the bytes in 31 bits."""
 
 
 def _pyarrow_major() -> int:
@@ -47,33 +47,36 @@ class ParquetWriter(Writer):
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
         if column.kind == "ragged" and len(column.shape) > 1:
-            return "only arrays of one axis may differ in length. Make shapes equal, encode pictures, or use lmdb."
+            return "only one-dimensional arrays may differ in length. Make shapes equal, encode pictures, or use lmdb."
         if column.kind == "mixed":
-            return "arrays of one column have one type. Make them alike in the dataset, or use lmdb or tar."
+            return (
+                "all arrays of a column need the same type and number of axes. Make them alike in the dataset, or use "
+                "lmdb or tar."
+            )
         if column.kind == "array" and np.dtype(column.dtype).itemsize * math.prod(column.shape) > _MOST_BYTES:
-            return "an array of 2 GiB or more has no place in it. Use npy, hdf5 or tar."
+            return "arrays of 2 GiB or more do not fit. Use npy, hdf5 or tar."
         if column.kind == "nested":
-            return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
+            return "its type differs between samples, or Arrow has no such type. Use lmdb or tar."
         if _is_time(column):
             return ""
         if column.dtype and np.dtype(column.dtype).kind in "mM":
             return (
-                "of dates and durations it holds single dates in days, seconds or parts of seconds. Use lmdb, tar or "
-                "npy, or make numbers of them."
+                "the only supported times are single dates in days, seconds or fractions of seconds. Use lmdb, tar or "
+                "npy, or convert them to numbers."
             )
         if column.dtype and np.dtype(column.dtype).kind not in "biuf":
             return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
         if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:
-            return "pyarrow before 26 writes missing arrays in a way it cannot read. Update it, or use lmdb."
+            return "pyarrow before 26 cannot read the missing arrays that it writes. Update it, or use lmdb."
         if column.kind == "array" and 0 in column.shape:
-            return "Parquet holds no arrays without elements. Leave the field out, or use lmdb."
+            return "empty arrays are not supported. Leave out the field, or use lmdb."
         return "" if np.dtype(column.dtype or "u1").itemsize <= 8 else "Arrow has no such numbers. Use lmdb."
 
     @classmethod
     def _refusal(cls, column: Column, value: Any) -> Unfit | None:
         if isinstance(value, str) and not is_utf8(value):
-            what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
-            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+            what = f"is the string {value!r:.80} with an unpaired surrogate in it"
+            return unfit(cls, column, what, "Use lmdb, or remove it in the dataset.")
         if _is_time(column) and value is not None and np.isnat(value):
             return unfit(cls, column, "is NaT, which would come back as None", "Use lmdb, or None in the dataset.")
         size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
@@ -85,7 +88,7 @@ class ParquetWriter(Writer):
         parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
         self._waiting: list[Sample] = []
         self._waiting_bytes = 0
-        # Any: objects of a library without types.
+        # Any: objects of an untyped library.
         self._arrow: Any = schema_of(self.schema)
         self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
         self._sink: Any = parquet.ParquetWriter(
@@ -94,7 +97,7 @@ class ParquetWriter(Writer):
             compression=self.compression or "snappy",
             use_dictionary=_small_paths(self.schema),
             write_page_index=True,
-            write_page_checksum=True,  # which `ParquetDataset` compares
+            write_page_checksum=True,  # `ParquetDataset` compares it
         )
 
     def write(self, samples: Sequence[Sample]) -> None:
@@ -119,30 +122,30 @@ class ParquetWriter(Writer):
         self._file.close()
 
     def close(self) -> None:
-        # What it still had to write is not wanted any more, and may have no room.
+        # Closing writes pending data, which is no longer needed and for which the disk may be too full.
         with contextlib.suppress(OSError):
             self._sink.close()
         let_go(self._file)
 
 
 def _small_paths(schema: Schema) -> list[str]:
-    """Return the columns of one byte per number, as Parquet calls them.
+    """Return the Parquet paths of the columns with one byte per number, to be dictionary-encoded.
 
-    Parquet stores a byte in four, except by its place in a table of all values, which takes one byte again.
+    Parquet stores such a number in four bytes. As an index into a dictionary, it takes one byte again.
     """
     small = [column for column in schema.columns if column.dtype and np.dtype(column.dtype).itemsize == 1]
     return [column.name if column.kind == "number" else f"{column.name}.list.element" for column in small]
 
 
-# Any: objects of a library without types.
+# Any: objects of an untyped library.
 def schema_of(schema: Schema) -> Any:
-    """Return the schema of Arrow's for samples."""
+    """Return the Arrow schema for samples."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     return pa.schema([pa.field(column.name, type_of(column), nullable=column.nullable) for column in schema.columns])
 
 
 def type_of(column: Column) -> Any:
-    """Return the type of Arrow's for a column."""
+    """Return the Arrow type for a column."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     if column.kind in ("str", "bytes"):
         return pa.large_string() if column.kind == "str" else pa.large_binary()
@@ -153,7 +156,7 @@ def type_of(column: Column) -> Any:
 
 
 def array_of(column: Column, values: list[Any]) -> Any:
-    """Return values as an array of Arrow's."""
+    """Return values as an Arrow array."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     kind = type_of(column)
     if _is_time(column):
@@ -170,7 +173,7 @@ def array_of(column: Column, values: list[Any]) -> Any:
 
 
 def _is_time(column: Column) -> bool:
-    """True for single dates of units that Arrow has. Parquet keeps seconds as milliseconds."""
+    """True for single dates in units that Arrow supports. Parquet stores seconds as milliseconds."""
     return column.kind == "number" and column.dtype in _TIMES
 
 
@@ -179,7 +182,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was."""
+    """Return the stored summary; None if there is none."""
     parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
     meta = parquet.read_metadata(path).metadata or {}
     found: dict[str, Any] | None = json.loads(meta[META.encode()]) if META.encode() in meta else None

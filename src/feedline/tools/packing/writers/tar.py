@@ -1,8 +1,8 @@
-"""Writes tar files by the rules of the webdataset package: the members KEY.FIELD of one key are a sample.
+"""Write tar files by the conventions of the webdataset package: the members KEY.FIELD with one key form a sample.
 
-What is known of all samples stands in a comment at the very beginning, whose room is taken first and filled last;
-programs that read tar files pass over it. So they do over the checksum of each member, which stands in the twelve bytes
-at the end of its header that the format leaves unused.
+The summary of all samples is stored in a comment at the very beginning, for which space is reserved first and filled
+last. Programs that read tar files skip it. They also skip the checksum of each member, which is stored in the twelve
+bytes at the end of the member's header that the format leaves unused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from feedline.types.checksums import sealed
 
 _BLOCK = 512
 _FACT_BYTES = 512
-"""Room in the comment for all but the fields, which are known before: the count, the form, a few facts."""
+"""Space in the comment for everything but the fields, which are known in advance: the count, the form, a few facts."""
 _END = bytes(2 * _BLOCK)
 _PICTURES = ("jpg", "png", "gif", "bmp", "tiff", "webp")
 
@@ -37,15 +37,15 @@ class TarWriter(Writer):
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
         if column.nullable:
-            return f"a member is there or not, and is never None. {_fill_in(column)}"
+            return f"a member of a tar file cannot be None. {_fill_in(column)}"
         if column.name != column.name.lower():
-            # The webdataset package reads all names in lower case, and two fields could become one.
-            return "names of members are read in lower case. Rename it in the dataset, or use another format."
+            # The webdataset package reads all names in lower case, so two fields could become one.
+            return "readers turn member names into lower case. Rename it in the dataset, or use another format."
         return ""
 
     @property
     def _comment_bytes(self) -> int:
-        # As if all extensions occurred: it is the same from the first sample to the last.
+        # Assume that all extensions occur, so that the size is the same for the first sample and the last.
         fields = [{**column, "extension": ";".join((*_PICTURES, "bin"))} for column in self.schema.as_json()]
         return len(json.dumps(fields)) + _FACT_BYTES
 
@@ -71,7 +71,7 @@ class TarWriter(Writer):
             self._next += 1
 
     def _ending(self, column: Column, data: bytes) -> str:
-        """Return how a member of bytes ends: pictures by what each of them is."""
+        """Return the name ending of a member of bytes; for a picture, it depends on the picture's file type."""
         extension = extension_of(data)
         if extension not in column.extension.split(";"):
             self.schema = self.schema.with_extension(column.name, extension)
@@ -80,7 +80,7 @@ class TarWriter(Writer):
     def finish(self, summary: Summary) -> None:
         facts = sealed(summary.as_json(self.schema))
         if len(json.dumps(facts)) > self._comment_bytes:
-            facts = sealed({**summary.as_json(self.schema), "facts": {}})  # more than there is room for
+            facts = sealed({**summary.as_json(self.schema), "facts": {}})  # too long for the reserved space
         self._file.write(_END)
         self._file.seek(0)
         self._file.write(comment_of(facts, self._comment_bytes))
@@ -91,10 +91,10 @@ class TarWriter(Writer):
 
 
 def member_names(schema: Schema) -> dict[str, str]:
-    """Return how the members of each field end; "jpg;png" if it is in one way or the other, as `TarDataset` takes it.
+    """Return the name endings of each field's members, as `TarDataset` takes them: "jpg;png" if there are several.
 
-    FIELD.EXTENSION; only the extension for a field that is called like it, for a picture called "image" and a number
-    called "label": so the usual names of webdataset, jpg and cls, come out.
+    An ending is FIELD.EXTENSION. It is the extension alone if the field has that name, or for a picture named "image"
+    and an integer named "label"; this gives jpg and cls, the usual names in webdataset.
     """
     return {
         column.name: ";".join(ending_of(column, one, schema) for one in extension_for(column).split(";"))
@@ -103,14 +103,14 @@ def member_names(schema: Schema) -> dict[str, str]:
 
 
 def ending_of(column: Column, extension: str, schema: Schema) -> str:
-    """Return how the members of a field with this extension end."""
+    """Return the name ending of a field's members with this extension."""
     usual = (column.name == "image" and extension in _PICTURES) or (column.name == "label" and extension == "cls")
     is_short = column.name == extension or (usual and extension not in schema.names)
     return extension if is_short else f"{column.name}.{extension}"
 
 
 def extension_for(column: Column) -> str:
-    """Return by which extension a reader recognises what a field holds; several, if its pictures are of several."""
+    """Return the extension by which a reader recognises a field's type; several if its pictures have several types."""
     if column.nullable or column.kind == "nested":
         return "json"
     if column.kind == "number":
@@ -121,21 +121,21 @@ def extension_for(column: Column) -> str:
 # Any: the value of a field.
 def content_of(column: Column, value: Any) -> bytes:
     """Return the content of a member. Raises Unfit: a reader would not get the value back."""
-    if value is None:  # the webdataset package takes a null for something that nobody has decoded
+    if value is None:  # the webdataset package treats null as a value that was not decoded
         raise unfit(TarWriter, column, "is None", _fill_in(column))
     extension = extension_for(column)
     if extension == "json":
         try:
             return json.dumps(_jsonable(value), ensure_ascii=False).encode("utf-8", "surrogatepass")
         except (TypeError, ValueError) as exc:
-            what = f"becomes JSON, and {exc}"
-            raise unfit(TarWriter, column, what, "Use lmdb, or make arrays or strings of it in the dataset.") from exc
+            what = f"has a value that JSON cannot represent ({exc})"
+            raise unfit(TarWriter, column, what, "Use lmdb, or turn it into arrays or strings in the dataset.") from exc
     if extension == "cls":
         return str(int(value)).encode()
     if isinstance(value, str):
         if not is_utf8(value):
-            what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
-            raise unfit(TarWriter, column, what, "Use lmdb, or take it out in the dataset.")
+            what = f"is the string {value!r:.80} with an unpaired surrogate in it"
+            raise unfit(TarWriter, column, what, "Use lmdb, or remove it in the dataset.")
         return value.encode()
     if isinstance(value, bytes):
         return value
@@ -155,12 +155,12 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_jsonable(one) for one in value]
     if isinstance(value, np.generic) and value.dtype.kind in "mM":
-        raise TypeError("that has no times")  # `item()` would make numbers of them
+        raise TypeError("it has no times")  # `item()` would turn them into numbers
     return value.item() if isinstance(value, np.generic) else value
 
 
 def header_of(name: str, size: int, checksum: bytes = b"") -> bytes:
-    """Return the header of a member, with a checksum of its content; nothing depends on who writes, where or when."""
+    """Return the header of a member with a checksum of its content; it does not depend on user, machine or time."""
     raw, checksum = name.encode(), checksum.ljust(_BLOCK - SUM_AT, b"\0")
     if len(raw) > _NAME_BYTES or not raw.isascii() or size >= 1 << 33:
         blocks = _slow_header(name, size)
@@ -190,11 +190,11 @@ _TEMPLATE_SUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + 
 
 
 def comment_of(facts: dict[str, Any], size: int) -> bytes:
-    """Return the comment at the beginning, of the same length whatever the facts are."""
+    """Return the comment at the beginning of the file, padded to a length that does not depend on the facts."""
     text = json.dumps(facts).ljust(size)
     record = f" comment={text}\n"
     length = len(record) + len(str(len(record)))
-    length += len(str(length)) - len(str(len(record)))  # the number counts its own digits
+    length += len(str(length)) - len(str(len(record)))  # the number includes its own digits
     body = f"{length}{record}".encode()
     info = tarfile.TarInfo("././@PaxHeader")
     info.type, info.size, info.mode = tarfile.XGLTYPE, len(body), 0o444
@@ -202,7 +202,7 @@ def comment_of(facts: dict[str, Any], size: int) -> bytes:
 
 
 def stored(path: Path) -> dict[str, Any] | None:
-    """Return what was stored about the samples, None if nothing was."""
+    """Return the stored summary; None if there is none."""
     with tarfile.open(path, "r:") as archive:
         archive.next()
         try:
