@@ -188,7 +188,7 @@ class Scenario:
         return max(1, self.depth * self.workers)
 
     def contention(self, at_work: int) -> float:
-        """Return how many times as long a batch takes if `at_work` workers, including its own, are busy when it starts."""
+        """Return how many times as long a batch takes if `at_work` workers, including its own, are then busy."""
         return 1.0 if self.cores is None else float(contention(at_work, self.cores, self.computing))
 
     def __repr__(self) -> str:
