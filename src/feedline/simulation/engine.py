@@ -188,7 +188,7 @@ class SimulatedEngine(Engine):
             self._slots.memory[worker.queue[0].slot] = "half of a batch"
         self._heard.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
 
-    # -- requests to workers -------------------------------------------------------------------------------------------
+    # -- requests to workers -----------------------------------------------------------------------------------------
 
     def submit(self, worker: int, task: Task, ordinal: int = 0) -> None:
         """Append a task for batch `ordinal` to a worker's queue."""

@@ -133,7 +133,7 @@ class _Training:
         for world in self._worlds:
             world.close()
 
-    # -- one epoch -----------------------------------------------------------------------------------------------------
+    # -- one epoch ---------------------------------------------------------------------------------------------------
 
     def _epoch(self, number: int) -> None:
         scenario, dice, habits = self._scenario, self._dice, self._scenario.habits
@@ -197,7 +197,7 @@ class _Training:
         if wrong:
             raise LawBroken(f"sample {wrong[0]} came {tally[wrong[0]]} times in an epoch of {scenario.ranks} ranks")
 
-    # -- elsewhere -----------------------------------------------------------------------------------------------------
+    # -- elsewhere ---------------------------------------------------------------------------------------------------
 
     def _world(self, rank: int, ranks: int, workers: int) -> World:
         share = Share(rank, ranks, self._scenario.tail)
@@ -292,7 +292,7 @@ class _Training:
         other.close()
         self._trace.add(0.0, "looked")
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def _walk(self, rank: int, expected: Expected, target: int | None) -> str:
         """Take `target` steps with one rank (None: no limit).

@@ -124,7 +124,7 @@ class World(Driver):
         """The virtual time."""
         return self.engine.now_s
 
-    # -- the training loop ---------------------------------------------------------------------------------------------
+    # -- the training loop -------------------------------------------------------------------------------------------
 
     def begin(self, number: int, snapshot: Snapshot | None = None) -> None:
         """Start an epoch, or resume one from a snapshot."""
@@ -245,7 +245,7 @@ class World(Driver):
     def _warn_pending(self) -> None:
         self.machine.pending_warnings.clear()
 
-    # -- events --------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Advance to the next event or to the end of the pause, and report what happened to the machine."""
@@ -291,7 +291,7 @@ class World(Driver):
         if self._idle > _MOST_IDLE:
             raise LawBroken("the machine is in an endless loop: no time passes, and nothing is delivered")
 
-    # -- decisions of the machine --------------------------------------------------------------------------------------
+    # -- decisions of the machine ------------------------------------------------------------------------------------
 
     def _perform(self) -> None:
         self._turn()

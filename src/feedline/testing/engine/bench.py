@@ -48,7 +48,7 @@ class EngineBench:
             raise NotImplementedError("Override batch_of() to unpack a Parcel.")
         return result.payload
 
-    # -- helpers for tests ---------------------------------------------------------------------------------------------
+    # -- helpers for tests -------------------------------------------------------------------------------------------
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:

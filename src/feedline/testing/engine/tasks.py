@@ -59,7 +59,7 @@ class TaskChapter(EngineBench):
             assert [result.task_id for result in answers] == list(range(41))
             assert all(self._numbers_of(result)[0] == result.task_id for result in answers)
 
-    # -- waiting -------------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------------------
 
     def test_collect_returns_nothing_when_the_time_is_up(self) -> None:
         with self._at_work(Numbers()) as engine:
@@ -95,7 +95,7 @@ class TaskChapter(EngineBench):
             seen += [result.task_id for result in self._collect(engine, 20 - len(seen))]
             assert sorted(seen) == list(range(20))
 
-    # -- taking tasks back ---------------------------------------------------------------------------------------------
+    # -- taking tasks back -------------------------------------------------------------------------------------------
 
     def test_revoke_gives_back_exactly_what_has_not_begun(self) -> None:
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:

@@ -110,7 +110,7 @@ class WorkerChapter(EngineBench):
                 engine.replace(0)
             assert self._numbers_of(self._ask(engine, 1, [1])) == [1]
 
-    # -- stacks, process ids and killing -------------------------------------------------------------------------------
+    # -- stacks, process ids and killing -----------------------------------------------------------------------------
 
     def test_the_stack_of_a_worker_names_the_function_that_it_is_in(self) -> None:
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
