@@ -300,5 +300,5 @@ def test_processes_that_break_the_contract_are_noticed(
 
 
 def test_a_suite_without_an_engine_says_what_is_missing() -> None:
-    with pytest.raises(NotImplementedError, match="how the engine is made"):
+    with pytest.raises(NotImplementedError, match="Override make_engine"):
         EngineContract().test_close_without_open()

@@ -130,7 +130,7 @@ def test_what_breaks_the_contract_is_noticed(broken: type[Broken]) -> None:
 
 
 def test_a_suite_without_a_scheduler_says_what_is_missing() -> None:
-    with pytest.raises(NotImplementedError, match="how the scheduler is made"):
+    with pytest.raises(NotImplementedError, match="Override make_scheduler"):
         SchedulerContract().test_every_batch_is_delivered_once()
 
 

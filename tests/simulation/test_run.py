@@ -104,7 +104,7 @@ def test_many_workers_and_a_plan_that_never_ends() -> None:
 
 
 def test_a_world_in_which_nobody_would_ever_answer_is_refused() -> None:
-    with pytest.raises(BadOption, match="time-out"):
+    with pytest.raises(BadOption, match="Set a timeout"):
         Scenario(accidents=Accidents(hang=0.1))
 
 

@@ -13,28 +13,28 @@ from feedline.simulation.scenario import LawBroken, Scenario, draw_scenario
 from feedline.simulation.shrinking import shrink
 
 _SHOWN = 25
-"""Lines of the trace that a failure shows."""
+"""Lines of the trace shown after a failure."""
 
 _SMALL = 2000
-"""Events of a world that is drawn."""
+"""Default number of events per world."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feedline.simulation",
-        description="Runs the real core of the loader in simulated worlds, and checks its laws after every event.",
+        description="Run the real core of the loader in simulated worlds, and check its laws after every event.",
     )
-    parser.add_argument("--seed", type=int, help="of the world, or of the first; another one every time if not given")
-    parser.add_argument("--minutes", type=float, help="go through worlds, seed after seed, for so long")
-    parser.add_argument("--worlds", type=int, help="go through so many worlds")
-    parser.add_argument("--events", type=int, help=f"events of a world; {_SMALL} if not given")
-    parser.add_argument("--workers", type=int, help="a calm world with so many workers, instead of one that is drawn")
-    parser.add_argument("--samples", type=int, default=1_000_000, help="samples of the calm world")
+    parser.add_argument("--seed", type=int, help="seed of the world, or of the first one (default: random)")
+    parser.add_argument("--minutes", type=float, help="run worlds, seed after seed, for this many minutes")
+    parser.add_argument("--worlds", type=int, help="run this many worlds, seed after seed")
+    parser.add_argument("--events", type=int, help=f"events per world (default: {_SMALL})")
+    parser.add_argument("--workers", type=int, help="run a calm world with this many workers instead of a drawn one")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="samples in the calm world")
     return parser
 
 
 def main() -> int:
-    """Run the simulation; returns the exit status."""
+    """Run the simulation, and return the exit status."""
     options = _parser().parse_args()
     first = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
     events = _SMALL if options.events is None else options.events
@@ -58,7 +58,7 @@ def _study(scenario: Scenario, events: int) -> int:
 
 
 def _seeds(first: int, options: argparse.Namespace) -> Iterable[int]:
-    """Yield the seeds of the worlds, until the time is over."""
+    """Yield the seeds of the worlds, until their number or the time is reached."""
     until = None if options.minutes is None else time.monotonic() + options.minutes * 60
     count = options.worlds or (1 if until is None else None)
     seed = first
@@ -84,11 +84,11 @@ def _go_through(seeds: Iterable[int], events: int) -> int:
 
 
 def tell_of(broken: LawBroken, events: int) -> None:
-    """Print what was broken, how to repeat it, and the end of the trace of the smallest world that shows it."""
+    """Print the broken law, how to repeat the failure, and the end of the trace of the smallest world that shows it."""
     run: Run = broken.run
     _say(f"broken: {broken}")
     _say(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
-    small = shrink(run.scenario, events=run.events + 1)  # a law may be broken before the next one
+    small = shrink(run.scenario, events=run.events + 1)  # the law may break before the next event is recorded
     _say(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
     _say("\n".join(small.run.trace[-_SHOWN:]))
 

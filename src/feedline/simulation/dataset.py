@@ -1,4 +1,4 @@
-"""The datasets of simulated worlds: a sample is its own index, or its place in the stream."""
+"""Datasets of simulated worlds: a sample is its own index, or its position in the stream."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from feedline.types import Key
 
 
 class SampleFailed(Exception):
-    """A sample that cannot be made."""
+    """Raised for a sample that cannot be made."""
 
 
 class CallFailed(Exception):
-    """A method of the dataset that raises an exception."""
+    """Raised by a method of the dataset."""
 
 
 class NotSent(TypeError):
-    """A task that cannot be sent to its worker."""
+    """Raised for a task that cannot be sent to its worker."""
 
 
 class NotReady(Exception):
-    """What the user's own start-up code raises in a worker."""
+    """Raised by the user's start-up code in a worker."""
 
 
 class Killed(BaseException):
-    """The worker that makes this sample dies."""
+    """Raised where a sample kills its worker."""
 
 
 class Blocked(BaseException):
-    """The worker that makes this sample never answers."""
+    """Raised where a sample blocks its worker forever."""
 
 
 _T = TypeVar("_T", bound="_Troubled")
 
 
 class _Troubled:
-    """What the datasets have in common."""
+    """What the datasets have in common: they record calls, and some of their samples fail."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.count = scenario.samples
         self.troubles = scenario.troubles
         self.calls: list[int] = []
-        """The calls that this copy of the dataset has heard."""
+        """The calls that this copy of the dataset has received."""
         self._special = _special(scenario.troubles)
         self._failed: set[int] = set()
 
     def copy(self: _T) -> _T:
-        """Return what a worker gets."""
+        """Return the copy for a worker."""
         twin = copy.copy(self)
         twin.calls, twin._failed = self.calls.copy(), set()
         return twin
 
     def note(self, number: int, *, fails: bool) -> None:
-        """Hear a call."""
+        """Record a call; raise `CallFailed` if `fails`."""
         self.calls.append(number)
         if fails:
             raise CallFailed(f"call {number}")
 
     def check(self, place: int) -> None:
-        """Do what is wrong with a sample."""
+        """Fail as `troubles` prescribes for the sample at `place`."""
         troubles = self.troubles
         if place in troubles.killers:
             raise Killed
@@ -95,13 +95,13 @@ class Items(_Troubled):
 
 
 class Made(int):
-    """A sample that knows how many were made before it by the same copy of the dataset."""
+    """A sample that knows how many samples the same copy of the dataset made before it."""
 
     before = 0
 
 
 class StatefulItems(Items):
-    """A map-style dataset whose state is how many samples it has made."""
+    """A map-style dataset whose state is the number of samples it has made."""
 
     made = 0
 
@@ -138,7 +138,7 @@ class _Places(Repeatable, Iterator[Any]):
         return True
 
     def skip(self, count: int) -> int:
-        """Go on by so many samples; returns how many there were."""
+        """Skip up to `count` samples, and return how many were skipped."""
         count = min(count, self._stream.count - self._place)
         self._place += count
         return count
@@ -168,7 +168,7 @@ class SharedStream(_Troubled, StreamSource):
 
 
 class OwnStream(_Troubled, SplitSource):
-    """A stream of which every worker has its own."""
+    """A dataset that gives each worker a stream of its own."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
@@ -188,7 +188,7 @@ class OwnStream(_Troubled, SplitSource):
 
 
 def length_of(samples: int, worker: int) -> int:
-    """Return how long a worker's own stream is: they end one after the other."""
+    """Return the length of a worker's own stream. The lengths differ, so the streams end one after the other."""
     return max(0, samples - 5 * worker)
 
 
@@ -202,7 +202,7 @@ def dataset_of(scenario: Scenario) -> Items | SharedStream | OwnStream:
 
 
 class Ragged(BatchSampler):
-    """Batches of one to so many samples, in the order of the dataset."""
+    """Batches of 1, 2, ..., `batch_size` samples, over and over, in dataset order."""
 
     seed = 0
 

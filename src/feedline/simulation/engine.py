@@ -1,4 +1,4 @@
-"""The workers of a simulated world: tasks in, answers and deaths out, and a clock that jumps to the next of them."""
+"""The engine of a simulated world: tasks in, answers and deaths out, and a clock that jumps to the next event."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from feedline.simulation.worker import Worker, draw_s
 from feedline.types import NO_TIMES, Call, Parcel, Result, ResultKind, Task
 
 TICK_S = 1e-9
-"""The shortest time that passes."""
+"""The smallest step of the clock."""
 
 
 class Trace:
-    """What happened, in order: the last of it as text, and a checksum of all."""
+    """The log of events: the last ones as text, and a checksum of all."""
 
     def __init__(self, length: int = 400) -> None:
         self.lines: deque[str] = deque(maxlen=length)
@@ -30,7 +30,7 @@ class Trace:
         self.events = 0
 
     def add(self, now_s: float, what: str, *facts: object) -> None:
-        """Note something."""
+        """Record an event."""
         self.events += 1
         line = f"{now_s:.6f} {what} {' '.join(map(str, facts))}"
         self.lines.append(line)
@@ -38,15 +38,15 @@ class Trace:
 
 
 class SimulatedEngine(Engine):
-    """Has drawn things happen to workers, in virtual time.
+    """An engine whose workers run in virtual time, with drawn durations and accidents.
 
     Args:
         scenario: what is simulated.
-        spec: what all workers have to know.
-        slots: to which they write.
-        dice: from which everything is drawn.
-        count: how many workers there are at first, of those that there may come to be.
-        trace: told what happens.
+        spec: the settings of all workers; its `worker_count` is the maximum.
+        slots: where workers write batches.
+        dice: the source of all randomness.
+        count: number of workers at the start.
+        trace: where events are recorded.
     """
 
     def __init__(
@@ -66,13 +66,15 @@ class SimulatedEngine(Engine):
         self._slots = slots
         self._dice = dice
         self._calls: list[int] = spec.dataset.calls
-        """What the loader's own dataset has heard."""
+        """The calls that the loader's own dataset has received."""
         self._events: list[tuple[float, int, str, Worker, Any]] = []
         self._count = 0
         self._heard: deque[tuple[Worker | None, Result]] = deque()
-        """What workers have said, and nobody has collected."""
+        """Results that have not been collected, with their workers; None for a worker that has been replaced."""
         self._known: dict[int, tuple[int, int]] = {}
-        """Of each task, how many calls a worker must have heard before it begins it, and which batch it is about."""
+        """For each task: the number of calls that its worker must have received before starting it, and the number of
+        its batch.
+        """
         self.workers = [Worker(number, 0, spec, scenario, dice) for number in range(spec.worker_count)]
         for worker in self.workers:
             worker.is_absent = worker.number >= count
@@ -80,21 +82,21 @@ class SimulatedEngine(Engine):
                 self._get_ready(worker)
 
     def clock(self) -> float:
-        """Tell the time."""
+        """Return the virtual time."""
         return self.now_s
 
     def open(self, spec: WorkerSpec) -> None:
-        """Do nothing: workers are there."""
+        """Do nothing: the workers exist already."""
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         return [result for _, result in self.hear(timeout_s, worker)]
 
     def hear(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
-        """Go to the next thing that happens, or to the end of the pause; return what was said, and by whom."""
+        """Advance to the next event or to the end of the pause; return results with their workers."""
         until_s = None if pause_s is None else self.now_s + max(0.0, pause_s)
         while True:
             self._let_happen()
-            # A worker that is waited for is heard alone, at times: what the others say may be left for later.
+            # If the machine waits for one worker, sometimes return only its results: engines may hold back the others.
             alone = worker is not None and self._dice.random() < 0.5
             heard = [one for one in self._heard if not alone or one[1].worker == worker]
             if heard:
@@ -104,9 +106,9 @@ class SimulatedEngine(Engine):
             if next_s is None and pause_s != 0.0 and (until_s is None or not self._scenario.timeout_s):
                 if self._heard:
                     continue
-                raise LawBroken("the machine waits, and nothing will ever happen")
+                raise LawBroken("the machine waits, but nothing will ever happen")
             if until_s is not None and (next_s is None or next_s > until_s):
-                # A clock goes on, however short the pause: the rest of it may be less than a float can add.
+                # The clock advances even if the rest of the pause is too small to change a float.
                 self.now_s = max(until_s, self.now_s + TICK_S)
                 return []
             assert next_s is not None
@@ -117,7 +119,7 @@ class SimulatedEngine(Engine):
         heapq.heappush(self._events, (self.now_s + seconds, self._count, what, worker, fact))
 
     def _let_happen(self) -> None:
-        """Let everything happen that should have happened by now."""
+        """Handle all events that are due."""
         now_s, events = self.now_s, self._events
         while events and events[0][0] <= now_s:
             self.now_s, _, what, worker, fact = heapq.heappop(events)
@@ -149,13 +151,13 @@ class SimulatedEngine(Engine):
             self._at(seconds, "ready", worker)
 
     def _go_on(self, worker: Worker) -> None:
-        """Let a worker begin its next task, if it has one."""
+        """Start the next task of a worker, if it has one and can start it."""
         if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead or worker.is_stopped:
             return
         task = worker.queue[0]
         needs, ordinal = self._known.get(task.id, (0, 0))
         if not (worker.is_at_call or worker.has_heard(needs)):
-            raise LawBroken(f"worker {worker.number} begins task {task.id}, and has not heard a call before it")
+            raise LawBroken(f"worker {worker.number} starts task {task.id} before a call that was made earlier")
         shares = self._scenario.cores is not None
         at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
         outcome = worker.begin(self._calls, ordinal, at_work)
@@ -187,15 +189,15 @@ class SimulatedEngine(Engine):
             self._slots.memory[worker.queue[0].slot] = "half of a batch"
         self._heard.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
 
-    # -- what is asked of the workers --------------------------------------------------------------------------------
+    # -- requests to workers -----------------------------------------------------------------------------------------
 
     def submit(self, worker: int, task: Task, ordinal: int = 0) -> None:
-        """Give a worker a task, which is about that batch."""
+        """Append a task for batch `ordinal` to a worker's queue."""
         given = self.workers[worker]
         if given.is_leaving and type(task.indices) is not Call:
-            raise LawBroken(f"worker {worker} is to be replaced, and gets task {task.id}")
+            raise LawBroken(f"worker {worker} is about to be replaced, but gets task {task.id}")
         if given.is_absent:
-            raise LawBroken(f"worker {worker} is not there, and gets task {task.id}")
+            raise LawBroken(f"worker {worker} is not running, but gets task {task.id}")
         self._let_happen()
         self._known[task.id] = (len(self._calls), ordinal)
         given.queue.append(task)
@@ -221,11 +223,11 @@ class SimulatedEngine(Engine):
         self._get_ready(self.workers[worker])
 
     def retire(self, worker: int) -> None:
-        """End a worker that nobody replaces; what it says from now on, such as its death, is not heard."""
+        """End a worker for good. Its uncollected results, such as its death, are dropped."""
         self._trace.add(self.now_s, "retire", worker)
         old = self.workers[worker]
         if old.outstanding:
-            raise LawBroken(f"worker {worker} is retired, and has {old.outstanding} tasks")
+            raise LawBroken(f"worker {worker} is retired while it has {old.outstanding} tasks")
         old.is_absent = True
         self._heard = deque(one for one in self._heard if one[0] is not old)
 
@@ -237,5 +239,5 @@ class SimulatedEngine(Engine):
         return True
 
     def close(self) -> None:
-        """Let nothing happen any more."""
+        """Cancel all events."""
         self._events.clear()

@@ -1,4 +1,4 @@
-"""What must be delivered: told by the plan, the dataset and the log of faults, without a machine."""
+"""What must be delivered, derived from the plan, the dataset and the fault log, without the machine."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _LONGEST_CHAIN = 16
 
 
 class Expected(ABC):
-    """What one rank must get, in which order."""
+    """What one rank must get, and in which order."""
 
     steps = 0
-    """Batches that were delivered, passed over, or raised an exception."""
+    """Batches that were delivered or passed over, and exceptions raised instead of one."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
 
     @abstractmethod
     def follow(self, world: World) -> None:
-        """Go on with a loader that was begun where the last one was."""
+        """Follow a new loader, which starts where the last one stopped."""
 
     def left(self) -> None:  # noqa: B027  most have nothing to note
-        """Note what nobody got of a loader that is gone."""
+        """Account for the batches that a closed loader passed over at the end."""
 
     @abstractmethod
     def twin(self) -> Expected:
-        """Return what somebody else must get who goes on from here."""
+        """Return what another loader that continues from here must deliver."""
 
     @abstractmethod
     def got(self, ordinal: int, worker: int, batch: Any) -> None:
-        """Check a batch that was delivered, or an exception that came instead.
+        """Check a delivered batch, or an exception that was raised instead of one.
 
         Raises:
-            LawBroken: it is not what must come.
+            LawBroken: something else was due.
         """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Expected(ABC):
         """Check that nothing is missing at the end of the epoch."""
 
     def _check_reason(self, exc: BaseException, samples: list[int]) -> None:
-        """Check that an exception that came instead of a batch has a reason."""
+        """Check that there is a reason for an exception raised instead of a batch."""
         troubles, accidents = self._scenario.troubles, self._scenario.accidents
         if isinstance(exc, SampleFailed):
             has_reason = not (troubles.bad | troubles.flaky).isdisjoint(samples)
@@ -61,22 +61,22 @@ class Expected(ABC):
         else:
             has_reason = isinstance(exc, EmptyBatch) or (isinstance(exc, NotSent) and accidents.not_sent > 0)
         if not has_reason:
-            raise LawBroken(f"{exc!r} comes instead of samples {samples}, and has no reason") from exc
+            raise LawBroken(f"{exc!r} is raised instead of samples {samples} without a reason") from exc
 
 
 class Planned(Expected):
-    """The batches of a plan, or of a stream that is shared out.
+    """The batches of a plan, or of a stream that the loader splits.
 
     Args:
         scenario: what is simulated.
-        tally: counts the samples of an epoch, of all ranks.
+        tally: counts the samples of an epoch, over all ranks.
     """
 
     def __init__(self, scenario: Scenario, tally: Counter[int]) -> None:
         super().__init__(scenario)
         self._tally = tally
         self._made: dict[int, int] = {}
-        """How many samples the dataset of each worker has made, in what the training loop has got."""
+        """How many samples each worker's dataset has made, according to the delivered batches."""
 
     def follow(self, world: World) -> None:
         assert world.checkpoint is not None
@@ -85,7 +85,7 @@ class Planned(Expected):
         self._keeps_steps = world.share.world_size > 1
         self._due = self._planned(world)
         self._open: dict[int, list[int]] = {}
-        """Batches that the plan has told of, and that have not come."""
+        """Batches read from the plan and not delivered yet."""
         self._told = 0
         self._next = 0
         self._already = set(world.early)
@@ -120,19 +120,19 @@ class Planned(Expected):
         for number in range(steps.count or 0):
             begin = origin + steps.start(number)
             own = begin + world.share.rank
-            first = own if own < total else begin  # a rank that has none left repeats the first of the step
+            first = own if own < total else begin  # a rank without samples of its own repeats the first of the step
             yield [place if place < total else first for place in (steps.own(number) + origin).tolist()]
 
     def _pull(self, ordinal: int) -> list[int]:
         while self._told <= ordinal:
             samples = next(self._due, None)
             if samples is None:
-                raise LawBroken(f"batch {ordinal} is delivered, and the plan has {self._told}")
+                raise LawBroken(f"batch {ordinal} is delivered, but the plan has only {self._told} batches")
             if self._told not in self._already:
                 self._open[self._told] = samples
             self._told += 1
         if ordinal not in self._open:
-            raise LawBroken(f"batch {ordinal} comes twice")
+            raise LawBroken(f"batch {ordinal} is delivered twice")
         return self._open.pop(ordinal)
 
     def got(self, ordinal: int, worker: int, batch: Any) -> None:
@@ -155,17 +155,17 @@ class Planned(Expected):
             self._check_fault_budget(samples)
 
     def _check_made(self, worker: int, batch: list[Any]) -> None:
-        """Check that a dataset with a state goes on where it was, whichever worker has it now."""
+        """Check that a dataset with a state continues where it was, even in a new worker."""
         for sample in batch:
             if type(sample) is not Made:
                 return
             due = self._made.get(worker, sample.before)
             if sample.before != due:
-                raise LawBroken(f"the dataset of worker {worker} has made {sample.before} samples, and should {due}")
+                raise LawBroken(f"the dataset of worker {worker} has made {sample.before} samples instead of {due}")
             self._made[worker] = due + 1
 
     def _pass_over(self, ordinal: int) -> None:
-        """Check that a batch that nobody gets has no sample left."""
+        """Check that all samples of a batch that is not delivered are accounted for by faults."""
         if ordinal in self._already:
             return
         samples = self._pull(ordinal)
@@ -182,7 +182,7 @@ class Planned(Expected):
             self._pass_over(ordinal)
 
     def _match(self, ordinal: int, samples: list[int], batch: list[Any]) -> None:
-        place, what = 0, f"batch {ordinal} is {batch}, and the plan has {samples}"
+        place, what = 0, f"batch {ordinal} is {batch}, but the plan has {samples}"
         for index in samples:
             if place < len(batch) and batch[place] == index:
                 place += 1
@@ -190,23 +190,23 @@ class Planned(Expected):
             fault = self._fault_of(index, what)
             if fault.action == "replace":
                 if place == len(batch) or not self._replaces(batch[place], index):
-                    raise LawBroken(f"{what}: sample {index} was replaced by another than the log says")
+                    raise LawBroken(f"{what}: sample {index} was not replaced by the one in the log")
                 place += 1
-        is_other = place == 0 and len(batch) == 1 and self._keeps_steps  # in place of a batch that has none left
+        is_other = place == 0 and len(batch) == 1 and self._keeps_steps  # stands in for a batch without samples
         if place < len(batch) and not is_other:
             raise LawBroken(f"{what}: {batch[place]} does not belong there")
 
     def _fault_of(self, index: int, what: str) -> Any:
-        """Return the fault that names a sample which is missing."""
+        """Return the fault that names a missing sample."""
         if self._scenario.kind == MAP:
             fault = self._log.quarantined_as(index)
         else:
             fault = next((one for one in reversed(self._log) if one.index == index and one.lost), None)
         if fault is None:
-            raise LawBroken(f"{what}: sample {index} is missing, and no fault names it")
+            raise LawBroken(f"{what}: sample {index} is missing, but no fault names it")
         known = self._scenario.troubles
         if index not in known.bad | known.flaky | known.fatal and not self._scenario.accidents.blames:
-            raise LawBroken(f"{what}: sample {index} is blamed, and nothing is wrong with it")
+            raise LawBroken(f"{what}: sample {index} is blamed, but nothing is wrong with it")
         return fault
 
     def _replaces(self, other: int, index: int) -> bool:
@@ -224,16 +224,16 @@ class Planned(Expected):
         self._lost += sum(self._log.quarantined_as(index) is not None for index in samples)
 
     def _check_fault_budget(self, samples: list[int]) -> None:
-        """Check that the budget counts each sample once, where it can be told which were lost."""
+        """Check that the fault budget counts each sample once, where the lost samples are known."""
         self._count(samples)
         if not self._fault_budget.guards or self._scenario.kind != MAP or self._keeps_steps:
             return
         state = self._fault_budget.state()
         if state.get("seen", 0) != self._seen:
-            raise LawBroken(f"{self._seen} samples were seen, and the budget counts {state.get('seen', 0)}")
+            raise LawBroken(f"{self._seen} samples were seen, but the budget counts {state.get('seen', 0)}")
         only_skips = not any(fault.action in ("replace", "raise") for fault in self._log)
         if only_skips and state.get("lost", 0) != self._lost:
-            raise LawBroken(f"{self._lost} samples were lost, and the budget counts {state.get('lost', 0)}")
+            raise LawBroken(f"{self._lost} samples were lost, but the budget counts {state.get('lost', 0)}")
 
 
 def _listed(indices: Any) -> list[int]:
@@ -244,7 +244,7 @@ def _listed(indices: Any) -> list[int]:
 
 
 class Rotation(Expected):
-    """Batches of the workers' own streams: workers take turns, and one whose stream has ended is left out."""
+    """Batches of the workers' own streams: workers take turns, and those whose stream has ended are left out."""
 
     def __init__(self, scenario: Scenario, workers: int) -> None:
         super().__init__(scenario)
@@ -268,7 +268,7 @@ class Rotation(Expected):
         if self._scenario.order == IN_ORDER:
             due = self._whose_turn()
             if worker != due:
-                raise LawBroken(f"a batch of worker {worker} comes, and it is the turn of worker {due}")
+                raise LawBroken(f"worker {worker} delivers a batch, but it is the turn of worker {due}")
         first = self._places[worker]
         samples, failed = self._cut(worker)
         if isinstance(batch, BaseException):
@@ -276,10 +276,10 @@ class Rotation(Expected):
             return
         got = batch if isinstance(batch, list) else [batch]
         if failed is not None or got != [(worker, place) for place in samples]:
-            raise LawBroken(f"worker {worker} delivers {got} from place {first} on, and has {samples}")
+            raise LawBroken(f"worker {worker} delivers {got} from place {first} on, but its stream has {samples}")
 
     def _whose_turn(self) -> int | None:
-        """Return whose batch comes next; who has none left is left out from then on."""
+        """Return the worker whose batch comes next; remove workers without samples from the rotation."""
         while self._active:
             worker = next((one for one in self._active if one >= self._turn), self._active[0])
             self._turn = worker + 1
@@ -292,7 +292,7 @@ class Rotation(Expected):
         return None
 
     def _cut(self, worker: int) -> tuple[list[int], int | None]:
-        """Return the samples of a worker's next batch, and the place that raises instead."""
+        """Return the samples of a worker's next batch, and the place of a sample that raises instead."""
         scenario = self._scenario
         count, length, bad = scenario.batch_size or 1, self._lengths[worker], scenario.troubles.bad
         samples: list[int] = []
@@ -312,4 +312,4 @@ class Rotation(Expected):
         for worker in self._active:
             samples, failed = self._cut(worker)
             if samples or failed is not None:
-                raise LawBroken(f"the epoch is over, and worker {worker} has {samples or failed} left")
+                raise LawBroken(f"the epoch is over, but worker {worker} has {samples or failed} left")

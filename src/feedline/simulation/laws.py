@@ -1,11 +1,11 @@
-"""The laws of delivery, as far as the machine's books tell. What is delivered is checked by `expected`.
+"""The laws of delivery that concern the machine's bookkeeping. `expected` checks what is delivered.
 
-- A slot has one owner: a task in flight, a batch that is ready, or the training loop; and none is lost.
-- A worker has as many tasks as the machine believes, and a task is with one worker.
-- No more is in flight than the window allows, or what running ahead has added to it.
-- If the machine waits, a worker has something that it waits for.
-- If there is a time-out, the machine does not wait for many times as long without an answer, a death or an error.
-- If batches may depend on their worker, worker i is given batch i mod n and no other.
+- Each slot in use has one owner: a task in flight, a ready batch, or the training loop. No slot is lost.
+- A worker has as many tasks as the machine believes, and no task is with two workers.
+- No more batches are in flight than the window allows, apart from those started by running ahead.
+- While the machine waits for a worker, that worker has a task or an unreported answer.
+- With a timeout, the machine does not wait for several timeouts without an answer, a death or an error.
+- If batches may depend on their worker, worker i gets batch i mod n and no other.
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
 
@@ -23,51 +23,54 @@ from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker
 
 _MANY = 16
-"""Workers whose books are checked after every event."""
+"""Up to about this many workers, the bookkeeping is checked after every event; with more, less often."""
 
 _MOST_TIMEOUTS = 3.0
-"""Time-outs for which nothing may be heard of any worker: one until a worker is replaced, and another for the new one,
-which has two seconds more to start."""
+"""Timeouts that may pass without news from any worker: one until a worker is replaced, and another for its replacement,
+which has two more seconds to start.
+"""
 
 
 @dataclass
 class Books:
-    """What the machine believes, and what is true."""
+    """The machine's bookkeeping, and the facts to compare it with."""
 
     machine: Machine
     slots: CountedSlots
     workers: list[Worker]
     counters: Counters
     restarts: int
-    """Workers that may be replaced in an epoch."""
+    """Maximum number of workers replaced in an epoch."""
     most_deaths: float = math.inf
-    """Workers that may die in an epoch before the samples that kill are found, if there are no accidents."""
+    """Maximum deaths in an epoch before the killing samples are found, if there are no accidents."""
     deaths: int = 0
     """Workers that died and were replaced."""
     epoch_deaths: int = 0
-    """Those of the current epoch."""
+    """Workers that died and were replaced in the current epoch."""
     ran_ahead: int = 0
-    """Tasks that had been begun beyond the window when the epoch began."""
+    """`counters.run_ahead` at the start of the epoch."""
 
     surplus: int = 0
-    """Batches that were under way when the window became smaller; there are no more until they are fewer."""
+    """Batches under way when the number of workers last changed. That many may stay under way even if the window became
+    smaller, until their number falls.
+    """
 
     begun_s: float = 0.0
-    """When the epoch began."""
+    """When the epoch started."""
     heard_s: float = 0.0
-    """When a worker last answered or died, or a batch was asked for."""
+    """When a worker last answered or died, or a batch was requested."""
 
     _skipped: int = 0
 
     def note_surplus(self) -> None:
-        """Take note of what is under way: the number of workers is about to change."""
+        """Record how many batches are under way, before the number of workers changes."""
         epoch = self.machine.epoch
         self.surplus = 0 if epoch is None else len(epoch.in_flight) + len(epoch.ready)
 
     def check(self) -> None:
-        """Check what must hold whenever the machine was told something, and has nothing left to decide.
+        """Check what must hold whenever the machine has handled a report and has no decision left to make.
 
-        Going through the books of many workers takes its time: there they are checked after every n-th event.
+        Checking the bookkeeping of many workers is slow, so with many of them only every n-th event is checked.
         """
         self._skipped += 1
         if self._skipped * _MANY < len(self.workers) + len(self.machine._flights) // 4:
@@ -79,25 +82,25 @@ class Books:
         _check_restarts(self)
 
     def check_owner(self, worker: int, ordinal: int) -> None:
-        """Check that a worker is given a batch of its own share."""
+        """Check that a worker gets a batch of its own share."""
         machine = self.machine
         assert machine.epoch is not None
         own = (ordinal + machine.epoch.turn) % len(machine.active)
         if worker != own:
-            raise LawBroken(f"worker {worker} is given batch {ordinal}, which is for worker {own} to make")
+            raise LawBroken(f"worker {worker} is given batch {ordinal}, which belongs to worker {own}")
 
     def check_wait(self, worker: int | None) -> None:
-        """Check that something can happen when the machine waits, for a worker or for anybody."""
+        """Check that something can happen while the machine waits, for `worker` or (None) for any worker."""
         waits_for = self.workers if worker is None else [self.workers[worker]]
         if not any(one.queue or one.unheard for one in waits_for):
             whom = "anybody" if worker is None else f"worker {worker}"
-            raise LawBroken(f"the machine waits for {whom}, and there is nothing that could happen")
+            raise LawBroken(f"the machine waits for {whom}, but nothing can happen")
         epoch = self.machine.epoch
         timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
         silent_s = self.machine.now_s - self.heard_s
-        # A new worker that reads a stream again has as long as the epoch has lasted.
+        # A replacement that reads its stream again may take as long as the epoch has lasted.
         if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.heard_s - self.begun_s):
-            raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, and the machine still waits")
+            raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, but the machine still waits")
 
 
 def _check_slots(books: Books) -> None:
@@ -132,10 +135,10 @@ def _check_tasks(books: Books) -> None:
         parked = machine._parked.get(view.id, ())
         known = worker.outstanding + len(parked)
         if view.outstanding != known:
-            raise LawBroken(f"worker {view.id} has {known} tasks, and the machine believes {view.outstanding}")
+            raise LawBroken(f"worker {view.id} has {known} tasks, but the machine counts {view.outstanding}")
     idle = sum(not view.outstanding for view in machine.active)
     if machine._idle != idle:
-        raise LawBroken(f"{idle} workers have nothing to do, and the machine believes {machine._idle}")
+        raise LawBroken(f"{idle} workers are idle, but the machine counts {machine._idle}")
     given = Counter(task.id for worker in books.workers for task in worker.queue)
     twice = [task_id for task_id, count in given.items() if count > 1]
     if twice:
@@ -153,13 +156,13 @@ def _check_window(books: Books) -> None:
     books.surplus = min(books.surplus, under_way)
     usual = max(usual, books.surplus)
     if under_way > min(usual + ahead, max(usual, window * RUN_AHEAD)):
-        raise LawBroken(f"{under_way} batches are under way; the window is {window}, and {ahead} were begun beyond it")
+        raise LawBroken(f"{under_way} batches are under way; the window is {window}, with {ahead} started beyond it")
 
 
 def _check_restarts(books: Books) -> None:
     if books.counters.restarts != books.deaths:
-        raise LawBroken(f"{books.deaths} workers died, and {books.counters.restarts} restarts were counted")
+        raise LawBroken(f"{books.deaths} workers died, but {books.counters.restarts} restarts were counted")
     if books.epoch_deaths > books.most_deaths:
-        raise LawBroken(f"{books.epoch_deaths} workers died in an epoch, and the samples that kill are not found")
+        raise LawBroken(f"{books.epoch_deaths} workers died in an epoch, but the samples that kill are not found")
     if books.epoch_deaths > books.restarts:
         raise LawBroken(f"{books.epoch_deaths} workers were replaced in an epoch; restarts={books.restarts}")

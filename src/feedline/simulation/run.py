@@ -1,4 +1,4 @@
-"""A training loop in a simulated world: what it does from epoch to epoch, and what came of it."""
+"""The training loop of a simulated world, from epoch to epoch, and the results of a run."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from feedline.simulation.world import World
 from feedline.types import Share
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
-"""What a loader may raise instead of a batch."""
+"""Exceptions that a loader may raise."""
 
 
 @dataclass
 class Run:
-    """What came of a simulation."""
+    """The results of a simulation."""
 
     scenario: Scenario
     events: int = 0
-    """What happened, as far as the machine is concerned: tasks given and answered, deaths, batches, and so on."""
+    """Events that concern the machine: tasks assigned and answered, deaths, batches, and so on."""
     virtual_s: float = 0.0
-    """How long all of it would have taken."""
+    """How long the run would have taken."""
     wait_s: float = 0.0
     """How long the training loop waited for batches."""
     batches: int = 0
     samples: int = 0
     epochs: int = 0
     moves: int = 0
-    """How often it went on elsewhere, from a saved state."""
+    """How often the training loop continued elsewhere from a saved state."""
     looks: int = 0
-    """How often somebody else went on from a saved state to the end of the epoch."""
+    """How often another loader continued from a saved state."""
     raised: Counter[str] = field(default_factory=Counter)
     """Exceptions that the training loop got, by name."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What the machine counted: restarts, workers replaced because they had grown, and so on."""
+    """What was counted: restarts, workers replaced because they had grown, and so on."""
     checksum: int = 0
-    """Of the trace: two runs of a scenario have the same."""
+    """Checksum of the trace, which is equal for two runs of a scenario."""
     trace: tuple[str, ...] = ()
-    """The last things that happened."""
+    """The last events."""
 
     @property
     def samples_per_s(self) -> float:
@@ -60,14 +60,14 @@ class Run:
 
 
 def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
-    """Go through epochs until so much has happened, and check the laws at every step.
+    """Run epochs until `events` events have happened, and check the laws at every step.
 
     Args:
-        scenario: what is simulated.
-        events: how many events; the epoch that is under way then is left.
+        scenario: what to simulate.
+        events: how many events to simulate; the epoch in progress is then left.
 
     Raises:
-        LawBroken: a law is broken. Its notes are the last that happened, its `run` is what came of it until then.
+        LawBroken: a law is broken. Its `run` holds the results up to that point, with the last events in `run.trace`.
 
     Example:
         >>> run = simulate(Scenario(samples=64, batch_size=8, workers=2, batch_s=0.1, step_s=0.01), events=500)
@@ -82,7 +82,7 @@ def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
     except LawBroken as broken:
         broken.run = training.finish()
         raise
-    except Exception as exc:  # whatever the core raises that nobody may get
+    except Exception as exc:  # an exception that no loader may raise
         strange = LawBroken(f"{type(exc).__name__}: {exc}")
         strange.run = training.finish()
         raise strange from exc
@@ -90,15 +90,15 @@ def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
 
 
 class _Left(Exception):
-    """The epoch is left, whatever it was at."""
+    """Raised to leave the epoch at any point."""
 
 
 class _Over(Exception):
-    """Enough has happened."""
+    """Raised when enough events have happened."""
 
 
 class _Training:
-    """One training loop, of one or several ranks."""
+    """A training loop on one or several ranks."""
 
     def __init__(self, scenario: Scenario, events: int) -> None:
         self._scenario = scenario
@@ -110,7 +110,7 @@ class _Training:
         self._states: list[dict[str, Any]] = []
 
     def finish(self) -> Run:
-        """Return what came of it."""
+        """Return the results."""
         for world in self._worlds:
             self._part_from(world)
         run, trace = self._run, self._trace
@@ -118,7 +118,7 @@ class _Training:
         return run
 
     def go(self) -> None:
-        """Go through epochs."""
+        """Run epochs."""
         try:
             number = 0
             while self._trace.events < self._events:
@@ -186,7 +186,7 @@ class _Training:
         return expected
 
     def _check_tally(self, tally: Counter[int]) -> None:
-        """Check that all ranks together got every sample once, or it is accounted for by name."""
+        """Check that all ranks together got or accounted for every sample, as often as the tail allows."""
         scenario = self._scenario
         if scenario.kind == OWN or not scenario.samples:
             return
@@ -210,7 +210,7 @@ class _Training:
         self._worlds = []
 
     def _part_from(self, world: World) -> None:
-        """Take the figures of a loader that is gone."""
+        """Add the figures of a closed loader to the results."""
         run, counters = self._run, world.counters
         run.virtual_s += world.now_s / world.share.world_size
         run.wait_s += world.wait_s / world.share.world_size
@@ -221,17 +221,17 @@ class _Training:
         run.counts["without slot"] += world.slots.without
 
     def _workers_elsewhere(self, dice: random.Random, before: int) -> int:
-        """Return how many workers there are elsewhere; those with streams of their own are as many as before."""
+        """Return the number of workers elsewhere; the same as before if workers have their own streams or states."""
         is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
         return before if is_bound else dice.choice((1, 2, 3, before))
 
     def _saved(self) -> list[dict[str, Any]] | None:
-        """Return the states of all ranks; None if one cannot be told."""
+        """Return the states of all ranks; None if one is not available."""
         states = [state for world in self._worlds if (state := world.state()) is not None]
         return states if len(states) == len(self._worlds) else None
 
     def _move(self, number: int, tally: Counter[int], expected: list[Expected]) -> list[Expected]:
-        """Save the states of all ranks, and go on elsewhere, perhaps with another number of ranks."""
+        """Save the states of all ranks and continue elsewhere, perhaps with another number of ranks."""
         scenario, dice = self._scenario, self._dice
         states = self._saved()
         if states is None or any(world.closed for world in self._worlds):
@@ -259,13 +259,13 @@ class _Training:
         return follows
 
     def _check_agreement(self, states: list[dict[str, Any]]) -> None:
-        # A last step that is short counts as a full one where a sample failed before the end of the stream was seen.
+        # A short last step counts as a full one if a sample failed before the end of the stream was seen.
         places = {min(state["order"].get("consumed", 0), self._scenario.samples) for state in states}
         if len(places) > 1:
-            raise LawBroken(f"ranks after as many steps are at different places: {places}")
+            raise LawBroken(f"ranks are at different places after the same number of steps: {places}")
 
     def _look(self, world: World, expected: Expected) -> None:
-        """Let somebody else go on from a saved state, and see that the rest is the same."""
+        """Let another loader continue from a saved state, and check that it delivers the same rest."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
         if state is None or world.closed:
@@ -295,7 +295,11 @@ class _Training:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _walk(self, rank: int, expected: Expected, target: int | None) -> str:
-        """Take so many steps with one rank; returns "ended" if the epoch has, "spent" if the budget is, else "left"."""
+        """Take `target` steps with one rank (None: no limit).
+
+        Returns:
+            "ended" at the end of the epoch, "spent" if the fault budget is used up, otherwise "left".
+        """
         begin, scenario, dice = expected.steps, self._scenario, self._dice
         held: deque[int] = deque()
         while target is None or expected.steps - begin < target:
@@ -331,7 +335,7 @@ class _Training:
         return "left"
 
     def _drop(self, world: World, held: deque[int], most: int) -> None:
-        """Drop batches until the training loop has no more than so many."""
+        """Drop batches at random until the training loop has at most `most`."""
         while len(held) > most:
             place = self._dice.randrange(len(held))
             slot = held[place]
@@ -348,20 +352,20 @@ class _Training:
             self._look(world, expected)
 
     def _may_come(self, world: World, exc: Exception) -> bool:
-        """True if a loader may raise this; whether it may do so instead of a batch was checked before."""
+        """True if a loader may raise `exc`. Exceptions raised instead of a batch have been checked before."""
         if exc is world.raised:
             return not isinstance(exc, LawBroken)
         scenario, books = self._scenario, world.books
         has_left = books.epoch_deaths <= scenario.restarts
         may_go_on = scenario.kind == MAP and has_left
         if isinstance(exc, WorkerDied) and world.closed and may_go_on and (exc.was_ready or exc.was_killed):
-            raise LawBroken(f"the epoch is given up after {books.epoch_deaths} deaths") from exc
+            raise LawBroken(f"the loader gives up after {books.epoch_deaths} deaths, within its budget") from exc
         if isinstance(exc, WorkerTimeout) and not any(worker.outstanding for worker in world.workers):
-            raise LawBroken("the training loop is told of a time-out, and nobody is at work") from exc
+            raise LawBroken("the training loop gets a timeout although no worker has a task") from exc
         return isinstance(exc, _RAISED) and not isinstance(exc, LawBroken)
 
     def _revive(self, rank: int, expected: Expected) -> None:
-        """Begin again where the training loop was, after an error from which there is no going on."""
+        """Continue with a new loader where the training loop was, after an error that ends the old one."""
         old = self._worlds[rank]
         state, number = old.state(), old.epoch.number
         if state is None:
@@ -377,6 +381,6 @@ class _Training:
 
 
 def _next_epoch(state: dict[str, Any], number: int) -> Snapshot:
-    """Return where an epoch begins, after the state of the end of another."""
+    """Return where epoch `number` begins, given the state at the end of another."""
     ended = Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"})
     return Snapshot(number, order=ended.order, streams=ended.streams)

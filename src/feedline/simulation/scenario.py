@@ -1,4 +1,4 @@
-"""What is simulated: the data, the loader's options, how long things take, and what goes wrong."""
+"""What to simulate: the data, the loader's options, how long things take, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -22,92 +22,92 @@ IN_ORDER, UNORDERED, CUSTOM = "in order", "unordered", "custom"
 
 
 class LawBroken(AssertionError):
-    """Something happened in a world that must not happen: a bug, as long as the world is right."""
+    """A law was broken: a bug in the core, unless the simulated world itself is wrong."""
 
     run: Any = None
-    """What came of the simulation until then: a `Run`."""
+    """The simulation up to that point: a `Run`."""
 
 
 @dataclass(frozen=True)
 class InTurn:
-    """Recorded times, one for each batch of an epoch: the first batch takes the first, and so on, over and over."""
+    """Recorded times that are used in turn: the first batch of an epoch takes the first, and so on, over and over."""
 
     seconds: tuple[float, ...]
 
 
 Seconds = float | Sequence[float] | InTurn
-"""A mean, from which times are drawn; or recorded times, one of which is chosen each time, or each in its turn."""
+"""The mean of times that are drawn; or recorded times, chosen at random or (`InTurn`) used in turn."""
 
 
 @dataclass(frozen=True)
 class Troubles:
-    """Samples that something is wrong with, by their index or place in the stream."""
+    """Samples that cause failures, by their index or position in the stream."""
 
     bad: frozenset[int] = frozenset()
-    """Raise an exception, always."""
+    """Always raise an exception."""
     flaky: frozenset[int] = frozenset()
-    """Raise an exception when a worker asks for them the first time."""
+    """Raise an exception the first time a worker loads them."""
     killers: frozenset[int] = frozenset()
-    """Kill their worker, always."""
+    """Always kill their worker."""
     blockers: frozenset[int] = frozenset()
-    """Keep their worker for ever."""
+    """Block their worker forever."""
 
     @property
     def fatal(self) -> frozenset[int]:
-        """Those that no worker survives."""
+        """The samples that kill or block their worker."""
         return self.killers | self.blockers
 
 
 @dataclass(frozen=True)
 class Accidents:
-    """What goes wrong without any sample being to blame: how likely each is."""
+    """Failures that no sample causes, each with its probability."""
 
     death: float = 0.0
-    """That a worker dies while it is at a task."""
+    """A worker dies during a task."""
     hang: float = 0.0
-    """That a worker never answers."""
+    """A worker never answers."""
     stop: float = 0.0
-    """That a worker is stopped for good between two tasks (SIGSTOP): it is given tasks, and begins none of them."""
+    """A worker is stopped for good between two tasks (SIGSTOP): it accepts tasks but starts none of them."""
     death_at_start: float = 0.0
-    """That a worker dies before it is ready."""
+    """A worker dies before it is ready."""
     killed_at_start: float = 0.0
-    """That another process kills a worker before it is ready."""
+    """Another process kills a worker before it is ready."""
     no_start: float = 0.0
-    """That no worker can be started in the place of another."""
+    """The replacement of a worker cannot be started."""
     growth: float = 0.0
-    """That a worker has too much memory when it has answered."""
+    """A worker uses too much memory after an answer."""
     late_answer: float = 0.0
-    """That something of a worker is heard after another has taken its place."""
+    """An answer of a worker arrives after its replacement was started."""
     not_sent: float = 0.0
-    """That a task cannot be sent to its worker."""
+    """A task cannot be sent to its worker."""
 
     @property
     def blames(self) -> bool:
-        """True if a sample may be taken for one that kills although it does not."""
+        """True if a sample may be blamed for a death or a hang that it did not cause."""
         return self.death > 0 or self.hang > 0
 
 
 @dataclass(frozen=True)
 class Habits:
-    """What the training loop does besides asking for batches: how likely each is after a batch."""
+    """What the training loop does besides taking batches, each with its probability per batch."""
 
     holds: int = 0
-    """Batches that it keeps at most."""
+    """Maximum number of batches that it keeps; not a probability."""
     leave: float = 0.0
-    """It begins another epoch before this one has ended."""
+    """It starts another epoch before this one has ended."""
     move: float = 0.0
-    """It saves its state, and goes on elsewhere: with other workers, and other ranks where the order allows it."""
+    """It saves its state and continues elsewhere: with other workers, and other ranks where the order allows it."""
     call: float = 0.0
-    """It has a method of the dataset called in all workers."""
+    """It calls a method of the dataset in all workers."""
     look: float = 0.0
-    """It saves its state, somebody else goes on from it to the end of the epoch, and it goes on as well."""
+    """It saves its state, and another loader continues from it to the end of the epoch; so does the loop itself."""
     resize: float = 0.0
-    """It has more or fewer workers from then on; not if each has a stream or a state of its own."""
+    """It changes the number of workers; not if each has a stream or a state of its own."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. Everything else follows from the seed.
+    """What to simulate. Everything else follows from the seed.
 
     Example:
         >>> scenario = Scenario(samples=100, workers=4, batch_s=0.1, step_s=0.02)
@@ -115,14 +115,14 @@ class Scenario:
         8
 
     Raises:
-        BadOption: something would never end.
+        BadOption: the kind is unknown, workers hang without a timeout, or own streams have more than one rank.
     """
 
     seed: int = 0
     kind: str = MAP
-    """Or "shared stream", or "own streams": an iterable dataset that the loader shares out, or does not."""
+    """"map"; or "shared stream" or "own streams" for an iterable dataset that the loader splits, or does not."""
     samples: int = 1000
-    """Of the dataset; of each worker's own stream."""
+    """Size of the dataset; with own streams, of the longest one."""
     batch_size: int | None = 8
     """None for single samples."""
     shuffled: bool = False
@@ -130,15 +130,15 @@ class Scenario:
     """True for a batch sampler whose batches have different sizes."""
     drop_last: bool = False
     stateful: bool = False
-    """True for a stream whose iterator has a state, or a map-style dataset that has one."""
+    """True for a map-style dataset with a state, or a stream whose iterator has one."""
     ranks: int = 1
     tail: Tail = "pad"
     workers: int = 2
     depth: int = 2
     order: str = IN_ORDER
-    """Or "unordered", or "custom": a user's own scheduler, which chooses at random."""
+    """"in order", "unordered", or "custom": a user's own scheduler, which chooses at random."""
     moves: bool = True
-    """False if batches may depend on their worker, so that worker i makes batch i mod n: processes without `seed=`."""
+    """False if batches may depend on their worker, so worker i makes batch i mod n: processes without `seed=`."""
     policy: ErrorPolicy = field(default_factory=Policy)
     restarts: int = 32
     timeout_s: float = 0.0
@@ -146,10 +146,10 @@ class Scenario:
     persistent: bool = True
     """False if workers end with their epoch."""
     slots: int = 0
-    """What batches lie in; 0 for messages."""
+    """Number of slots for batches; 0 to send batches in messages."""
     slot_bytes: int = 1 << 20
     budget_bytes: int | None = None
-    """Bytes of slots that may be in use; None for all."""
+    """Maximum bytes of slots in use; None for no limit."""
     deepens: bool = False
     batch_s: Seconds = 0.1
     """How long a worker takes for a batch."""
@@ -158,11 +158,11 @@ class Scenario:
     start_s: Seconds = 1.0
     """How long a worker takes to get ready."""
     late: float = 0.0
-    """How likely a batch takes 20 times as long."""
+    """The probability that a batch takes 20 times as long."""
     cores: int | None = None
-    """What workers share while they compute; None for one for each."""
+    """Cores that the workers share while they compute; None if each has its own."""
     computing: float = 1.0
-    """The share of a batch's time in which its worker computes, and does not wait."""
+    """The share of a batch's time that its worker computes; the rest it waits."""
     troubles: Troubles = Troubles()
     accidents: Accidents = Accidents()
     habits: Habits = Habits()
@@ -172,23 +172,23 @@ class Scenario:
             raise BadOption(f"kind={self.kind!r} is not one of {', '.join(map(repr, KINDS))}.")
         hangs = self.accidents.hang > 0 or self.accidents.stop > 0 or self.troubles.blockers
         if hangs and not self.timeout_s:
-            raise BadOption("Workers hang, and timeout_s=0 lets the training loop wait for ever. Give a time-out.")
+            raise BadOption("Workers hang, and with timeout_s=0 the training loop would wait forever. Set a timeout.")
         if self.kind == OWN and self.ranks > 1:
-            raise BadOption(f"ranks={self.ranks}: a world of own streams has one rank, whose workers have their own.")
+            raise BadOption(f"ranks={self.ranks} does not work with own streams. Use one rank, or a shared stream.")
 
     @property
     def most_workers(self) -> int:
-        """How many workers there may come to be."""
+        """Maximum number of workers, with those that `Habits.resize` may add."""
         is_bound = self.kind == OWN or (self.kind == MAP and self.stateful)
         return self.workers if is_bound or not self.habits.resize else self.workers + 2
 
     @property
     def window(self) -> int:
-        """Batches in flight."""
+        """Maximum batches in flight."""
         return max(1, self.depth * self.workers)
 
     def contention(self, at_work: int) -> float:
-        """Return how many times as long a batch takes that is begun when so many workers are at work, with its own."""
+        """Return how many times as long a batch takes if `at_work` workers, including its own, are then busy."""
         return 1.0 if self.cores is None else float(contention(at_work, self.cores, self.computing))
 
     def __repr__(self) -> str:
@@ -202,14 +202,14 @@ class Scenario:
 
 # Any: a number, or an array of them.
 def contention(at_work: Any, cores: int, computing: float) -> Any:
-    """Return how many times as long a batch takes, if so many workers share the cores.
+    """Return how many times as long a batch takes if `at_work` workers share the cores.
 
-    The simplest model: cores are shared evenly, who waits needs none, and no core is idle while somebody could use it.
+    The simplest model: cores are shared evenly, waiting needs no core, and no core idles while a worker could use it.
 
     Args:
-        at_work: workers that are at a batch.
-        cores: what they share.
-        computing: the share of a batch's time in which its worker computes.
+        at_work: number of busy workers.
+        cores: number of cores they share.
+        computing: the share of a batch's time that its worker computes.
 
     Example:
         >>> [float(contention(workers, 4, 1.0)) for workers in (2, 4, 8)]
@@ -225,8 +225,8 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     """Draw a small world in which much goes wrong.
 
     Args:
-        seed: from which everything follows.
-        changes: what is not to be drawn.
+        seed: determines everything that is drawn.
+        changes: fields that are set instead of drawn.
 
     Example:
         >>> draw_scenario(1) == draw_scenario(1), draw_scenario(1, workers=3).workers
@@ -252,14 +252,15 @@ STATEFUL: dict[str, Any] = {
     "stateful": True,
     "ranks": 1,
     "order": IN_ORDER,
-    "batch_s": (0.01,),  # nobody is late, so that every worker keeps its tasks, and its state follows from them
+    "batch_s": (0.01,),  # no worker is late, so each keeps its tasks, which determine its state
     "late": 0.0,
     "start_s": 0.0,
     "troubles": Troubles(),
     "policy": Policy(),
 }
-"""A world of a map-style dataset with a state. A worker that is late would lose tasks to others, and the states of both
-would depend on when."""
+"""Fields of a world whose map-style dataset has a state. A late worker would lose tasks to others, and the states of
+both would depend on the timing.
+"""
 
 
 def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
@@ -277,8 +278,8 @@ def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
         "drop_last": not exact and dice.random() < 0.2,
         "stateful": kind != MAP and dice.random() < 0.5,
     }
-    # The end of a stream may make the step before the last a short one. A state from right after it does not always
-    # know, and the loader refuses to go on from there.
+    # The end of a stream may shorten the step before the last. A state saved right after that step does not always
+    # know, and the loader refuses to resume from it.
     left = data["samples"] % ((data["batch_size"] or 1) * ranks)
     return {**data, "tail": "pad"} if exact and kind != MAP and 0 < left < ranks else data
 
@@ -319,9 +320,9 @@ def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     has = dice.random
     bad = some(0.1) if has() < 0.5 else frozenset()
     flaky = some(0.1) - bad if is_map and has() < 0.3 else frozenset()
-    # In a stream there is no going past a sample that kills.
+    # A stream cannot skip a sample that kills its worker.
     fatal = some(0.05) - bad - flaky if is_map and drawn["restarts"] == 1000 and has() < 0.6 else frozenset()
-    mends = 0.0 if fatal and has() < 0.7 else 1.0  # without accidents it is known who is to blame
+    mends = 0.0 if fatal and has() < 0.7 else 1.0  # without accidents, it is certain which sample is to blame
     blocks = drawn["timeout_s"] > 0 and drawn["kills_stuck"] and has() < 0.3
     actions = ("raise", "skip", Retry(2, wait_s=0.01, then="skip"), *(("replace", Replace()) if is_map else ()))
     budget = dice.choice((None, None, 3))

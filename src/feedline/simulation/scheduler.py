@@ -1,4 +1,4 @@
-"""Orders and schedulers of simulated worlds: feedline's own, and what a user might write."""
+"""Orders and schedulers of simulated worlds: feedline's own, and one that a user might write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.types import Share, StreamSplit
 
 
 def order_of(scenario: Scenario, share: Share) -> Order:
-    """Return which batches the loader of one rank delivers."""
+    """Return the order of the batches that one rank delivers."""
     if scenario.kind == OWN:
         return StreamOrder(scenario.batch_size)
     if scenario.kind == SHARED:
@@ -36,14 +36,14 @@ def order_of(scenario: Scenario, share: Share) -> Order:
 
 
 def scheduler_of(scenario: Scenario, dice: random.Random) -> Scheduler | None:
-    """Return who decides who works on what; None for the loader's default."""
+    """Return the scheduler of the scenario; None for the loader's default."""
     if scenario.order == IN_ORDER:
         return None if scenario.deepens and scenario.depth == 2 else InOrder()
     return Unordered() if scenario.order == UNORDERED else Moody(dice)
 
 
 class Moody(Scheduler):
-    """A user's scheduler that does whatever it likes, as far as the contract lets it."""
+    """A user's scheduler that chooses at random, within the contract."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice

@@ -1,4 +1,4 @@
-"""Shrinking: the same law broken in a world in which less happens."""
+"""Shrinking: find a smaller world that breaks the same law."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from feedline.simulation.scenario import MAP, LawBroken, Scenario, Troubles
 
 
 def shrink(scenario: Scenario, *, events: int) -> LawBroken:
-    """Return how a law is broken in the smallest world that was found, which may be the world itself.
+    """Return the failure of the smallest world found that breaks the same law, which may be `scenario` itself.
 
     Args:
-        scenario: a world in which a law is broken.
-        events: within how many events.
+        scenario: a world that breaks a law.
+        events: maximum events until it does.
 
     Raises:
-        ValueError: no law is broken in it.
+        ValueError: no law is broken within `events`.
     """
     best = _broken(scenario, events)
     if best is None:
-        raise ValueError(f"No law is broken within {events} events: give those of the run in which one was.")
+        raise ValueError(f"No law is broken within {events} events. Pass the event count of the run that broke one.")
     form, tried = _form(best), True
     while tried:
         tried = False
@@ -36,7 +36,7 @@ def shrink(scenario: Scenario, *, events: int) -> LawBroken:
 
 
 def _form(broken: LawBroken) -> str:
-    """Return which law it is: the message without its numbers."""
+    """Return which law was broken: the message without its numbers."""
     return re.sub(r"[^a-z]+", " ", str(broken))
 
 
@@ -49,7 +49,7 @@ def _broken(scenario: Scenario, events: int) -> LawBroken | None:
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Yield worlds in which one thing less happens."""
+    """Yield simpler worlds, each with one simplification."""
     for part in ("accidents", "habits"):
         kept = getattr(scenario, part)
         for one in fields(kept):

@@ -1,4 +1,4 @@
-"""Slots that are counted, and in which batches lie: what nobody else may write to meanwhile."""
+"""Simulated slots: they count their use, and detect a write to a batch that is still in use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class CountedSlots(Slots):
     """Slots without memory.
 
     Args:
-        count: how many slots there are; 0 if batches come in messages.
-        slot_bytes: how large each is.
-        budget_bytes: how many bytes may be in use at once; None for all.
+        count: number of slots; 0 if batches are sent in messages.
+        slot_bytes: size of each slot.
+        budget_bytes: maximum bytes in use at once; None for no limit.
     """
 
     def __init__(self, count: int, slot_bytes: int, budget_bytes: int | None) -> None:
@@ -27,14 +27,14 @@ class CountedSlots(Slots):
         self.slot_bytes = slot_bytes
         self._free = list(range(self.count - 1, -1, -1))
         self.used: set[int] = set()
-        """Slots that belong to somebody."""
+        """Slots that have an owner."""
         self.held: dict[int, Any] = {}
-        """Those that the training loop has, and what must be in them."""
+        """Slots that the training loop holds, with the batches that must be in them."""
         self.memory: dict[int, Any] = {}
-        """What was written to each slot last."""
+        """What was last written to each slot."""
         self.most_used = 0
         self.without = 0
-        """Tasks that had to do without a slot."""
+        """Tasks that got no slot because none was free."""
 
     def are_left(self) -> bool:
         return not self.count or bool(self._free)
@@ -52,9 +52,9 @@ class CountedSlots(Slots):
         if slot < 0:
             return
         if slot not in self.used:
-            raise LawBroken(f"slot {slot} is released, and belongs to nobody")
+            raise LawBroken(f"slot {slot} is released but has no owner")
         if slot in self.held:
-            raise LawBroken(f"slot {slot} is released, and the training loop has it")
+            raise LawBroken(f"slot {slot} is released while the training loop holds it")
         self.used.remove(slot)
         self._free.append(slot)
 
@@ -67,25 +67,25 @@ class CountedSlots(Slots):
         return 0 if self.count else 3 * DEEP
 
     def unpack(self, parcel: Parcel) -> tuple[Any, int]:
-        """Return a batch, and the slot in which it stays until it is dropped; -1 if it came in a message."""
+        """Return a batch and its slot, which the training loop holds until it drops the batch; -1 for a message."""
         slot, parcel.slot = parcel.slot, -1
         if slot < 0:
             return parcel.header, -1
         batch = self.memory.get(slot)
         if slot not in self.used or batch is not parcel.header:
-            raise LawBroken(f"slot {slot} was written to by somebody else before its batch was delivered")
+            raise LawBroken(f"slot {slot} was overwritten before its batch was delivered")
         self.held[slot] = batch
         return batch, slot
 
     def drop(self, slot: int) -> None:
         """Take back the slot of a batch that the training loop has dropped."""
         if self.memory[slot] is not self.held.pop(slot):
-            raise LawBroken(f"slot {slot} was written to while the training loop had it")
+            raise LawBroken(f"slot {slot} was overwritten while the training loop held it")
         self.release(slot)
 
     def close(self) -> None:
-        """Take back what the training loop has; nothing else belongs to anybody any more."""
+        """Take back the slots that the training loop holds. No other slot may have an owner by now."""
         for slot in list(self.held):
             self.drop(slot)
         if self.used:
-            raise LawBroken(f"slots {sorted(self.used)} are lost when everything is closed")
+            raise LawBroken(f"slots {sorted(self.used)} still have owners when the loader is closed")

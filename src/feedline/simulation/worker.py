@@ -1,4 +1,4 @@
-"""A worker of a simulated world: what it makes is real, the time that it takes is drawn."""
+"""A simulated worker: its batches are real, and the times they take are drawn or recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATE = 20.0
 
 
 def draw_s(dice: random.Random, seconds: Seconds, place: int = 0) -> float:
-    """Draw a time; of recorded ones that come in turn, that of the batch at this place."""
+    """Draw a time; if recorded times are used in turn, return the one for `place`."""
     if isinstance(seconds, InTurn):
         return seconds.seconds[place % len(seconds.seconds)]
     if isinstance(seconds, (int, float)):
@@ -29,7 +29,7 @@ def draw_s(dice: random.Random, seconds: Seconds, place: int = 0) -> float:
 
 
 class _Repeatable(ErrorPolicy):
-    """A policy whose pauses follow from the seed of the world."""
+    """A policy that takes its randomness from the world's seed."""
 
     def __init__(self, policy: ErrorPolicy, dice: random.Random) -> None:
         self._policy = policy
@@ -44,7 +44,7 @@ class _Repeatable(ErrorPolicy):
 
 
 def spec_of(scenario: Scenario, dataset: Items | SharedStream | OwnStream, workers: int, share: Share) -> WorkerSpec:
-    """Return what all workers of a loader have to know."""
+    """Return the settings that all workers of a loader share."""
     split = StreamSplit(scenario.batch_size or 1, share, scenario.drop_last) if scenario.kind == SHARED else None
     return WorkerSpec(
         dataset=dataset,
@@ -67,43 +67,43 @@ def _as_they_are(samples: object) -> object:
 
 @dataclass
 class Outcome:
-    """What comes of a task that a worker begins."""
+    """The outcome of a task that a worker starts."""
 
     result: Result | None
-    """None if it does not answer."""
+    """None if the worker does not answer."""
     seconds: float
     dies: bool = False
 
 
 class Worker:
-    """Does one task after the other.
+    """Runs its tasks one after the other.
 
     Args:
-        number: which worker.
-        life: how many were in its place before.
-        spec: what all workers know; the dataset is copied.
-        scenario: how long things take, and what goes wrong.
-        dice: of the world.
+        number: the number of this worker.
+        life: how many workers had this number before.
+        spec: the settings of all workers; the dataset is copied.
+        scenario: durations and failures.
+        dice: the world's source of randomness.
     """
 
     def __init__(self, number: int, life: int, spec: WorkerSpec, scenario: Scenario, dice: random.Random) -> None:
         self.number = number
         self.life = life
         self.queue: deque[Task] = deque()
-        """Tasks that it was given and has not answered."""
+        """Tasks without an answer so far."""
         self.has_begun = False
-        """True if it is at the first of them."""
+        """True if it has started the first task in the queue."""
         self.is_ready = False
         self.is_dead = False
         self.is_stopped = False
-        """True if it begins nothing any more, and is not dead."""
+        """True if it is alive but starts no more tasks."""
         self.is_absent = False
         """True if it was not started, or has been retired."""
         self.has_grown = False
         self.is_leaving = False
-        """True if it is to be replaced, and has been asked for what it has not begun."""
+        """True if it will be replaced, and the tasks that it has not started were taken back."""
         self.unheard = 0
-        """Answers that the machine was not told of yet."""
+        """Answers that have not been reported to the machine."""
         self._scenario = scenario
         self._dice = dice
         self._paused_s = 0.0
@@ -115,14 +115,14 @@ class Worker:
 
     @property
     def outstanding(self) -> int:
-        """Tasks that the machine has not heard of since it gave them."""
+        """Tasks that the machine must count as outstanding."""
         return len(self.queue) + self.unheard
 
     def _pause(self, seconds: float) -> None:
         self._paused_s += seconds
 
     def revoke(self) -> int | None:
-        """Take back the oldest task that it has not begun; returns its number."""
+        """Take back the oldest task that it has not started, and return its id; None if there is none."""
         begun = int(self.has_begun)
         if len(self.queue) <= begun:
             return None
@@ -131,12 +131,12 @@ class Worker:
         return task.id
 
     def begin(self, heard: list[int], ordinal: int, at_work: int) -> Outcome:
-        """Begin the next task.
+        """Start the next task.
 
         Args:
-            heard: the calls that the loader's own dataset has heard.
-            ordinal: which batch it is about.
-            at_work: how many workers are at a task, with this one.
+            heard: the calls that the loader's own dataset has received.
+            ordinal: the number of its batch.
+            at_work: number of busy workers, including this one.
         """
         self.has_begun = True
         task, scenario, dice = self.queue[0], self._scenario, self._dice
@@ -151,7 +151,7 @@ class Worker:
         except Blocked:
             return Outcome(None, seconds)
         if self._dataset.calls != heard[: len(self._dataset.calls)]:
-            raise LawBroken(f"worker {self.number} has heard the calls {self._dataset.calls}, and {heard} were made")
+            raise LawBroken(f"worker {self.number} received the calls {self._dataset.calls}, but {heard} were made")
         accidents = scenario.accidents
         seconds += self._paused_s
         result.busy_ns = max(1, int(seconds * 1e9))
@@ -162,10 +162,10 @@ class Worker:
         return Outcome(result, seconds)
 
     def has_heard(self, count: int) -> bool:
-        """True if it has heard the first so many calls."""
+        """True if it has received the first `count` calls."""
         return len(self._dataset.calls) >= count
 
     @property
     def is_at_call(self) -> bool:
-        """True if it is at a call."""
+        """True if the first task in the queue is a call."""
         return bool(self.queue) and type(self.queue[0].indices) is Call

@@ -1,6 +1,6 @@
-"""One loader in virtual time: the real machine and driver, and workers, slots and a clock that are not.
+"""A loader in virtual time: the real machine and driver with simulated workers, slots and clock.
 
-Instead of waiting, it moves its clock to the next thing that happens.
+Instead of waiting, it advances its clock to the next event.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from feedline.simulation.worker import Worker, spec_of
 from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
-"""Turns of the machine in which nothing happens and no time passes."""
+"""Maximum turns of the machine during which no time passes."""
 
 
 _MOST_DEATHS = 60
-"""Workers that die at most until a sample that kills is found. With batches of 8 and two retries it takes about 30."""
+"""Maximum deaths of workers until a killing sample is found. Batches of 8 with two retries take about 30."""
 
 
 class World(Driver):
-    """A loader of one rank, and all that it deals with.
+    """The loader of one rank in a simulated world.
 
     Args:
         scenario: what is simulated.
-        workers: how many workers.
-        share: which rank it is.
-        trace: told what happens.
-        dice: from which everything is drawn.
-        scheduler: decides who works on what; as the scenario has it if not given.
+        workers: number of workers at the start.
+        share: the rank of this loader, and the number of ranks.
+        trace: where events are recorded.
+        dice: the source of all randomness.
+        scheduler: assigns batches to workers; default: the one that the scenario asks for.
     """
 
     engine: SimulatedEngine
@@ -76,12 +76,12 @@ class World(Driver):
         self.order: Order = order_of(scenario, share)
         self.slots = CountedSlots(scenario.slots, scenario.slot_bytes, scenario.budget_bytes)
         self._death: Exception | None = None
-        """What ended everything while a state was asked for: whoever asks for the next batch is told."""
+        """The error that closed the loader while its state was being saved; the next call of `next` raises it."""
         self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
-        """What came last instead of a batch. What else a loader raises is about the loader itself."""
+        """The last exception raised instead of a batch. All other exceptions concern the loader itself."""
         self.delivered = Result(ResultKind.ENDED, -1, -1)
-        """What was delivered last, as its worker has answered."""
+        """The last result delivered, as its worker sent it."""
         self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
         self._settings = Settings(
             workers,
@@ -114,20 +114,20 @@ class World(Driver):
             not scenario.moves and scenario.kind != OWN and scenario.order == IN_ORDER and most == workers
         )
         self.early: tuple[int, ...] = ()
-        """Batches of the epoch that had been delivered before it was entered."""
+        """Batches of this epoch that were delivered out of turn before the epoch was resumed."""
         self._idle = 0
-        """Turns of the machine since time has passed."""
+        """Turns of the machine since time last passed."""
         self._turned_s = 0.0
 
     @property
     def now_s(self) -> float:
-        """The time."""
+        """The virtual time."""
         return self.engine.now_s
 
     # -- the training loop -------------------------------------------------------------------------------------------
 
     def begin(self, number: int, snapshot: Snapshot | None = None) -> None:
-        """Begin an epoch, or the rest of one."""
+        """Start an epoch, or resume one from a snapshot."""
         machine, scenario = self.machine, self.scenario
         if machine.epoch is not None:
             self.leave_epoch()
@@ -163,12 +163,12 @@ class World(Driver):
         )
 
     def next(self) -> tuple[Any, int]:
-        """Return the next batch, and the slot in which it lies; -1 for none.
+        """Return the next batch and its slot; -1 for no slot.
 
         Raises:
             StopIteration: the epoch is over.
-            LawBroken: something is wrong.
-            Exception: what a loader would raise.
+            LawBroken: a law is broken.
+            Exception: whatever a loader would raise.
         """
         if self._death is not None:
             raise self._death
@@ -198,14 +198,14 @@ class World(Driver):
         return super()._unpack(result)
 
     def call(self, *, fails: bool) -> None:
-        """Have a method of the dataset called in every worker."""
+        """Call a method of the dataset in every worker."""
         number = len(self.dataset.calls)
         self.dataset.calls.append(number)
         self.trace.add(self.now_s, "call", number, fails)
         self.broadcast(Call("note", (number,), {"fails": fails}))
 
     def resize(self) -> None:
-        """Have more or fewer workers."""
+        """Change to a random number of workers."""
         count = self.dice.randint(1, len(self.workers))
         self.trace.add(self.now_s, "resize", count)
         self.machine.now_s = self.now_s
@@ -214,13 +214,13 @@ class World(Driver):
         self._perform()
 
     def state(self) -> dict[str, Any] | None:
-        """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
+        """Return the state of the loader; None if workers have not reported the states in which they began."""
         epoch = self.epoch
         if not (epoch.is_opened() or self.closed):
             try:
                 self.await_openings()
             except (WorkerError, NotReady) as exc:  # a loader would raise it here
-                closed: bool = vars(self)["closed"]  # it may be by now
+                closed: bool = vars(self)["closed"]  # `await_openings` may have closed it
                 self._death = exc if closed else None
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
@@ -228,29 +228,29 @@ class World(Driver):
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
-        """Go on with an epoch from a state that another loader has told."""
+        """Resume an epoch from the state of another loader."""
         self.fault_budget.restore(state["faults"])
         self.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
 
     def lose(self, workers: Iterable[int]) -> None:
-        """Let workers die at once: the machine that they are on is lost."""
+        """Kill workers at once, as if the machine they run on was lost."""
         self.books.most_deaths = math.inf
         for worker in workers:
             self.engine.kill(worker)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass in which the training loop asks for nothing."""
+        """Advance the clock without requesting a batch."""
         self.engine.now_s += seconds
 
     def _warn_pending(self) -> None:
         self.machine.pending_warnings.clear()
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
-        """Go to the next thing that happens, or to the end of the pause, and tell the machine."""
+        """Advance to the next event or to the end of the pause, and report what happened to the machine."""
         self._turn()
-        if pause_s != 0.0:  # otherwise it only looks whether something has come
+        if pause_s != 0.0:  # a pause of 0 only polls
             self.books.check_wait(worker)
         heard = self.engine.hear(self.scenario.timeout_s or None if pause_s is None else pause_s, worker)
         self.machine.now_s = self.now_s
@@ -263,7 +263,7 @@ class World(Driver):
             self.books.check()
 
     def _tell(self, worker: Worker | None, result: Result) -> None:
-        """Tell the machine what a worker has said."""
+        """Report a worker's result to the machine."""
         machine = self.machine
         if result.kind is ResultKind.DIED:
             assert worker is not None
@@ -281,17 +281,17 @@ class World(Driver):
         growth = self.scenario.accidents.growth
         if worker is not None and growth and self.dice.random() < growth:
             self.trace.add(self.now_s, "grown", worker.number)
-            worker.has_grown = worker.number < len(machine.active)  # otherwise it is to go anyway, and may yet stay
+            worker.has_grown = worker.number < len(machine.active)  # others will be retired, unless a resize keeps them
             machine.grown(worker.number)
 
     def _turn(self) -> None:
-        """See that time passes."""
+        """Check that time passes."""
         self._idle = 0 if self.now_s > self._turned_s + 2 * TICK_S else self._idle + 1
         self._turned_s = self.now_s
         if self._idle > _MOST_IDLE:
-            raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
+            raise LawBroken("the machine is in an endless loop: no time passes, and nothing is delivered")
 
-    # -- what the machine decides ------------------------------------------------------------------------------------
+    # -- decisions of the machine ------------------------------------------------------------------------------------
 
     def _perform(self) -> None:
         self._turn()

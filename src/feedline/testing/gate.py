@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 30.0
-"""How long a test waits for what must happen. Generous: a spawned worker imports its modules first."""
+"""How long a test waits for something that must happen. Generous: a spawned worker first imports its modules."""
 
 
 class Gate:
-    """Holds whoever passes through until the test opens it.
+    """Holds every worker that passes through until the test opens it.
 
     Args:
         folder: an empty or missing folder for the gate's two FIFOs.
@@ -56,8 +56,8 @@ class Gate:
         return {"_folder": self._folder}
 
     def pass_through(self) -> None:
-        """Tell the test, then wait for it; called by the worker."""
-        # Both are open before the test hears of it: what it writes from then on is not lost, even if it closes its end.
+        """Notify the test, then wait until it opens the gate. Called by the worker."""
+        # Open both FIFOs before notifying the test, so nothing it writes afterwards is lost, even if it closes its end.
         opened = os.open(self._folder / "opened", os.O_RDWR)
         reached = os.open(self._folder / "reached", os.O_RDWR)
         try:
@@ -68,18 +68,18 @@ class Gate:
             os.close(opened)
 
     def wait_until_reached(self, times: int = 1) -> None:
-        """Return when so many workers have come to the gate since the last call."""
+        """Wait until `times` more workers have reached the gate."""
         for _ in range(times):
             ready, _, _ = select.select([self._reached], [], [], PATIENCE_S)
-            assert ready, f"no worker came to the gate within {PATIENCE_S} s"
+            assert ready, f"no worker reached the gate within {PATIENCE_S} s"
             os.read(self._reached, 1)
 
     def open(self, times: int = 1) -> None:
-        """Let so many workers through, now or when they come."""
+        """Let `times` workers through, now or when they arrive."""
         os.write(self._opened, b"." * times)
 
     def close(self) -> None:
-        """Give the test's descriptors back; opens the gate for whoever is still held there."""
+        """Let all held workers through, and close the test's descriptors."""
         if self._opened >= 0:
             self.open(64)
             os.close(self._opened)
@@ -94,7 +94,7 @@ class Gate:
 
 
 class Journal:
-    """What workers did, one line each, in the order in which it happened.
+    """A log of what workers did, one line each, in the order in which it happened.
 
     Example:
         >>> import tempfile
@@ -110,7 +110,7 @@ class Journal:
         self._path.touch()
 
     def write(self, line: object) -> None:
-        """Add a line; called by workers, any number of them at once."""
+        """Append a line. Any number of workers may call this at the same time."""
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(fd, f"{line}\n".encode())

@@ -38,10 +38,10 @@ class SchedulerContract:
 
     def make_scheduler(self) -> Scheduler:
         """Return a scheduler that has not been opened."""
-        raise NotImplementedError("say how the scheduler is made")
+        raise NotImplementedError("Override make_scheduler() to return your scheduler.")
 
     def _worlds(self, count: int) -> Iterator[tuple[World, Scheduler]]:
-        """Yield worlds with so many batches of two samples; the same scheduler, opened again and again."""
+        """Yield worlds with `count` batches of two samples. The same scheduler is opened again for each world."""
         scheduler = self.make_scheduler()
         for workers in self.worker_counts:
             for depth in self.depths:
@@ -53,7 +53,7 @@ class SchedulerContract:
                     yield World(scenario, workers, Share(), Trace(), dice, scheduler=scheduler), scheduler
 
     def _delivered(self, world: World, most: float = math.inf) -> list[int]:
-        """Begin an epoch; return the numbers of so many batches in the order in which they came."""
+        """Start an epoch; return the numbers of up to `most` batches in the order of delivery."""
         came: list[int] = []
         world.on_hand_out = lambda ordinal, worker, batch: came.append(ordinal)
         try:
@@ -61,11 +61,11 @@ class SchedulerContract:
             while len(came) < most:
                 world.next()
         except StopIteration:
-            pass  # all have come
+            pass  # all batches were delivered
         except AssertionError:
             raise
         except Exception as exc:
-            raise AssertionError(f"after batches {came[-8:]} came {type(exc).__name__}: {exc}") from exc
+            raise AssertionError(f"after batches {came[-8:]}, the loader raised {type(exc).__name__}: {exc}") from exc
         return came
 
     def test_every_batch_is_delivered_once(self) -> None:

@@ -40,19 +40,19 @@ class SourceContract:
     takes_transform = True
     """False if the source has no `transform=`."""
     compares_pickled = False
-    """True if samples are compared by their pickles, because they hold what has no arrays and no equality."""
+    """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
 
-    # Any, throughout: a source is any dataset, and its samples are its own affair.
+    # Any, throughout: a source is any dataset, with samples of any type.
     def make_source(self, **options: Any) -> Any:
         """Return a new source; `options` go to its constructor."""
         raise NotImplementedError
 
     def samples(self) -> list[Any]:
-        """Return the samples that are in it, in order."""
+        """Return the samples that the source contains, in order."""
         raise NotImplementedError
 
     def same(self, found: Any, expected: Any) -> None:
-        """Compare two samples or batches, types and bits."""
+        """Compare two samples or batches: types and bits."""
         if self.compares_pickled:
             assert pickle.dumps(found) == pickle.dumps(expected)
         else:
@@ -60,7 +60,7 @@ class SourceContract:
 
     def test_samples_are_what_was_written(self) -> None:
         source, samples = self.make_source(), self.samples()
-        assert len(samples) >= 24, "give some more"
+        assert len(samples) >= 24, "samples() must return at least 24 samples"
         assert len(source) == len(samples)
         for index, sample in enumerate(samples):
             self.same(source[index], sample)
@@ -123,7 +123,7 @@ class SourceContract:
             assert len(other) == len(samples)
             self.same(other[1], samples[1])
             other.close()
-            self.same(source[1], samples[1])  # now something is open
+            self.same(source[1], samples[1])  # now the source has open handles
         source.close()
 
     def test_a_source_can_be_closed_twice_and_used_again(self) -> None:
@@ -144,13 +144,13 @@ class SourceContract:
 
     def test_a_forked_process_reads_after_its_parent_did(self) -> None:
         if not hasattr(os, "fork"):
-            raise unittest.SkipTest("no fork here")
+            raise unittest.SkipTest("this system has no fork")
         source, samples = self.make_source(), self.samples()
         self.same(source[0], samples[0])
         check = functools.partial(self.same, expected=samples[5])
         for _ in range(2):
             assert _in_fork(lambda: check(source[5])) == 0
-            self.same(source[6], samples[6])  # what the child did has not reached the parent
+            self.same(source[6], samples[6])  # the child did not affect the parent
         source.close()
 
     def test_threads_read_at_the_same_time(self) -> None:
@@ -167,7 +167,7 @@ class SourceContract:
         source, samples = self.make_source(), self.samples()
         read: Callable[[Any], Any] | None = source.read_columns if isinstance(source, ColumnSource) else None
         if read is None:
-            raise unittest.SkipTest("samples are read as samples")
+            raise unittest.SkipTest("the source does not read columns")
         for indices in ([3], [3, 1, 2, 2], [-1, 0]):
             columns = read(np.array(indices))
             if columns is not None:
@@ -209,7 +209,7 @@ def _wrapped(sample: Any) -> Any:
 
 
 def _in_fork(act: Callable[[], Any]) -> int:
-    """Do something in a forked process and return its exit status."""
+    """Call `act` in a forked process and return its exit status."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -222,17 +222,17 @@ def _in_fork(act: Callable[[], Any]) -> int:
 
 
 def error_of(act: Callable[[], Any], kind: type[Exception]) -> Exception:
-    """Return the exception that something raises, which has to be of this kind."""
+    """Return the exception that `act` raises, which must be a `kind`."""
     try:
         found = act()
     except kind as exc:
         return exc
-    raise AssertionError(f"{kind.__name__} was expected, but {found!r} came back")
+    raise AssertionError(f"expected {kind.__name__}, but {found!r} was returned")
 
 
 def assert_same(found: Any, expected: Any) -> None:
     """Compare nested containers of arrays, numbers, strings and bytes: types and bits."""
-    assert type(found) is type(expected), f"a {type(found).__name__} was found, not a {type(expected).__name__}"
+    assert type(found) is type(expected), f"found {type(found).__name__}, expected {type(expected).__name__}"
     if isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype
         assert found.shape == expected.shape

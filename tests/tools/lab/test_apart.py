@@ -43,7 +43,7 @@ def test_nothing_of_a_run_stays(dies: bool) -> None:
     events = apart(_forking)({"dies": dies}, queue.SimpleQueue())
     told = next(event["text"] for event in events if event["kind"] == "say")
     if dies:
-        with pytest.raises(ViewFailed, match="has ended in the middle"):
+        with pytest.raises(ViewFailed, match="ended unexpectedly"):
             list(events)
     else:
         events.close()  # type: ignore[attr-defined]  # it is a generator

@@ -30,13 +30,13 @@ def test_whole_numbers_stay_whole() -> None:
         ({"workers": 10**9}, "Workers: 1000000000 is not possible here.*0 to 8"),
         ({"workers": 10**400}, "Workers: 1000.* is not possible here"),
         ({"workers": -1}, "0 to 8"),
-        ({"workers": "many"}, "'many' is no number"),
-        ({"workers": True}, "no number"),
+        ({"workers": "many"}, "'many' is not a number"),
+        ({"workers": True}, "not a number"),
         ({"workers": float("nan")}, "not possible"),
-        ({"engine": "gpu"}, "none of process, thread"),
+        ({"engine": "gpu"}, "not one of process, thread"),
         ({"shuffle": 1}, "neither true nor false"),
-        ({"dataset": 7}, "give a text"),
-        ({"batch": 1}, "Nothing called 'batch'"),
+        ({"dataset": 7}, "enter a text"),
+        ({"batch": 1}, "no setting 'batch'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_bounds(given: dict[str, object], told: str) -> None:

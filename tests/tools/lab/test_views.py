@@ -206,7 +206,7 @@ def test_pipeline_shows_the_memory_that_the_worker_wrote_to() -> None:
     stations = dict(picture(events, "journey")["stations"])
     assert "memfd" in stations["Collate"]
     figures = figures_of(events)
-    assert figures["slots in use while it is held"] == figures["and after it was dropped"] + 1
+    assert figures["slots in use while you hold it"] == figures["slots in use after you drop it"] + 1
 
 
 class Replacing:

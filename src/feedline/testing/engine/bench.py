@@ -19,7 +19,7 @@ from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task
 
 
 class EngineBench:
-    """What a suite says of its engine, and what its tests do with it.
+    """What a suite declares about its engine, and helpers for its tests.
 
     Names without an underscore are for subclasses of the suite; the others are for the chapters of the contract.
     """
@@ -28,28 +28,28 @@ class EngineBench:
     """True if each worker is a process of its own: it has a process id and can be killed."""
 
     replaces_workers: bool = False
-    """True if another worker can be started in the place of one that died."""
+    """True if a worker that died can be replaced."""
 
     tells_stacks: bool = False
-    """True if it can be said what a worker is doing."""
+    """True if the engine can return the stack of a worker."""
 
     framework: Framework = NumpyFramework()
 
     def make_engine(self) -> Engine:
         """Return an engine that has not been opened, with two workers."""
-        raise NotImplementedError("say how the engine is made")
+        raise NotImplementedError("Override make_engine() to return your engine.")
 
     def slot_for(self, worker: int) -> int:
-        """Return a slot for the next task, -1 if the engine does without."""
+        """Return a slot for the next task; -1 if the engine uses none."""
         return -1
 
     def batch_of(self, result: Result) -> Any:
         """Return the batch of a finished task."""
         if isinstance(result.payload, Parcel):
-            raise NotImplementedError("say how a parcel is opened")
+            raise NotImplementedError("Override batch_of() to unpack a Parcel.")
         return result.payload
 
-    # -- how the tests work ------------------------------------------------------------------------------------------
+    # -- helpers for tests -------------------------------------------------------------------------------------------
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -83,18 +83,18 @@ class EngineBench:
 
     def _need_replacements(self) -> None:
         if not self.replaces_workers:
-            raise unittest.SkipTest("replaces_workers is False: a worker that is gone stays away")
+            raise unittest.SkipTest("replaces_workers is False")
 
     def _submit(self, engine: Engine, worker: int, id: int, indices: Any, epoch: int = 0) -> None:  # noqa: A002
         engine.submit(worker, Task(id, indices, self.slot_for(worker), epoch))
 
     def _collect(self, engine: Engine, count: int, worker: int | None = None) -> list[Result]:
-        """Wait for so many answers."""
+        """Wait for `count` answers."""
         results: list[Result] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(results) < count:
             left_s = deadline - time.monotonic()
-            assert left_s > 0, f"{len(results)} of {count} answers came within {PATIENCE_S} s"
+            assert left_s > 0, f"only {len(results)} of {count} answers arrived within {PATIENCE_S} s"
             results += engine.collect(left_s, worker)
         assert len(results) == count, f"more than {count} answers: {results}"
         return results

@@ -26,7 +26,7 @@ from feedline.types import ResultKind
 
 
 class FailureChapter(EngineBench):
-    """What goes wrong in a worker is told in full, and once."""
+    """Failures in a worker are reported once, with all details."""
 
     def test_an_exception_arrives_as_itself_and_the_worker_goes_on(self) -> None:
         failing = {1: SampleFailed("sample 1 is torn"), 2: KeyError("label"), 3: ValueError("three", 3)}
@@ -58,7 +58,7 @@ class FailureChapter(EngineBench):
             assert sorted(deaths) == list(range(engine.worker_count))
             for worker, death in deaths.items():
                 assert death.kind is ResultKind.DIED, death
-                assert type(death.payload) is SampleFailed, "the user's own exception"
+                assert type(death.payload) is SampleFailed, "expected the user's own exception"
                 assert f"worker {worker} has no licence" in str(death.payload)
 
     def test_a_sample_that_ends_its_worker_does_not_go_unnoticed(self) -> None:
@@ -71,7 +71,7 @@ class FailureChapter(EngineBench):
 
 
 class StreamChapter(EngineBench):
-    """Each worker reads a stream of its own, from its beginning to its end, in every epoch."""
+    """Each worker reads its own stream from beginning to end in every epoch."""
 
     def test_each_worker_has_a_stream_of_its_own_until_it_ends(self) -> None:
         with self._at_work(Countdown(5), streams=True) as engine:
@@ -109,7 +109,7 @@ class StreamChapter(EngineBench):
 
 
 class EndChapter(EngineBench):
-    """`close` may come at any moment, and waits for nobody."""
+    """`close` may be called at any time, and never waits for a worker."""
 
     def test_close_may_be_called_twice(self) -> None:
         with self._at_work(Numbers()) as engine:
@@ -138,13 +138,13 @@ class EndChapter(EngineBench):
                 gate.wait_until_reached()
                 self._close_in_time(engine)
                 gate.open()
-            assert journal.read() == ["0"], "a task that had not begun was begun after close"
+            assert journal.read() == ["0"], "a waiting task was started after close"
 
     def _close_in_time(self, engine: Engine) -> None:
         begun = time.monotonic()
         engine.close()
         elapsed_s = time.monotonic() - begun
-        assert elapsed_s < 5, f"close took {elapsed_s:.1f} s although all it had to do was to leave"
+        assert elapsed_s < 5, f"close took {elapsed_s:.1f} s, although it must not wait for busy workers"
 
 
 class EngineContract(TaskChapter, FailureChapter, WorkerChapter, StreamChapter, EndChapter):

@@ -51,7 +51,7 @@ class TaskChapter(EngineBench):
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
             self._submit(engine, 0, 0, [0])
             gate.wait_until_reached()
-            long = list(range(1, 3000))  # forty of these are more than a socket holds
+            long = list(range(1, 3000))  # forty of these do not fit into a socket's buffer
             for number in range(1, 41):
                 self._submit(engine, 0, number, [number, *long])
             gate.open()
@@ -90,7 +90,7 @@ class TaskChapter(EngineBench):
             for number in range(20):
                 self._submit(engine, number % engine.worker_count, number, [number])
             seen = []
-            while 18 + last not in seen:  # whatever the others say meanwhile may come along
+            while 18 + last not in seen:  # answers of other workers may be returned too
                 seen += [result.task_id for result in engine.collect(PATIENCE_S, last)]
             seen += [result.task_id for result in self._collect(engine, 20 - len(seen))]
             assert sorted(seen) == list(range(20))
@@ -129,7 +129,7 @@ class TaskChapter(EngineBench):
             self._collect(engine, 1)
 
     def test_a_task_is_either_answered_or_taken_back(self) -> None:
-        """Begin and take back race for every task; each time exactly one of them wins."""
+        """Starting and revoking race for every task; each time exactly one of them wins."""
         with self._at_work(Numbers()) as engine:
             asked = 0
             answered: list[int] = []

@@ -13,7 +13,7 @@ from feedline.types import ResultKind
 
 
 class WorkerChapter(EngineBench):
-    """Workers come and go without the others noticing."""
+    """Workers start and end without affecting the others."""
 
     def test_another_worker_takes_the_place_of_one_that_died(self) -> None:
         self._need_replacements()
@@ -28,13 +28,13 @@ class WorkerChapter(EngineBench):
                 (death,) = self._collect(engine, 1)
                 assert (death.kind, death.worker) == (ResultKind.DIED, 0)
                 engine.replace(0)
-                assert engine.revoke(0) is None, "what the old one had waiting is not the new one's"
+                assert engine.revoke(0) is None, "the new worker must not inherit waiting tasks of the old one"
                 self._nothing_comes(engine)
-                assert self._numbers_of(self._ask(engine, 7, [7])) == [7], "the new one works"
+                assert self._numbers_of(self._ask(engine, 7, [7])) == [7], "the new worker must answer"
                 gate.open()
                 others = self._collect(engine, 2)
                 assert [(result.worker, self._numbers_of(result)) for result in others] == [(1, [5]), (1, [6])]
-                assert sorted(journal.read()) == ["0", "0", "1"], "nobody else was started again"
+                assert sorted(journal.read()) == ["0", "0", "1"], "no other worker may be restarted"
 
     def test_another_worker_takes_the_place_of_one_that_is_idle(self) -> None:
         self._need_replacements()
@@ -46,7 +46,7 @@ class WorkerChapter(EngineBench):
                 engine.replace(0)
                 for worker in range(2):
                     assert self._numbers_of(self._ask(engine, 2 + worker, [5], worker=worker)) == [5]
-                self._nothing_comes(engine)  # the old one was sent away: that is no death
+                self._nothing_comes(engine)  # replacing an idle worker is not a death
                 assert sorted(journal.read()) == ["0", "0", "1"]
 
     def test_a_worker_can_be_replaced_again_and_again(self) -> None:
@@ -70,18 +70,18 @@ class WorkerChapter(EngineBench):
                 self._submit(engine, 0, 6, [6])
                 gate.wait_until_reached()
                 engine.replace(2)
-                assert self._numbers_of(self._ask(engine, 2, [2], worker=2)) == [2], "the new one works"
+                assert self._numbers_of(self._ask(engine, 2, [2], worker=2)) == [2], "the new worker must answer"
                 count = len(engine.pids)
                 engine.retire(2)
                 engine.retire(1)
                 assert len(engine.pids) == max(0, count - 2)
                 assert [engine.pid(worker) for worker in (1, 2)] == [None, None]
-                self._nothing_comes(engine)  # they were sent away: that is no death
+                self._nothing_comes(engine)  # retiring a worker is not a death
                 engine.replace(1)
-                assert self._numbers_of(self._ask(engine, 3, [3], worker=1)) == [3], "it is there again"
+                assert self._numbers_of(self._ask(engine, 3, [3], worker=1)) == [3], "it must be replaceable"
                 gate.open()
                 assert [self._numbers_of(result) for result in self._collect(engine, 2)] == [[5], [6]]
-                assert sorted(journal.read()) == ["0", "1", "1", "2"], "nobody else was started again"
+                assert sorted(journal.read()) == ["0", "1", "1", "2"], "no other worker may be restarted"
 
     def test_an_engine_is_closed_while_workers_are_retired(self) -> None:
         self._need_replacements()
@@ -110,7 +110,7 @@ class WorkerChapter(EngineBench):
                 engine.replace(0)
             assert self._numbers_of(self._ask(engine, 1, [1])) == [1]
 
-    # -- what a worker is doing, and its end -------------------------------------------------------------------------
+    # -- stacks, process ids and killing -----------------------------------------------------------------------------
 
     def test_the_stack_of_a_worker_names_the_function_that_it_is_in(self) -> None:
         with self._gate() as gate, self._at_work(Numbers(gate, held=(0,))) as engine:
@@ -120,11 +120,11 @@ class WorkerChapter(EngineBench):
             stacks = [engine.stack(worker) for worker in range(2)]
             if self.tells_stacks:
                 assert "pass_through" in (stacks[0] or ""), stacks[0]
-                assert "pass_through" not in (stacks[1] or ""), "that is not what the other one is doing"
+                assert "pass_through" not in (stacks[1] or ""), "worker 1 is idle"
             else:
                 assert stacks == [None, None], "tells_stacks is False"
             gate.open()
-            assert self._numbers_of(*self._collect(engine, 1)) == [0], "it goes on as if nobody had looked"
+            assert self._numbers_of(*self._collect(engine, 1)) == [0], "reading its stack must not disturb a worker"
 
     def test_a_process_has_an_id_of_its_own(self) -> None:
         with self._at_work(Numbers()) as engine:
@@ -138,7 +138,7 @@ class WorkerChapter(EngineBench):
             assert len({*pids, os.getpid()}) == engine.worker_count + 1
             if self.replaces_workers:
                 engine.replace(0)
-                self._ask(engine, 9, [9])  # on another machine it takes a while to be known
+                self._ask(engine, 9, [9])  # the process id of a remote worker is known only after a while
                 assert engine.pid(0) not in (None, *pids)
                 assert engine.pid(1) == pids[1]
 
@@ -162,7 +162,7 @@ class WorkerChapter(EngineBench):
             self._submit(engine, 0, 0, [0])
             gate.wait_until_reached()
             self._submit(engine, 0, 1, [1])
-            assert engine.kill(0) == self.has_processes, "has_processes says whether that can be done"
+            assert engine.kill(0) == self.has_processes, "kill() must return has_processes"
             if not self.has_processes:
                 gate.open()
                 assert [self._numbers_of(result) for result in self._collect(engine, 2)] == [[0], [1]]
@@ -170,8 +170,8 @@ class WorkerChapter(EngineBench):
             (death,) = self._collect(engine, 1)
             assert (death.kind, death.worker) == (ResultKind.DIED, 0)
             assert type(death.payload) is WorkerDied
-            assert death.payload.was_ready, "it was at work"
-            assert self._numbers_of(self._ask(engine, 2, [2], worker=1)) == [2], "the other one goes on"
+            assert death.payload.was_ready, "the worker was ready"
+            assert self._numbers_of(self._ask(engine, 2, [2], worker=1)) == [2], "the other worker must continue"
             if self.replaces_workers:
                 engine.replace(0)
                 assert self._numbers_of(self._ask(engine, 3, [3])) == [3]

@@ -1,4 +1,4 @@
-"""The workload of the suite's workers: datasets, and setup functions. All can be sent by name."""
+"""What the suite's workers run: datasets and setup functions. Each can be imported by name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SampleFailed(Exception):
 
 @dataclass
 class Numbers:
-    """Sample i is an array of two numbers i."""
+    """Sample i is an array that contains i twice."""
 
     gate: Gate | None = None
     held: tuple[int, ...] = ()
     """Samples that pass through the gate first."""
     journal: Journal | None = None
     failing: Mapping[int, BaseException] | None = None
-    """What the samples raise that raise."""
+    """Samples that raise, with their exceptions."""
 
     def __len__(self) -> int:
         return 1_000_000
@@ -61,7 +61,7 @@ class BrokenStream:
 
 @dataclass
 class WriteNumber:
-    """A `worker_init` that writes down who was started."""
+    """A `worker_init` that records the number of each started worker."""
 
     journal: Journal
 
@@ -82,7 +82,7 @@ def refuse_as_first(number: int) -> None:
 
 @dataclass
 class RefuseOnce:
-    """A `worker_init` that writes down who was started, and fails when worker 0 is for the first time."""
+    """A `worker_init` that records the number of each started worker, and fails the first time for worker 0."""
 
     journal: Journal
 

@@ -1,1 +1,1 @@
-"""The lab: a local page where one sees a loader work."""
+"""The lab: a local page that shows a loader at work."""

@@ -1,7 +1,7 @@
-"""Runs of views in a process of their own: where workers are started and killed, or memory is measured.
+"""Runs of views in processes of their own: for views that start and kill workers, or measure memory.
 
-The processes come from Python's fork server, which has feedline and torch imported and nothing else: no threads, no
-lock that somebody holds. Each leads a session, so that one signal ends it together with its workers.
+The processes come from Python's fork server, which has feedline and torch imported and nothing else: no threads, and no
+held locks. Each process leads a session, so one signal ends it together with its workers.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PRELOADED = ("feedline.tools.lab.preloaded",)
 
 
 class ViewFailed(FeedlineError):
-    """The process of a run has ended before the run had."""
+    """Raised if the process of a run ends before the run does."""
 
 
 def apart(run: Run) -> Run:
-    """Return a run that does the same in a process of its own. `run` must be found in its module by name."""
+    """Return a run that does the same in a process of its own. `run` must be importable by name from its module."""
 
     def begin(values: Values, actions: Actions) -> Iterator[Event]:
         yield doing("Starting a process for this run. The first one imports torch.")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         ours, theirs = context.Pipe()
-        # What a process that is killed has in there would stay.
+        # A process that is killed does not delete its temporary files, so the lab does.
         with tempfile.TemporaryDirectory(prefix="feedline-lab-", ignore_cleanup_errors=True) as folder:
             process = context.Process(target=_work, args=(theirs, run, values, folder), name="feedline-lab-run")
             process.start()
@@ -48,9 +48,9 @@ def apart(run: Run) -> Run:
             try:
                 yield from _told(ours, actions, process.is_alive)
             finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, with all its workers
+                with contextlib.suppress(ProcessLookupError, PermissionError):  # the process and its workers have ended
                     os.killpg(process.pid or 0, signal.SIGKILL)
-                process.kill()  # it has no group of its own, and no workers, if it has just been started
+                process.kill()  # one that has just started has no group of its own yet, and no workers
                 process.join()
                 ours.close()
                 process.close()
@@ -59,22 +59,22 @@ def apart(run: Run) -> Run:
 
 
 def _told(ours: Connection, actions: Actions, is_alive: Callable[[], bool]) -> Iterator[Event]:
-    """Yield events until the run has ended; hand on what is clicked."""
+    """Yield events until the run has ended; forward clicks to it."""
     while True:
         with contextlib.suppress(queue.Empty):
             while True:
                 ours.send(actions.get_nowait())
         lives = is_alive()
         if not ours.poll(_LOOK_S) and lives:
-            yield {"kind": "still"}  # so that whoever reads may leave
+            yield {"kind": "still"}  # so that the caller can stop reading
             continue
         try:
-            if not lives and not ours.poll():  # a worker that was left behind holds the other end
+            if not lives and not ours.poll():  # a worker that was left behind may keep the other end open
                 raise EOFError
             event: Event | None = ours.recv()
         except EOFError:
             raise ViewFailed(
-                "The process of this run has ended in the middle of it. The terminal of `feedline lab` may say why."
+                "The process of this run ended unexpectedly. The terminal of `feedline lab` may show the reason."
             ) from None
         if event is None:
             return
@@ -82,10 +82,10 @@ def _told(ours: Connection, actions: Actions, is_alive: Callable[[], bool]) -> I
 
 
 def _work(theirs: Connection, run: Run, values: Values, folder: str) -> None:
-    """Do the run. In its own process."""
+    """Run the view, in its own process."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which ends its runs itself
-    # As in a user's script. The only other thread is `_listen`, which holds nothing that a worker could want.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the lab handles Ctrl-C, and ends its runs itself
+    # As in a user's script. The only other thread is `_listen`, which holds no lock that a worker could need.
     multiprocessing.set_start_method("fork", force=True)
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message="This DataLoader will create")  # workers here mostly sleep
@@ -106,4 +106,4 @@ def _listen(theirs: Connection, actions: Actions, folder: str) -> None:
             actions.put(theirs.recv())
         except (EOFError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
-            os.killpg(0, signal.SIGKILL)  # the lab has gone, however that came about: nothing of this run may stay
+            os.killpg(0, signal.SIGKILL)  # the lab has gone, for whatever reason: nothing of this run may remain

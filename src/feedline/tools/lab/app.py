@@ -24,12 +24,12 @@ _MOST_BYTES = 100_000
 
 
 def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
-    """Return the app; its runs are `state.runs`, and whoever serves it closes them.
+    """Return the app. Its runs are in `state.runs`; the server closes them.
 
     Args:
-        views: what it shows.
-        token: what a browser has to know.
-        port: where it listens, on this machine.
+        views: the views of the page.
+        token: the token that a browser must send.
+        port: the local port that the app is served at.
     """
     by_name = {view.name: view for view in views}
     runs = Runs()
@@ -52,12 +52,12 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
             raise BadOption(f"The lab has no view {asked.get('view')!r}.")
         values = asked.get("values", {})
         if not isinstance(values, dict):
-            raise BadOption("values: give an object with a value for each control.")
+            raise BadOption("values must be an object with a value for each control.")
         run = runs.begin(view, read(view.controls, values))
         return StreamingResponse(run.lines(), media_type="application/x-ndjson", headers={"cache-control": "no-store"})
 
     async def act(request: Request) -> Response:
-        number: str = request.path_params["number"]  # as text: of thousands of digits, it is no number for Python
+        number: str = request.path_params["number"]  # a string: Python refuses to convert thousands of digits
         runs.act(number, str((await _asked(request)).get("action")))
         return JSONResponse({})
 
@@ -68,29 +68,29 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
             Route("/runs/{number}/actions", act, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, token=token, port=port)],
-        exception_handlers={BadOption: _refused, ClientDisconnect: _refused},  # whom nobody hears: no traceback
+        exception_handlers={BadOption: _refused, ClientDisconnect: _refused},  # no traceback if the client has gone
     )
     app.state.runs = runs
     return app
 
 
 async def _asked(request: Request) -> dict[str, Any]:
-    """Return what a request holds.
+    """Return the JSON object in a request.
 
     Raises:
-        BadOption: it is no JSON object, or too long.
+        BadOption: the request is not a JSON object, or is too long.
     """
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > _MOST_BYTES:
-            raise BadOption(f"A request to the lab has at most {_MOST_BYTES:,} bytes.")
+            raise BadOption(f"The request is too long: the lab accepts at most {_MOST_BYTES:,} bytes.")
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadOption(f"The request is no JSON: {words(error)}.") from error
+        raise BadOption(f"The request is not JSON: {words(error)}.") from error
     if not isinstance(asked, dict):
-        raise BadOption("The request is no JSON object.")
+        raise BadOption("The request is not a JSON object.")
     return asked
 
 

@@ -1,4 +1,4 @@
-"""What a user may set on a view of the lab, described once: the page draws it, values are checked here."""
+"""The settings of a view, described once: the page draws them, and values are checked here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from feedline.errors import BadOption
 
-# Any: numbers, words and switches, as JSON has them.
+# Any: numbers, strings and booleans from JSON.
 Values = dict[str, Any]
 
 
@@ -26,11 +26,11 @@ class Number:
 
     def read(self, given: object) -> float:
         if isinstance(given, bool) or not isinstance(given, (int, float)):
-            raise BadOption(f"{self.label}: {given!r} is no number. Give one from {self._bounds()}.")
+            raise BadOption(f"{self.label}: {given!r} is not a number. Enter one from {self._bounds()}.")
         if not self.least <= given <= self.most:
             raise BadOption(
-                f"{self.label}: {given!s:.20} is not possible here: the lab runs on small data, and takes "
-                f"{self._bounds()}."
+                f"{self.label}: {given!s:.20} is not possible here. Enter a number from "
+                f"{self._bounds()}: the lab runs on small data."
             )
         return int(given) if self.step == int(self.step) else float(given)
 
@@ -40,7 +40,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several words."""
+    """One of several options."""
 
     name: str
     label: str
@@ -49,13 +49,13 @@ class Choice:
 
     def read(self, given: object) -> str:
         if given not in self.options:
-            raise BadOption(f"{self.label}: {given!r} is none of {', '.join(self.options)}.")
+            raise BadOption(f"{self.label}: {given!r} is not one of {', '.join(self.options)}.")
         return str(given)
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Yes or no."""
+    """A checkbox."""
 
     name: str
     label: str
@@ -69,7 +69,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Text:
-    """A line that the user writes."""
+    """A line of text."""
 
     name: str
     label: str
@@ -77,7 +77,7 @@ class Text:
 
     def read(self, given: object) -> str:
         if not isinstance(given, str) or len(given) > 1000:
-            raise BadOption(f"{self.label}: give a text of at most 1,000 letters.")
+            raise BadOption(f"{self.label}: enter a text of at most 1,000 characters.")
         return given.strip()
 
 
@@ -85,7 +85,7 @@ Control = Number | Choice | Switch | Text
 
 
 def read(controls: Sequence[Control], given: Mapping[str, Any]) -> Values:
-    """Return a value for every control: what was given, or its default.
+    """Return a value for every control: the given one, or its default.
 
     Raises:
         BadOption: a value is out of bounds, or there is no such control.
@@ -93,10 +93,10 @@ def read(controls: Sequence[Control], given: Mapping[str, Any]) -> Values:
     known = {control.name for control in controls}
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise BadOption(f"Nothing called {unknown[0]!r} can be set on this view: it has {', '.join(sorted(known))}.")
+        raise BadOption(f"This view has no setting {unknown[0]!r}. Its settings are {', '.join(sorted(known))}.")
     return {control.name: control.read(given.get(control.name, control.default)) for control in controls}
 
 
 def described(control: Control) -> dict[str, Any]:
-    """Return a control as the page gets it."""
+    """Return a control as the page receives it."""
     return {"kind": type(control).__name__.lower(), **asdict(control)}

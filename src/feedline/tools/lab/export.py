@@ -1,4 +1,4 @@
-"""The lab as one file: runs of every view, made now, and shown by the page without a server."""
+"""The lab as one file: a page with fresh recordings of every view, which needs no server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from feedline.tools.lab.page import page_of
 from feedline.tools.lab.view import View
 
 _LIVE = ("still", "doing", "buttons")
-"""Events that mean something only while a run goes on."""
+"""Events that matter only while a run goes on."""
 
 
 def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: None) -> str:
-    """Run every view with each of its presets, and return a page that holds what they told.
+    """Run every view with each of its presets, and return a page that contains the recorded events.
 
     Args:
-        views: what it shows.
-        told: called with the name of each run before it begins.
+        views: the views of the page.
+        told: called with the title of the view before each run.
 
     Raises:
         FeedlineError: a run failed.
@@ -33,11 +33,11 @@ def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: N
             told(view.title)
             runs[view.name].append(_recorded(view, dict(preset)))
     machine = f"{usable_cores()} cores, {platform.machine()}"
-    recorded = {"runs": runs, "origin": f"Recorded on a machine with {machine}; `feedline lab` runs it on yours."}
+    recorded = {"runs": runs, "origin": f"Recorded on a machine with {machine}. `feedline lab` runs it on yours."}
     return page_of(views, recorded=recorded)
 
 
-# Any: what JSON has.
+# Any: JSON values.
 def _recorded(view: View, preset: dict[str, Any]) -> dict[str, Any]:
     values = read(view.controls, preset)
     events = [{"kind": "run", "number": 0, "code": view.code(values)}]

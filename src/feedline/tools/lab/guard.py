@@ -1,12 +1,12 @@
-"""Who may talk to the lab: the browser that was given the token, on this machine, from the lab's own page.
+"""Access to the lab: only the browser that has the token, on this machine, from the lab's own page.
 
-The lab runs code on the user's machine, and any page that a browser shows can send requests to 127.0.0.1. So a request
-has to pass three checks, and each of them holds alone:
+The lab runs code on the user's machine, and any page in a browser can send requests to 127.0.0.1. So a request must
+pass three checks, each of which would be enough alone:
 
-- `Host` is the address that the lab listens at: another name that was made to point here (DNS rebinding) is refused.
-- `Origin` and `Sec-Fetch-Site`, which pages cannot forge, say that no other site has asked.
-- The token, which was drawn when the lab was started, stands in the address that the user opened, then in a cookie
-  that only this site gets; what changes something has to send it as a header besides, which no other site can.
+- `Host` must be the address that the lab listens at. Other names made to point here (DNS rebinding) are refused.
+- `Origin` and `Sec-Fetch-Site`, which pages cannot forge, must not name another site.
+- The token, drawn when the lab starts, must be in the address that the user opens, and later in a cookie that only this
+  site gets. Requests that change something must send it as a header, which no other site can do.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HEADER = "x-feedline-token"
 
 
 def new_token() -> str:
-    """Draw a token."""
+    """Return a new random token."""
     return secrets.token_urlsafe(24)
 
 
 class Guard:
-    """Passes requests on to an app, or refuses them with 403 and a sentence."""
+    """Passes requests on to an app, or refuses them with status 403 and a reason."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app = app
@@ -52,21 +52,21 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Return why a request is refused, or nothing."""
+        """Return why a request is refused; empty if it is accepted."""
         if scope["type"] != "http":
-            return "The lab answers HTTP requests only."
+            return "The lab only answers HTTP requests."
         if headers.get("host") not in self._hosts:
-            return f"The lab answers at http://{self._hosts[0]} only."
+            return f"The lab only answers at http://{self._hosts[0]}."
         origin = headers.get("origin")
         if origin is not None and origin not in [f"http://{host}" for host in self._hosts]:
-            return "Another site asked, and the lab answers its own page only."
+            return "Another site sent this request. The lab only answers its own page."
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return "Another site asked, and the lab answers its own page only."
+            return "Another site sent this request. The lab only answers its own page."
         if scope["method"] not in ("GET", "HEAD"):
             known = self._is_token(headers.get(HEADER, ""))
         else:
             known = self._in_address(scope) or self._is_token(self._of_cookie(headers.get("cookie", "")))
-        return "" if known else "Open the address that `feedline lab` has printed: it has a token in it."
+        return "" if known else "The token is missing or wrong. Open the address that `feedline lab` printed."
 
     def _in_address(self, scope: Scope) -> bool:
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])

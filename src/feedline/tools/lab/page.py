@@ -1,4 +1,4 @@
-"""The lab's page: one file of HTML with everything in it, live or with recorded runs."""
+"""The lab's page: one self-contained HTML file, live or with recorded runs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from feedline.tools.lab.view import View
 from feedline.tools.report.page import packed
 
 SCRIPTS = ("marks.js", "controls.js", "runs.js", "lab.js")
-"""In the order in which the page runs them, after the report's `drawing.js`."""
+"""Scripts in the order in which the page runs them, after the report's `drawing.js`."""
 
 
-# Any: what JSON has.
+# Any: JSON values.
 def page_of(
     views: Sequence[View], *, token: str = "", nonce: str = "", recorded: Mapping[str, Any] | None = None
 ) -> str:
     """Return the page.
 
     Args:
-        views: what it shows.
-        token: what it sends with each request; nothing in an exported page.
-        nonce: under which the browser runs the scripts of this page and no others.
-        recorded: runs by view, for a page that has no server.
+        views: the views of the page.
+        token: the token that the page sends with each request; empty in an exported page.
+        nonce: lets the browser run the scripts of this page and no others.
+        recorded: runs by view, for a page without a server.
     """
     assets = resources.files(__package__) / "assets"
     shared = resources.files(report.__name__) / "assets"
@@ -40,7 +40,7 @@ def page_of(
         "SCRIPT": "\n".join(
             [(shared / "drawing.js").read_text("utf-8"), *((assets / name).read_text("utf-8") for name in SCRIPTS)]
         ),
-        # "<" could end the element that holds this.
+        # A "<" could end the element that contains the data.
         "DATA": json.dumps(told, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c"),
         "NONCE": nonce,
     }

@@ -1,8 +1,8 @@
-"""What a view tells the page, as plain values: pictures made of a few kinds of marks, figures, and sentences.
+"""Events that a view sends to the page, as plain values: pictures made of a few kinds of marks, figures, and sentences.
 
-Every function returns an event, a dict that JSON takes. `assets/marks.js` draws them. An event with `at` is shown that
-many seconds after the run began, if the user wants to watch; without it, at once. A picture shown again under the same
-name takes the place of the former one.
+Every function returns an event: a dict that can be written as JSON. `assets/marks.js` draws the pictures. An event with
+`at` is shown that many seconds after the start of the run, if the user wants to watch; all others at once. A picture
+replaces an earlier one of the same name.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from typing import Any
 
 from feedline.errors import DatasetFailed, FeedlineError
 
-# Any: what JSON has.
+# Any: JSON values.
 Event = dict[str, Any]
 Shade = str
 """A colour by its meaning: one of the names in `lab.css`, such as `fetch`, `order`, `class-3`, `faint`."""
 
 
 def figures(values: Mapping[str, str | float]) -> Event:
-    """Tell numbers that stand above the pictures."""
+    """Show figures above the pictures."""
     return {"kind": "figures", "values": dict(values)}
 
 
 def say(text: str) -> Event:
-    """Show a sentence: what has just happened."""
+    """Show a sentence about what has just happened."""
     return {"kind": "say", "text": text}
 
 
 def doing(text: str, seconds: float | None = None) -> Event:
-    """Show what the run does now, with a progress bar.
+    """Show what the run is doing, with a progress bar.
 
     Args:
-        text: what it does; an empty text hides the bar, for a run that waits for a click.
-        seconds: about how long it takes. The bar moves without a goal if this is not known.
+        text: what it is doing; an empty text hides the bar, for a run that waits for a click.
+        seconds: about how long this takes; None for a bar without an end.
     """
     return {"kind": "doing", "text": text, "seconds": seconds}
 
 
 def buttons(actions: Mapping[str, str]) -> Event:
-    """Show what may be clicked from now on, in place of former buttons: the text of each button by its action."""
+    """Replace the buttons; `actions` maps each action to the text of its button."""
     return {"kind": "buttons", "actions": dict(actions)}
 
 
 def code(text: str) -> Event:
-    """Replace the code of the configuration, where it depends on what the run has found."""
+    """Replace the code of the configuration, if it depends on what the run has found."""
     return {"kind": "code", "text": text}
 
 
@@ -56,14 +56,14 @@ def cells(
     legend: Sequence[tuple[str, Shade]],
     at: float | None = None,
 ) -> Event:
-    """Draw rows of small boxes, each with a text and a shade: samples in batches.
+    """Draw rows of small boxes, such as samples in batches, each with a text and a shade.
 
     Args:
-        name: of the picture.
-        title: above it.
+        name: the name of the picture.
+        title: the title above it.
         rows: the name of each row, and its boxes.
         legend: the meaning of each shade.
-        at: when it is shown, in seconds since the run began.
+        at: when to show it, in seconds after the start of the run.
     """
     drawn = [{"name": row, "cells": [list(cell) for cell in members]} for row, members in rows]
     event = {"kind": "cells", "name": name, "title": title, "rows": drawn, "legend": [list(one) for one in legend]}
@@ -76,7 +76,7 @@ def lanes(
     names: Sequence[str],
     spans: Sequence[tuple[int, float, float, Shade, str]],
 ) -> Event:
-    """Draw spans of time on lanes: (lane, from, to, shade, what it is), in seconds."""
+    """Draw spans of time on lanes: (lane, start, end, shade, description), in seconds."""
     end = max([span[2] for span in spans], default=0.0)
     drawn = [[lane, round(start, 6), round(stop, 6), shade, text] for lane, start, stop, shade, text in spans]
     return {"kind": "lanes", "name": name, "title": title, "lanes": list(names), "spans": drawn, "until": end}
@@ -91,9 +91,9 @@ def lines(
     *,
     doubling: bool = False,
 ) -> Event:
-    """Draw lines: a name, and x and y for each; `across` and `up` name the axes.
+    """Draw lines, each with a name and its x and y values; `across` and `up` name the axes.
 
-    With `doubling`, x and twice x are the same distance apart everywhere (a logarithmic axis).
+    With `doubling`, the x axis is logarithmic: x and 2x are the same distance apart everywhere.
     """
     drawn = [{"name": key, "x": list(x), "y": list(y)} for key, (x, y) in series.items()]
     event = {"kind": "lines", "name": name, "title": title, "across": across, "up": up, "series": drawn}
@@ -101,7 +101,7 @@ def lines(
 
 
 def bars(name: str, title: str, values: Sequence[tuple[str, float, str, Shade]]) -> Event:
-    """Draw bars: a label, a length, the text beside it, and a shade."""
+    """Draw bars: a label, a length, the text beside the bar, and a shade."""
     return {"kind": "bars", "name": name, "title": title, "bars": [list(bar) for bar in values]}
 
 
@@ -111,13 +111,13 @@ def table(name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[st
 
 
 def path(name: str, title: str, stations: Sequence[tuple[str, str]], reached: int, at: float | None = None) -> Event:
-    """Draw stations one behind the other, each with a text under it; those up to `reached` have been passed."""
+    """Draw stations in a sequence, each with a text under it; those up to `reached` have been passed."""
     drawn = [list(station) for station in stations]
     return _timed({"kind": "path", "name": name, "title": title, "stations": drawn, "reached": reached}, at)
 
 
 def failure(error: Exception) -> Event:
-    """Tell what ended a run: in feedline's words, or as Python does if it is the lab's own fault, or the user's."""
+    """Report the error that ended a run: feedline's own message, or a traceback for all other exceptions."""
     if not isinstance(error, FeedlineError):
         more = "".join(traceback.format_exception(error))
         return {"kind": "error", "text": f"{type(error).__name__}: {error}", "more": more}

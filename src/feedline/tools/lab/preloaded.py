@@ -1,4 +1,4 @@
-"""What Python's fork server imports before it makes the processes of runs: imported once instead of for every run."""
+"""Modules that Python's fork server imports once, so that the process of each run need not."""
 
 import torch
 

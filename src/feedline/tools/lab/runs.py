@@ -1,7 +1,7 @@
-"""Runs of views: each is read by one request as lines of JSON, and makes the next event when that is wanted.
+"""Runs of views: one request reads each run as lines of JSON, and a run makes its next event when it is read.
 
-A page that is slow, or in the background, slows its run and nothing else. When the page has gone, the view's generator
-is closed, which frees what it holds.
+A slow page, or one in the background, slows down its own run and nothing else. When the page has gone, the view's
+generator is closed, which releases its resources.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from feedline.tools.lab.pictures import Event, failure
 from feedline.tools.lab.view import Actions, View
 
 MOST = 4
-"""At a time: browsers have six connections to a server, and those for a page and a click have to be free."""
+"""Maximum runs at a time. Browsers open six connections to a server, and pages and clicks need free ones."""
 
 
 class Runs:
-    """The runs that are going on. Used on the event loop's thread only."""
+    """The runs in progress. Used on the event loop's thread only."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -34,19 +34,19 @@ class Runs:
         """Start a run.
 
         Raises:
-            BadOption: as many as are allowed are going on.
+            BadOption: the maximum number of runs is in progress.
         """
         if len(self._running) >= MOST:
             raise BadOption(
-                f"{MOST} runs of the lab are going on, which is as many as it does at a time. Close a tab or wait."
+                f"The lab does {MOST} runs at a time, and all of them are in progress. Close a tab or wait."
             )
         return _Run(str(next(self._numbers)), view, values, self._running)
 
     def act(self, number: str, action: str) -> None:
-        """Tell a run what the user has clicked.
+        """Send a click to a run.
 
         Raises:
-            BadOption: the run has ended, or has nothing of this name to click.
+            BadOption: the run has ended, or has no such button.
         """
         run = self._running.get(number)
         if run is None:
@@ -56,7 +56,7 @@ class Runs:
         run.actions.put(action)
 
     def close(self) -> None:
-        """Have all runs end with what they tell next."""
+        """Make all runs end at their next event."""
         for run in self._running.values():
             run.is_stopped = True
 
@@ -73,8 +73,8 @@ class _Run:
         self._running = running
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield events as lines of JSON, until the run has ended or whoever reads has gone."""
-        self._running[self._number] = self  # not before: whoever asked may have gone, and nobody would end it
+        """Yield events as lines of JSON, until the run has ended or the reader has gone."""
+        self._running[self._number] = self  # not before: if the reader has gone already, nothing would remove it
         try:
             with closing(self._told()) as told:
                 async for event in iterate_in_threadpool(told):
@@ -84,13 +84,13 @@ class _Run:
                         self.offered = frozenset(event["actions"])
                     if event["kind"] != "still":
                         yield json.dumps(event, separators=(",", ":"), allow_nan=False, default=str) + "\n"
-        except ValueError as error:  # a number that JSON has not
+        except ValueError as error:  # a number that JSON cannot represent
             yield json.dumps(failure(error)) + "\n"
         finally:
             del self._running[self._number]
 
     def _told(self) -> Generator[Event, None, None]:
-        """Run the view. On whatever thread asks for the next event."""
+        """Run the view, on the thread that reads the next event."""
         try:
             yield {"kind": "run", "number": self._number, "code": self._view.code(self._values)}
             yield from self._view.run(self._values, self.actions)

@@ -1,4 +1,4 @@
-"""Serves the lab on this machine, until Ctrl-C."""
+"""The server of the lab: serves this machine only, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from feedline.tools.lab.view import View
 
 
 class Server(uvicorn.Server):
-    """A server that ends the runs first when it is stopped, so that those who read them are not cut off."""
+    """A server that ends the runs first when it is stopped, so that their readers are not cut off."""
 
     def __init__(self, app: Starlette) -> None:
         super().__init__(
@@ -36,23 +36,23 @@ def serve(views: Sequence[View], *, port: int = 0, open_browser: bool = True, sh
     """Listen on 127.0.0.1, print the address, and open a browser. Returns after Ctrl-C or SIGTERM.
 
     Args:
-        views: what is shown.
-        port: 0 for one that is free.
-        open_browser: whether to have the address opened.
-        shown: the view that is opened, and values of its controls, as the page writes them after `#`.
+        views: the views of the page.
+        port: 0 for any free port.
+        open_browser: True to open the address in a browser.
+        shown: the view to open, with values of its controls, as the page writes them after `#`.
 
     Raises:
-        BadOption: the port is taken.
+        BadOption: the port cannot be used.
     """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        listening.listen()  # whoever comes before the server has begun waits for it
+        listening.listen()  # connections that arrive before the server has started wait
     except OSError as error:
         listening.close()
         raise BadOption(
-            f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or none for one that is free."
+            f"Port {port} cannot be used: {error.strerror}. Choose another with --port, or omit it to get a free one."
         ) from error
     token, bound = new_token(), listening.getsockname()[1]
     address = f"http://127.0.0.1:{bound}/?token={token}{shown and f'#{shown}'}"

@@ -1,4 +1,4 @@
-"""What a view of the lab is: controls, the code that they stand for, and a run that tells what happens."""
+"""A view of the lab: controls, the code that they stand for, and a run that yields events."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from feedline.tools.lab.controls import Control, Values, described
 from feedline.tools.lab.pictures import Event
 
 Actions = queue.SimpleQueue[str]
-"""What the user clicked while a run goes on, by the names that the run gave its `buttons`."""
+"""The user's clicks during a run, by the names that the run gave its `buttons`."""
 
 
 @dataclass(frozen=True)
 class View:
     """One page of the lab.
 
-    `run` is called on a thread of its own, for each run anew, and yields events. It is closed when the user has left,
-    so it must not stay away for longer than a second or two between events, and frees what it holds in `finally`.
+    `run` is called for each run, outside the event loop's thread, and yields events. It is closed when the user leaves,
+    so it must yield at least every second or two, and release its resources in `finally`.
     """
 
     name: str
@@ -33,11 +33,11 @@ class View:
     """The configuration, as Python that a user may copy."""
     run: Callable[[Values, Actions], Iterator[Event]]
     presets: Sequence[Values] = ({},)
-    """What the exported page holds: values that differ from the defaults, one run each."""
+    """Settings of the runs in the exported page: the values that differ from the defaults, for each run."""
 
-    # Any: what JSON has.
+    # Any: JSON values.
     def described(self) -> dict[str, Any]:
-        """Return the view as the page gets it."""
+        """Return the view as the page receives it."""
         return {
             "name": self.name,
             "title": self.title,
@@ -49,7 +49,7 @@ class View:
 
 # Any: arguments of a loader.
 def loader_code(**arguments: Any) -> str:
-    """Return the configuration of a loader, an argument a line."""
+    """Return the code that creates a loader, one argument per line."""
     given = ["dataset", *(f"{name}={value!r}" for name, value in arguments.items())]
     lines = ["from feedline import DataLoader", "", "loader = DataLoader(", *(f"    {one}," for one in given), ")", ""]
     return "\n".join(lines)

@@ -78,7 +78,7 @@ class Lab {
     } catch (error) {
       if (signal.aborted) return;
       this.stop(error instanceof Refused ? error.message
-        : "The lab's server does not answer: it has been stopped. Start it again with `feedline lab`, and open the address that it prints.");
+        : "The lab's server does not answer. Start it again with `feedline lab`, and open the address that it prints.");
       return;
     }
     if (signal.aborted) return;
@@ -148,7 +148,7 @@ class Lab {
   async copy() {
     try { await navigator.clipboard.writeText(at("code").textContent); at("copy").textContent = "Copied"; } catch {
       getSelection().selectAllChildren(at("code"));
-      at("copy").textContent = "Selected: Ctrl-C copies";
+      at("copy").textContent = "Selected: press Ctrl-C to copy";
     }
     setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
   }

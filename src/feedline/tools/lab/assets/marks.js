@@ -117,9 +117,9 @@ function axisTicks(from, to, most, isWhole) { return ticks(from, to, isWhole ? M
 
 // What shades mean where they are spans of time.
 const SHADES = {
-  compute: "training step", fetch: "samples are fetched", transform: "samples are transformed", collate: "the batch is collated",
-  write: "the batch is written", order: "waiting for a batch", slot: "memory in use", deliver: "handed out",
-  start: "starting", transfer: "on its way", device: "copied to the device", queue: "waiting", bad: "lost", good: "recovered",
+  compute: "training step", fetch: "fetching samples", transform: "transforming samples", collate: "collating the batch",
+  write: "writing the batch", order: "waiting for a batch", slot: "memory in use", deliver: "delivering the batch",
+  start: "starting", transfer: "copying the batch", device: "copying to the device", queue: "waiting", bad: "lost", good: "recovered",
 };
 
 function legendOf(entries) {

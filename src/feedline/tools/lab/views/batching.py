@@ -1,4 +1,4 @@
-"""Samples flow into batches: how many, how large the last one is; what the batch size means for gradients."""
+"""Batching: the number of batches, the size of the last one, and what the batch size means for gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from feedline.tools.lab.pictures import Event, cells, figures, lines, say
 from feedline.tools.lab.view import Actions, View, loader_code
 
 _SHOWN = 24
-"""Batches that are drawn; of larger datasets the first ones."""
+"""Maximum number of batches to draw."""
 _SECONDS = 0.25
 _NOISED = 256
-"""Batches of each size whose gradients are computed, at most."""
+"""Maximum number of batches of each size whose gradients are computed."""
 
 
 def _loader(values: Values) -> Loader:
@@ -48,16 +48,16 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
                 at_s = (epoch * min(count, _SHOWN) + number + 1) * _SECONDS
                 yield cells(f"epoch {epoch}", title, drawn, [] if epoch else _legend(samples), at_s)
     if count == 0:
-        yield say("The dataset is smaller than one batch, and drop_last leaves it out: there is nothing to train on.")
+        yield say("The dataset is smaller than one batch, and drop_last drops it: there is nothing to train on.")
     elif values["shuffle"]:
-        yield say("The second epoch has the same samples in another order.")
+        yield say("The second epoch has the same samples in a different order.")
     else:
-        yield say("Without shuffle every epoch is the same: the colours run from the first sample to the last.")
+        yield say("Without shuffle, every epoch is the same: the colours run from the first sample to the last.")
     yield _noise()
 
 
 def _shade(index: int, samples: int) -> str:
-    """Return one of eight colours, from the first samples to the last, which make an order visible at a glance."""
+    """Return one of eight colours by place in the dataset, which makes an order visible at a glance."""
     return f"class-{index * 8 // samples}"
 
 
@@ -72,7 +72,7 @@ def _legend(samples: int) -> list[tuple[str, str]]:
 
 
 def _noise() -> Event:
-    """Measure how far the gradient of a batch is from that of the whole dataset, on a small linear model."""
+    """Measure how far a batch's gradient is from the gradient of the whole dataset, on a small linear model."""
     sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     inputs, targets = _regression(4096)
     per_sample = 2 * inputs * (inputs @ np.zeros(inputs.shape[1]) - targets)[:, None]
@@ -87,10 +87,10 @@ def _noise() -> Event:
     law = [measured[0] / math.sqrt(size) for size in sizes]
     return lines(
         "noise",
-        "Gradient noise: how far a batch's gradient is from the dataset's, of a linear model with 8 weights",
+        "Gradient noise of a linear model with 8 weights: how far a batch's gradient is from the dataset's",
         "batch size",
         "distance / length of the gradient",
-        {"measured": (sizes, measured), "first one / √ batch size": (sizes, law)},
+        {"measured": (sizes, measured), "first value / √ batch size": (sizes, law)},
         doubling=True,
     )
 
@@ -110,14 +110,14 @@ VIEW = View(
     name="batching",
     title="Batching",
     notice="See how a loader cuts the order of an epoch into batches.",
-    more="If the batch size does not divide the dataset, the last batch is smaller, or left out with drop_last. "
-    "With shuffle, every epoch has another order. Larger batches give steadier gradients, but only with the square "
-    "root of their size: four times the work for half the noise.",
+    more="If the batch size does not divide the dataset, the last batch is smaller, or dropped with drop_last. "
+    "With shuffle, every epoch has a different order. Larger batches give steadier gradients, but the noise falls "
+    "only with the square root of the batch size: four times the work for half the noise.",
     controls=(
         Number("samples", "Samples in the dataset", 1, 2000, 50),
         Number("batch_size", "Batch size", 1, 256, 8),
         Switch("shuffle", "Shuffle", default=True),
-        Switch("drop_last", "Leave out an incomplete last batch (drop_last)", default=False),
+        Switch("drop_last", "Drop an incomplete last batch (drop_last)", default=False),
     ),
     code=_code,
     run=_run,

@@ -23,7 +23,7 @@ _BATCH = 16
 
 
 class Decoded(Dataset[torch.Tensor]):
-    """Samples that a library decodes for a millisecond or two, without holding the GIL."""
+    """Samples that a library decodes in a millisecond or two, without holding the GIL."""
 
     def __len__(self) -> int:
         return 1 << 16
@@ -33,7 +33,7 @@ class Decoded(Dataset[torch.Tensor]):
 
 
 class Looped(Decoded):
-    """Samples that are made by a loop in Python, which holds the GIL."""
+    """Samples made by a loop in Python, which holds the GIL."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         total = 0
@@ -43,7 +43,7 @@ class Looped(Decoded):
 
 
 class Straggling(Decoded):
-    """Samples that take 1 ms; every 40th takes 60."""
+    """Samples that take 1 ms; every 40th takes 60 ms."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.06 if index % 40 == 7 else 0.001)
@@ -51,7 +51,7 @@ class Straggling(Decoded):
 
 
 class Lists(Decoded):
-    """Samples that are lists of numbers, which have to be pickled one by one."""
+    """Samples that are lists of numbers, which must be pickled one by one."""
 
     def __getitem__(self, index: int) -> Any:
         return [float(index)] * 6_000
@@ -65,7 +65,7 @@ class Arrays(Decoded):
 
 
 class Slow(Decoded):
-    """A dataset of few samples, whose workers take long to get ready."""
+    """A dataset of few samples, for workers that start slowly."""
 
     def __len__(self) -> int:
         return _BATCH * 8
@@ -76,7 +76,7 @@ class Slow(Decoded):
 
 
 class Leaking(Decoded):
-    """A dataset that keeps something of every sample."""
+    """A dataset that leaks some memory with every sample."""
 
     def __init__(self) -> None:
         self.kept: list[bytes] = []
@@ -97,42 +97,42 @@ def _as_list(samples: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A dataset and arguments that go badly together, and what to change."""
+    """A dataset and arguments that go badly together, and the fix."""
 
     symptom: str
     fix: str
     dataset: Callable[[], Dataset[Any]]
     arguments: dict[str, Any]
-    """Besides the batch size."""
+    """Arguments besides the batch size."""
     changed: dict[str, Any]
-    """Arguments that are different with the fix."""
+    """Arguments that the fix changes."""
     fixed_dataset: Callable[[], Dataset[Any]] | None = None
 
 
 _PROBLEMS = {
     "slow decode": Problem(
-        "The training loop decodes every sample itself, and the device waits meanwhile.",
-        "Let workers do it.",
+        "The training loop decodes every sample itself while the device waits.",
+        "Let workers decode.",
         Decoded,
         {"num_workers": 0},
         {"num_workers": 2},
     ),
     "GIL": Problem(
-        "Threads that run Python code wait for each other: two of them are no faster than one.",
+        "Threads that run Python code wait for each other: two are no faster than one.",
         "Use worker processes; threads are for libraries that release the GIL.",
         Looped,
         {"num_workers": 2, "engine": "thread"},
         {"engine": "process"},
     ),
     "stragglers": Problem(
-        "A few samples take very long. With little prefetch every one of them stops the training.",
-        "More workers and a deeper prefetch: others go on meanwhile.",
+        "A few samples take very long. With little prefetching, each of them stops training.",
+        "Use more workers and prefetch more: the other workers continue meanwhile.",
         Straggling,
         {"num_workers": 2, "prefetch_factor": 1},
         {"num_workers": 6, "prefetch_factor": 4},
     ),
     "big pickles": Problem(
-        "Samples are lists of Python objects. Each has to be pickled, sent and unpickled.",
+        "Samples are lists of Python objects. Each must be pickled, sent and unpickled.",
         "Return NumPy arrays or tensors: they are written once, into shared memory.",
         Lists,
         {"num_workers": 2, "collate_fn": _as_list},
@@ -140,15 +140,15 @@ _PROBLEMS = {
         Arrays,
     ),
     "restarts every epoch": Problem(
-        "Epochs are short, and workers take long to get ready: most of the time they are being started.",
-        "persistent_workers=True keeps them from epoch to epoch.",
+        "Epochs are short, and workers start slowly: most of the time is spent starting them.",
+        "Set persistent_workers=True to keep workers from epoch to epoch.",
         Slow,
         {"num_workers": 2, "worker_init_fn": _ready_slowly},
         {"persistent_workers": True},
     ),
     "leaking worker": Problem(
-        "The dataset keeps something of every sample, and its workers grow until the machine is full.",
-        "Mend the dataset. Until then max_memory_per_worker has a worker replaced before it is too large.",
+        "The dataset leaks memory with every sample, and its workers grow until memory runs out.",
+        "Fix the leak. Until then, max_memory_per_worker replaces workers before they grow too large.",
         Leaking,
         {"num_workers": 2, "persistent_workers": True},
         {"max_memory_per_worker": "60MB"},
@@ -160,11 +160,11 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     problem = _PROBLEMS[values["problem"]]
     yield say(problem.symptom)
     step_s = values["step_ms"] / 1000
-    yield doing("The loader runs as it is.", _SECONDS)
+    yield doing("Running the loader as it is.", _SECONDS)
     sick = _measured(problem.dataset(), problem.arguments, step_s)
     yield _verdicts([("as it is", sick)])
     yield say(f"{problem.symptom} The fix: {problem.fix}")
-    yield doing("The loader runs with the fix.", _SECONDS)
+    yield doing("Running the loader with the fix.", _SECONDS)
     dataset = (problem.fixed_dataset or problem.dataset)()
     well = _measured(dataset, problem.arguments | problem.changed, step_s)
     yield _verdicts([("as it is", sick), ("with the fix", well)])
@@ -187,7 +187,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 def _verdicts(told: list[tuple[str, Stats]]) -> Event:
     return table(
-        "verdicts", "What the loader says of itself", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told]
+        "verdicts", "The loader's own verdict", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told]
     )
 
 
@@ -197,7 +197,7 @@ def _growth(stats: Stats) -> float:
 
 # Any: arguments of a loader.
 def _measured(dataset: Dataset[Any], arguments: dict[str, Any], step_s: float) -> Stats:
-    """Train for some time, epoch after epoch; return what the loader has measured."""
+    """Train for some time, epoch after epoch; return the loader's measurements."""
     loader = feedline.DataLoader(dataset, batch_size=_BATCH, seed=0, **arguments)
     until = time.monotonic() + _SECONDS
     try:
@@ -205,7 +205,7 @@ def _measured(dataset: Dataset[Any], arguments: dict[str, Any], step_s: float) -
             for _ in loader:
                 time.sleep(step_s)
                 if time.monotonic() > until:
-                    return loader.stats()  # while the workers are there, whose memory is part of it
+                    return loader.stats()  # while the workers, whose memory is included, are alive
     finally:
         loader.close()
 
@@ -226,10 +226,10 @@ def _call(dataset: str, arguments: dict[str, Any]) -> str:
 VIEW = View(
     name="bottlenecks",
     title="Bottlenecks",
-    notice="Pick a problem, and see what its fix gains.",
-    more="The loader runs with the problem for a moment and says itself what training waited for; then it runs again "
-    "with the fix. Both are measured on this machine, so figures differ from machine to machine: two processes need "
-    "two cores to be twice as fast.",
+    notice="Choose a problem, and see how much its fix gains.",
+    more="The loader runs briefly with the problem and reports what training waited for; then it runs again with the "
+    "fix. Both runs are measured on this machine, so figures differ from machine to machine: two processes need two "
+    "cores to be twice as fast.",
     controls=(
         Choice("problem", "Problem", tuple(_PROBLEMS), "slow decode"),
         Number("step_ms", "Training step", 0, 50, 5, unit="ms"),

@@ -15,10 +15,10 @@ from feedline.tools.lab.view import Actions, View
 
 _SAMPLES = 64
 _SHOWN = 32
-"""Columns of a padded batch that are drawn."""
+"""Columns of a padded batch to draw."""
 
 
-# Any: samples of whatever form.
+# Any: samples of any form.
 def _dataset(kind: str) -> list[Any]:
     dice = np.random.default_rng(3)
     if kind == "stack":
@@ -71,16 +71,14 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         [[str(index), _shape(member)] for index, member in zip(first[:8], members, strict=False)]
         + ([["…", f"{len(members) - 8} more"]] if len(members) > 8 else []),
     )
-    yield table("after", "After: one batch", ["field", "what it is"], _fields(batch))
+    yield table("after", "After: one batch", ["field", "type and shape"], _fields(batch))
     if not by_length:
         yield figures({"samples in the batch": len(members), "bytes in arrays": _bytes(batch)})
         yield say(_TOLD[kind])
         return
     lengths = batch["ids_lengths"].tolist()
     width = batch["ids"].shape[1]
-    yield cells(
-        "padded", "The batch: a row for each sample", _rows(batch["ids"].tolist(), lengths), list(_LEGEND.items())
-    )
+    yield cells("padded", "The batch, one row per sample", _rows(batch["ids"].tolist(), lengths), list(_LEGEND.items()))
     waste = {named: _waste(bucketed=named == "bucketed", size=size) for named in ("random", "bucketed")}
     yield figures(
         {
@@ -91,7 +89,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     )
     yield bars(
         "waste",
-        "Over the epoch: how much of all batches is padding",
+        "Share of padding in all batches of the epoch",
         [
             (named, share, f"{share:.0%}", "accent" if (named == "bucketed") == values["bucketed"] else "pad")
             for named, share in waste.items()
@@ -102,10 +100,10 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 _LEGEND = {"tokens of the sample": "accent", "padding": "pad"}
 _TOLD = {
-    "stack": "All samples have one shape: arrays are stacked, numbers become an array, the form of the dict stays.",
-    "pad": "Every sample is padded to the longest of its batch, and the true lengths come along.",
-    "detection": "Images of one shape are stacked; boxes stay a list, one array for each image.",
-    "filter": "Samples that could not be made (None) are left out, and the batch is shorter by as many.",
+    "stack": "All samples have the same shape: arrays are stacked, numbers become an array, and the dict stays a dict.",
+    "pad": "Every sample is padded to the longest in its batch, and the batch contains the true lengths.",
+    "detection": "Images of the same shape are stacked; boxes stay a list, one array per image.",
+    "filter": "Samples that could not be made (None) are dropped, which makes the batch shorter.",
 }
 
 
@@ -117,7 +115,7 @@ def _rows(batch: list[list[int]], lengths: list[int]) -> list[tuple[str, list[tu
 
 
 def _waste(*, bucketed: bool, size: int) -> float:
-    """Return the share of padding over an epoch that is really gone through."""
+    """Run an epoch, and return the share of padding in its batches."""
     lengths = _lengths()
     texts = [{"ids": np.ones(int(n), np.int64)} for n in lengths]
     order: Any = samplers.LengthBucketBatchSampler(lengths, size, seed=0)
@@ -139,7 +137,7 @@ def _fields(batch: Any) -> list[list[str]]:
 
 
 def _shape(value: Any) -> str:
-    """Say what a value is, as shapes."""
+    """Describe a value by its type and shape."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} array {tuple(value.shape)}"
     if isinstance(value, Mapping):
@@ -173,10 +171,10 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="collate",
     title="Collate",
-    notice="See how a collate function makes one batch of many samples.",
-    more="Samples of one shape are stacked. Sequences are padded to the longest of their batch, and training computes "
-    "on all that padding. Bucketing puts sequences of similar lengths together, which removes most of it. Boxes stay "
-    "lists, and samples that could not be made are left out.",
+    notice="See how a collate function turns many samples into one batch.",
+    more="Samples of the same shape are stacked. Sequences are padded to the longest in their batch, and training "
+    "computes on all that padding. Bucketing puts sequences of similar lengths together, which removes most of it. "
+    "Boxes stay lists, and samples that could not be made are dropped.",
     controls=(
         Choice("kind", "Collate function", ("stack", "pad", "detection", "filter"), "pad"),
         Number("batch_size", "Batch size", 1, 32, 8),

@@ -1,4 +1,4 @@
-"""Things go wrong: a worker is killed or frozen, a sample fails, the run is cut and goes on elsewhere."""
+"""Faults: a worker is killed or frozen, a sample fails, the run is cut and resumed by another loader."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _ACTIONS = {
 }
 _SIGNALS = {"kill": (signal.SIGKILL, "killed"), "freeze": (signal.SIGSTOP, "frozen")}
 _SHADES = (*(f"class-{number}" for number in range(8)), "slot", "queue", "start", "bad")
-"""Of processes. Two that have the same one are far apart."""
+"""Colours of processes. Processes with the same colour are far apart."""
 _AT = {"kill": 10, "freeze": 20, "break": 40, "cut": 60}
-"""After how many batches each happens by itself. A frozen worker is found before the cut."""
+"""After how many batches each fault happens by itself. A frozen worker is detected before the cut."""
 
 
 class Fragile(Dataset[torch.Tensor]):
-    """Samples that hold their index and who made them, in a folder whose files say what goes wrong.
+    """Samples that contain their index and process id. Files in a folder control what goes wrong.
 
-    A sample whose index is in `broken.txt` raises. A file in `due` stops the worker that finds it first; so that worker
-    is in the middle of a batch. Workers note in `lost.txt` what happens to them, and in `begun.txt` what they begin.
+    A sample whose index is in `broken.txt` raises. A file in `due` stops the first worker that finds it, in the middle
+    of a batch. Workers record what happens to them in `lost.txt`, and the samples that they start in `begun.txt`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,13 +70,13 @@ class Fragile(Dataset[torch.Tensor]):
 
 
 def append(file: Path, line: str) -> None:
-    """Add a line to a file that several processes write to."""
+    """Append a line to a file that several processes write to."""
     with file.open("a") as opened:
         opened.write(f"{line}\n")
 
 
 def lines_of(file: Path) -> list[str]:
-    """Return the lines of a file; none if it has not been written yet."""
+    """Return the lines of a file; none if it does not exist yet."""
     return file.read_text().splitlines() if file.exists() else []
 
 
@@ -87,7 +87,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
 
 
 class _Epoch:
-    """An epoch in which things go wrong, and what the page shows of it."""
+    """An epoch in which things go wrong, and what the page shows about it."""
 
     def __init__(self, values: Values, folder: Path) -> None:
         self._values = values
@@ -100,13 +100,13 @@ class _Epoch:
         self._drawn: list[tuple[str, str]] = []
         self._log: list[list[str]] = []
         self._due_count = self._lost = 0
-        """Workers that are to be stopped, and those that were."""
+        """Workers that will be stopped, and workers that were."""
         self._replaced_before = self._skipped_before = 0
-        """Counts of the loaders before the one that runs now."""
+        """Counts of the loaders before the current one."""
 
     def run(self, actions: Actions) -> Iterator[Event]:
-        warnings.simplefilter("ignore")  # what they say is shown on the page
-        yield doing("Batches are being delivered. Click on a fault, or let faults come by themselves.")
+        warnings.simplefilter("ignore")  # the page shows the same information
+        yield doing("Delivering batches. Click a button to cause a fault.")
         yield buttons(_ACTIONS)
         batches = iter(self._loader)
         try:
@@ -149,7 +149,7 @@ class _Epoch:
         text = f"{len(self._drawn)}{'!' if len(indices) < _BATCH else ''}"
         self._drawn.append((text, self._pids[pid]))
         if late:
-            self._note(f"batch {len(self._drawn) - 1} came {waited_s:.1f} s late, made by process {pid}")
+            self._note(f"Training waited {waited_s:.1f} s for batch {len(self._drawn) - 1}, made by process {pid}.")
 
     def _due(self, actions: Actions) -> list[str]:
         due = []
@@ -160,18 +160,18 @@ class _Epoch:
         return due + [name for name, at in _AT.items() if chosen in (name, "all of them") and at == len(self._drawn)]
 
     def _do(self, action: str) -> str:
-        """Let something go wrong, and say what."""
+        """Cause a fault, and return a sentence about it."""
         if action in _SIGNALS:
             if len(set(lines_of(self._folder / "begun.txt"))) == _BATCH * _BATCHES:
-                return "All samples have been made already. Run again, and click earlier."
+                return "All samples have been made already. Run again and click earlier."
             self._due_count += 1
             (self._folder / "due" / f"{self._due_count}.{action}").touch()
-            return f"The next worker that begins a sample is {_SIGNALS[action][1]}."
+            return f"The next worker that starts a sample will be {_SIGNALS[action][1]}."
         if action == "break":
             broken = lines_of(self._folder / "broken.txt")
             victim = next(index for index in reversed(self._order) if str(index) not in broken)
             append(self._folder / "broken.txt", str(victim))
-            text = f"Sample {victim} raises from now on."
+            text = f"Sample {victim} raises an exception from now on."
         else:
             state = json.dumps(self._loader.state_dict())
             self._replaced_before, self._skipped_before = self._replaced(), self._skipped()
@@ -180,7 +180,7 @@ class _Epoch:
             self._loader = self._new_loader()
             self._loader.load_state_dict(json.loads(state))
             text = (
-                f"A state of {len(state)} bytes was saved; another loader with {self._workers} workers goes on from it."
+                f"A state of {len(state)} bytes was saved. A new loader with {self._workers} workers resumes from it."
             )
         self._note(text)
         return text
@@ -194,7 +194,7 @@ class _Epoch:
             self._note(lost)
         rows = [(f"from {first}", self._drawn[first : first + 18]) for first in range(0, max(1, len(self._drawn)), 18)]
         legend = [(f"process {pid}", shade) for pid, shade in self._pids.items()]
-        yield cells("delivered", "Batches in the order of delivery; ! is shorter", rows, legend)
+        yield cells("delivered", "Batches in the order of delivery (! marks a shorter one)", rows, legend)
         yield figures(
             {
                 "batches": len(self._drawn),
@@ -239,11 +239,11 @@ loader = DataLoader(
     shuffle=True,
     seed=0,
     num_workers={values["workers"]},
-    timeout={_TIMEOUT_S},  # a worker that takes longer is stuck,
-    restarts=8,  # and is replaced, as are those that die
-    on_error="skip",  # samples that fail are left out, and named in loader.faults
+    timeout={_TIMEOUT_S},  # a worker that takes longer is stuck
+    restarts=8,  # stuck and dead workers are replaced, up to 8 per epoch
+    on_error="skip",  # samples that fail are skipped and listed in loader.faults
 )
-state = loader.state_dict()  # after any batch; another loader goes on with load_state_dict(state)
+state = loader.state_dict()  # after any batch; another loader resumes with load_state_dict(state)
 """
 
 
@@ -251,12 +251,12 @@ VIEW = View(
     name="faults",
     title="Faults",
     notice="Kill workers, freeze them or break samples, and see that no other sample is lost.",
-    more="Each colour is one worker process. What a lost worker had begun is made again by others, in the same order "
-    "with the same random numbers. A cut saves the state of the loader, and another loader with another number of "
-    "workers resumes from it. The counts at the end show that nothing was lost and nothing came twice.",
+    more="Each colour is one worker process. Batches that a lost worker had started are made again by other workers, "
+    "in the same order and with the same random numbers. A cut saves the state of the loader, and a new loader with a "
+    "different number of workers resumes from it. The counts at the end show that nothing was lost or delivered twice.",
     controls=(
         Number("workers", "Workers", 1, 4, 3),
-        Choice("happens", "By itself happens", ("nothing", *_AT, "all of them"), "kill"),
+        Choice("happens", "Happens by itself", ("nothing", *_AT, "all of them"), "kill"),
     ),
     code=_code,
     run=apart(_run),

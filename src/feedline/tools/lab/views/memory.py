@@ -1,4 +1,4 @@
-"""What a loader holds: lists that workers copy little by little, prefetched batches, slots of the arena. Measured."""
+"""The memory of a loader, measured: lists that workers copy little by little, prefetched batches, the arena's slots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         grown[name] = (seen, [value - pss[0] for value in pss])
         yield lines(
             "growth",
-            "Memory of the program beyond the first batch (PSS), measured while samples are looked up",
+            "Growth of the program's memory (PSS) since the first batch, while samples are looked up",
             "thousand samples looked up",
             "MiB",
             grown,
@@ -56,7 +56,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     formula = values["workers"] * values["prefetch"] * batch_bytes
     yield bars(
         "prefetch",
-        "Prefetched batches: what the formula says, and what the arena really has",
+        "Memory for prefetched batches: by the formula, and as measured in the arena",
         [
             ("workers x prefetch x batch", float(formula), f"{formula / _MEBIBYTE:.1f} MiB", "compute"),
             ("arena, measured", float(facts["arena"]), f"{facts['arena'] / _MEBIBYTE:.1f} MiB", "accent"),
@@ -64,21 +64,21 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     )
     yield figures(
         {
-            "grown with a list": f"{grown['a Python list'][1][-1]:.1f} MiB",
-            "grown with share": f"{grown['feedline.share'][1][-1]:.1f} MiB",
-            "slots in use at most": facts["slots"],
+            "growth with a list": f"{grown['a Python list'][1][-1]:.1f} MiB",
+            "growth with share": f"{grown['feedline.share'][1][-1]:.1f} MiB",
+            "most slots in use": facts["slots"],
             "batches pinned": "yes" if facts["pinned"] else "no",
         }
     )
     yield say(
-        "Reading an object of a list writes its reference count, and the page it lies on is copied for the worker that "
-        "did so. share() keeps all strings in a few arrays, which reading does not change."
+        "Reading an object in a list changes its reference count, so the system copies its memory page for that "
+        "worker. share() keeps all strings in a few arrays, which reading does not change."
     )
 
 
 # Any: facts of several kinds.
 def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Go through some of an epoch; return samples seen in thousands, summed PSS in MiB, and facts of the loader."""
+    """Run a part of an epoch; return thousands of samples seen, summed PSS in MiB, and facts about the loader."""
     pinned = bool(values["pin"]) and torch.cuda.is_available()
     loader = feedline.DataLoader(
         dataset,
@@ -125,8 +125,8 @@ VIEW = View(
     title="Memory",
     notice="See how much memory workers take, with paths in a list and with feedline.share.",
     more="Forked workers share the memory of the training process until one of them writes to it, and Python writes to "
-    "every object that it looks at. So a list of paths is copied little by little into every worker; what share() "
-    "made is not. Batches that wait take workers x prefetch x batch size, in slots that are used again and again.",
+    "every object that it reads. So a list of paths is copied little by little into every worker; a list made by "
+    "share() is not. Waiting batches take workers x prefetch x batch size, in slots that are reused.",
     controls=(
         Number("workers", "Workers", 1, 4, 2),
         Number("thousand_paths", "Paths in the dataset, in thousands", 10, 500, 200, step=10),

@@ -1,4 +1,4 @@
-"""One batch followed from the sampler to the training step and back: who has it, and where its bytes lie."""
+"""One batch followed from the sampler to the training step and back: who has it, and where its bytes are."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from feedline.tools.lab.view import Actions, View, loader_code
 
 _SAMPLES = 512
 _FOLLOWED = 5
-"""The batch that is followed. By then workers have started, and memory is warm."""
+"""The batch to follow. By then, workers have started and memory is warm."""
 _PACE_S = 1.5
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures of 12 kB that take a millisecond."""
+    """Images of 12 kB that take a millisecond."""
 
     def __len__(self) -> int:
         return _SAMPLES
@@ -38,7 +38,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 def _run(values: Values, _: Actions) -> Iterator[Event]:
     size = values["batch_size"]
-    yield doing(f"The loader runs through {_SAMPLES} samples, and batch {_FOLLOWED} is followed.")
+    yield doing(f"The loader is delivering {_SAMPLES} samples, and the lab follows batch {_FOLLOWED}.")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.json"
         loader = feedline.DataLoader(
@@ -55,22 +55,22 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         recording = Recording.load(file)
     stations = _stations(facts, recording, values)
     for reached in range(len(stations)):
-        yield path("journey", f"Batch {_FOLLOWED}, station by station", stations, reached, at=reached * _PACE_S)
+        yield path("journey", f"Batch {_FOLLOWED}, step by step", stations, reached, at=reached * _PACE_S)
     yield figures(
         {
-            "bytes of the batch": facts["bytes"],
-            "copies after it was collated": 0 if facts["mapped"] or not values["workers"] else "see station 5",
-            "slots in use while it is held": facts["held"],
-            "and after it was dropped": facts["dropped"],
+            "bytes in the batch": facts["bytes"],
+            "copies after collating": 0 if facts["mapped"] or not values["workers"] else "see step 5",
+            "slots in use while you hold it": facts["held"],
+            "slots in use after you drop it": facts["dropped"],
         }
     )
-    yield table("owners", "Who owns its memory", ["while", "owner"], _owners(values, facts))
-    yield say("The memory of the batch is used again for a later one as soon as the last tensor that shows it is gone.")
+    yield table("owners", "Owner of its memory", ["while", "owner"], _owners(values, facts))
+    yield say("The memory of the batch is reused for a later one as soon as its last tensor is gone.")
 
 
 # Any: facts of several kinds.
 def _follow(loader: Any) -> dict[str, Any]:
-    """Go through an epoch; look closely at one batch."""
+    """Run an epoch, and inspect one batch closely."""
     facts: dict[str, Any] = {"mapped": "", "held": 0, "dropped": 0}
     number = -1
     for pictures, labels in loader:  # enumerate would hold the batch a moment longer
@@ -89,7 +89,7 @@ def _follow(loader: Any) -> dict[str, Any]:
 
 
 def _mapping(address: int) -> str:
-    """Return what the system says lies at an address of this process, if it is a file or shared memory."""
+    """Return the name of the shared memory at an address of this process; empty if it is other memory."""
     for line in Path(f"/proc/{os.getpid()}/maps").read_text().splitlines():
         span, *rest = line.split(maxsplit=5)
         begin, _, end = span.partition("-")
@@ -111,39 +111,39 @@ def _stations(facts: dict[str, Any], recording: Recording, values: Values) -> li
     return [
         ("Sampler", f"yields indices:\n{first}, …"),
         ("Plan", f"numbers them: task {_FOLLOWED} of epoch 0, {len(facts['indices'])} indices"),
-        ("Scheduler", f"gives the task to {who}, with a slot" if worker >= 0 else "asks nobody: there are no workers"),
+        ("Scheduler", f"assigns the task and a slot to {who}" if worker >= 0 else "has nothing to do without workers"),
         ("Fetch", f"{who} makes the samples: {us['fetch']:,.0f} µs"),
-        ("Collate", f"and stacks them, {facts['bytes']:,} bytes, in {collated:,.0f} µs, into {lies}"),
-        ("Answer", f"a few hundred bytes say where the batch lies; they arrive {sent:,.0f} µs later"),
-        ("Training loop", f"gets tensors that show it, at {facts['address']:#x}; waited {waited:,.0f} µs"),
-        ("Slot comes back", f"when the last tensor is gone: {facts['held']} in use before, {facts['dropped']} after"),
+        ("Collate", f"and stacks them into {lies}: {facts['bytes']:,} bytes in {collated:,.0f} µs"),
+        ("Answer", f"a few hundred bytes with the location of the batch arrive {sent:,.0f} µs later"),
+        ("Training loop", f"gets tensors in that memory, at {facts['address']:#x}, after waiting {waited:,.0f} µs"),
+        ("Slot is released", f"when the last tensor is gone: {facts['held']} in use before, {facts['dropped']} after"),
     ]
 
 
 def _owners(values: Values, facts: dict[str, Any]) -> list[list[str]]:
     if not facts["mapped"]:
-        return [["it is made and used", "the training process: without worker processes nothing has to cross over"]]
+        return [["it is made and used", "the training process: without worker processes, nothing has to be sent"]]
     return [
-        ["it is collated", "the worker that was given the slot, and nobody else"],
+        ["it is collated", "the worker that has the slot, and no other process"],
         ["it waits for its turn", "the training process, which has read the answer"],
-        ["tensors show it", "your program; keep them as long as you like, nothing is overwritten"],
-        ["the last tensor is gone", "the loader, which gives the slot to the next task"],
+        ["you hold its tensors", "your program; keep them as long as you like, nothing is overwritten"],
+        ["the last tensor is gone", "the loader, which assigns the slot to the next task"],
     ]
 
 
 def _code(values: Values) -> str:
     engine = {"engine": values["engine"]} if values["workers"] else {}
     made = loader_code(batch_size=values["batch_size"], shuffle=True, seed=0, num_workers=values["workers"], **engine)
-    return f"{made}for images, labels in loader:\n    ...  # tensors show the memory that the worker wrote to\n"
+    return f"{made}for images, labels in loader:\n    ...  # tensors in the memory that the worker wrote to\n"
 
 
 VIEW = View(
     name="pipeline",
     title="Pipeline",
     notice="Follow one batch from the sampler to the training step and back.",
-    more="A worker writes the batch once, into memory that the training process sees as well; what crosses between "
-    "the processes is a message of a few hundred bytes. The memory belongs to one owner at a time, and is used again "
-    "when your last tensor is gone. Addresses, bytes and times were just measured.",
+    more="A worker writes the batch once, into memory that it shares with the training process; it sends only a "
+    "message of a few hundred bytes. The memory has one owner at a time, and is reused when your last tensor is gone. "
+    "Addresses, bytes and times were just measured.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 4, 2),

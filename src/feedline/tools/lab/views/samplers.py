@@ -1,4 +1,4 @@
-"""Which sample comes when, by sampler: the balance of classes, and which rank sees what."""
+"""Samplers: the order of samples, the balance of classes, and the samples of each rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Batches = list[list[int]]
 
 
 def _labels(imbalance: float) -> NDArray[np.int64]:
-    """Return labels of which class 0 has the most: each next one is rarer by this factor."""
+    """Return labels. Class 0 is the most frequent; each class is rarer than the one before by a factor `imbalance`."""
     shares = np.power(1 / imbalance, np.arange(_CLASSES))
     counts = np.maximum(1, np.floor(shares / shares.sum() * _SAMPLES)).astype(int)
     counts[0] += _SAMPLES - counts.sum()
@@ -76,42 +76,42 @@ def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
     for label in range(_CLASSES):
         draws = sum(count for index, count in seen.items() if labels[index] == label)
         there = int((labels == label).sum())
-        told.append((f"class {label}", float(draws), f"{draws} draws of {there} samples", f"class-{label}"))
-    return bars("balance", "Over the epoch, all ranks: how often each class was drawn", told)
+        told.append((f"class {label}", float(draws), f"{draws} draws from {there} samples", f"class-{label}"))
+    return bars("balance", "How often each class was drawn in the epoch, on all ranks", told)
 
 
 def _spread(
     sampler: str, labels: NDArray[np.int64], ranks: Sequence[_Batches], size: int
 ) -> tuple[str, list[str], list[list[str]]]:
-    """Tell how even batches are: of classes, or of lengths where that is what the sampler is for."""
+    """Measure how even the batches are: by classes, or by lengths for the sampler that is about lengths."""
     batches = [batch for batches in ranks for batch in batches if len(batch) == size]
     if sampler == "bucketed":
         lengths = _lengths()
         padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
         wasted = 1 - sum(int(lengths[batch].sum()) for batch in batches) / max(1, padded)
-        rows = [["share of a padded batch that is padding", f"{wasted:.0%}"]]
+        rows = [["share of padding in a batch", f"{wasted:.0%}"]]
         return "Lengths of samples that share a batch", ["", "measured"], rows
     rows = []
     for label in range(_CLASSES):
         counts = [int((labels[batch] == label).sum()) for batch in batches] or [0]
         rows.append([f"class {label}", str(min(counts)), f"{np.mean(counts):.1f}", str(max(counts))])
-    return "In a full batch, samples of each class", ["", "fewest", "on average", "most"], rows
+    return "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows
 
 
 def _told(sampler: str, *, same: bool, forgets: bool) -> str:
     if sampler == "sequential":
-        return "A sequential order has no epochs: every one is the same."
+        return "A sequential order is the same in every epoch."
     if forgets:
         return (
-            "set_epoch was forgotten, and torch's DistributedSampler drew both epochs alike."
+            "set_epoch was not called, so torch's DistributedSampler gave both epochs the same order."
             if same
-            else "set_epoch was forgotten, and the order still changes: feedline's loader tells its sampler the epoch."
+            else "set_epoch was not called, and the order still changes: feedline's loader sets its sampler's epoch."
         )
-    return "The second epoch has another order. Nobody had to call set_epoch: the loader tells its sampler the epoch."
+    return "The second epoch has a different order. You need not call set_epoch: the loader sets its sampler's epoch."
 
 
 def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -> _Batches:
-    """Return the batches that a rank gets in an epoch, from the real loader."""
+    """Return the batches that the real loader delivers to a rank in an epoch."""
     ranks, size = values["ranks"], values["batch_size"]
     if values["forget"]:
         return _torchs(size, rank, ranks)
@@ -127,7 +127,7 @@ def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -
 
 
 def _torchs(size: int, rank: int, ranks: int) -> _Batches:
-    """Return batches of torch's own sampler, whose epoch nobody sets: a script without set_epoch."""
+    """Return batches of torch's own sampler, in a script that never calls set_epoch."""
     torch_data: Any = require("torch.utils.data", extra="torch", purpose="torch's DistributedSampler")
     sampler = torch_data.DistributedSampler(range(_SAMPLES), num_replicas=ranks, rank=rank, shuffle=True, seed=_SEED)
     return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
@@ -172,17 +172,17 @@ for epoch in range(epochs):
 VIEW = View(
     name="samplers",
     title="Samplers",
-    notice="See which sample comes when, by sampler. Colours are classes.",
-    more="A random order leaves rare classes out of many batches. Weights draw them more often, and some samples not "
-    "at all. Strata give every batch the mixture of the whole. With several ranks, each one gets its own part of one "
-    "common order. If you forget set_epoch with torch's DistributedSampler, every epoch has the same order; feedline's "
-    "loader sets the epoch itself.",
+    notice="See the order of samples that each sampler gives. Colours are classes.",
+    more="A random order leaves rare classes out of many batches. A weighted sampler draws them more often, and some "
+    "other samples not at all. A stratified sampler gives every batch the mixture of the whole dataset. With several "
+    "ranks, each one gets its own part of one common order. If you forget set_epoch with torch's DistributedSampler, "
+    "every epoch has the same order; feedline's loader sets the epoch itself.",
     controls=(
         Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
         Number("batch_size", "Batch size", 1, 48, 12),
-        Number("imbalance", "Each class is rarer than the one before, times", 1, 4, 2, step=0.5),
+        Number("imbalance", "Factor by which each class is rarer than the one before", 1, 4, 2, step=0.5),
         Number("ranks", "Ranks", 1, 4, 1),
-        Switch("forget", "torch's DistributedSampler, and set_epoch forgotten", default=False),
+        Switch("forget", "torch's DistributedSampler without set_epoch", default=False),
     ),
     code=_code,
     run=_run,

@@ -1,7 +1,7 @@
 """How batches get to the device: copied from ordinary memory, from pinned memory, or ahead of time on a side stream.
 
-On a machine with a GPU it is measured. Elsewhere a run is shown that was measured on one, and says so:
-`python -m feedline.tools.lab.views.transfer FILE` writes it.
+With a GPU, the view measures the copies. Without one, it shows a recorded run and says so. `python -m
+feedline.tools.lab.views.transfer FILE` makes the recording.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BATCH = 64
 _BATCHES = 120
 _SHOWN = 12
 _WAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "pageable": ({"pin_memory": False}, "copied from ordinary memory; the processor does it"),
-    "pinned": ({"pin_memory": True}, "copied from pinned memory; the training loop waits for it"),
-    "non_blocking": ({"pin_memory": True}, "the same, queued behind the last step; nobody waits, nothing overlaps"),
-    "device=": ({"device": "cuda"}, "copied ahead of time on a side stream, beside the last step"),
+    "pageable": ({"pin_memory": False}, "copied from ordinary memory by the CPU"),
+    "pinned": ({"pin_memory": True}, "copied from pinned memory while the training loop waits"),
+    "non_blocking": ({"pin_memory": True}, "the same, queued behind the last step: no waiting, but no overlap"),
+    "device=": ({"device": "cuda"}, "copied ahead of time on a side stream, during the last step"),
 }
 
-# Any: facts of a measured run, as JSON has them.
+# Any: facts about a measured run, as JSON values.
 Facts = dict[str, Any]
 
 
 class Ready(Dataset[torch.Tensor]):
-    """Samples of 600 kB that are there already: all that is measured is how they travel."""
+    """Samples of 600 kB that are in memory already, so that only their transfer is measured."""
 
     def __init__(self) -> None:
         self.pool = torch.rand(64, 3, 224, 224)
@@ -62,8 +62,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         all_facts: list[Facts] = json.loads(text)
         facts = min(all_facts, key=lambda one: abs(one["step_ms"] - values["step_ms"]))
         origin = (
-            f"This machine has no GPU. Shown is a run that was recorded on {facts['gpu']}, with steps of "
-            f"{facts['step_ms']:g} ms."
+            f"This machine has no GPU. This run was recorded on {facts['gpu']}, with steps of {facts['step_ms']:g} ms."
         )
     yield say(origin)
     rates = {way: facts["ways"][way]["samples_per_s"] for way in _WAYS}
@@ -76,7 +75,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     shades = dict(zip(_WAYS, ("bad", "queue", "transfer", "good"), strict=True))
     yield bars(
         "rates",
-        "Samples per second that training gets",
+        "Samples per second in training",
         [(way, rate, f"{rate:,.0f}", shades[way]) for way, rate in rates.items()],
     )
     for way, (__, meaning) in _WAYS.items():
@@ -86,7 +85,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 
 def measured(step_ms: float) -> Facts:
-    """Train with each way of copying, with steps of that length; return rates and timelines."""
+    """Train with each way of copying, and steps of `step_ms`; return rates and timelines."""
     step = _Step(step_ms)
     alone_s = step.seconds()
     facts: Facts = {
@@ -112,7 +111,7 @@ class _Step:
             torch.mm(self._matrix, self._matrix)
 
     def seconds(self) -> float:
-        """Return how long it takes, without anything else."""
+        """Return how long a step takes by itself."""
         for _ in range(20):
             self()
         torch.cuda.synchronize()
@@ -152,7 +151,7 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Facts:
             loop.append((asked, got, copied))
             device.append((events[0], events[1], events[2]))
         if way != "device=" and number % 4 == 3:
-            torch.cuda.current_stream().synchronize()  # as reading a loss does; else the loop would run far ahead
+            torch.cuda.current_stream().synchronize()  # as reading a loss does; otherwise the loop would run far ahead
     torch.cuda.synchronize()
     rate = (_BATCHES - 20) * _BATCH / (time.perf_counter() - rated_s)
     del batches
@@ -183,7 +182,7 @@ def _code(values: Values) -> str:
     return """from feedline import DataLoader
 
 loader = DataLoader(dataset, batch_size=64, num_workers=4, device="cuda")
-for images in loader:  # on the GPU already, copied beside the last step
+for images in loader:  # already on the GPU, copied during the last step
     loss = train_step(images)
 """
 
@@ -191,10 +190,10 @@ for images in loader:  # on the GPU already, copied beside the last step
 VIEW = View(
     name="transfer",
     title="Transfer",
-    notice="See how batches get to the GPU: four ways to copy 64 pictures (38 MB).",
-    more="From ordinary memory the processor copies a batch, and the GPU waits. From pinned memory the GPU fetches it "
-    "at the speed of its link, but between two steps. With device= it is fetched ahead of time on a stream of its own, "
-    "beside the last step, and the training loop gets tensors that are on the GPU already.",
+    notice="See how batches get to the GPU: four ways to copy 64 images (38 MB).",
+    more="From ordinary memory, the CPU copies a batch while the GPU waits. From pinned memory, the GPU fetches it at "
+    "the speed of its link, but between two steps. With device=, it fetches the batch ahead of time on a separate "
+    "stream, during the last step, and the training loop gets tensors that are already on the GPU.",
     controls=(Number("step_ms", "Training step", 1, 12, 6, unit="ms"),),
     code=_code,
     run=apart(_run),

@@ -1,4 +1,4 @@
-"""Workers and prefetch: who does what when, how long training waits, and the same under torch's loader."""
+"""Workers and prefetching: a timeline of workers and training, with feedline's loader and with torch's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from feedline.tools.lab.view import Actions, View, loader_code
 from feedline.tools.tune.what_if import grid
 
 _SECONDS = 1.6
-"""About how long one loader may run."""
+"""About how long each loader runs."""
 _BATCH = 4
 _MOST_BATCHES = 120
 _MOMENTS = 120
@@ -33,7 +33,7 @@ Span = tuple[int, float, float, Shade, str]
 
 @dataclass(frozen=True)
 class Made:
-    """A batch as the training loop got it: who made it, and when; seconds on a clock that all processes share."""
+    """A batch as the training loop got it: its worker, and times in seconds on a clock that all processes share."""
 
     worker: int
     began: float
@@ -46,9 +46,9 @@ class Sleeping(Dataset[torch.Tensor]):
     """Samples that take some time, as storage or a decoder does.
 
     Args:
-        samples: how many.
-        load_s: of a sample, on average.
-        spread: how far samples differ: 0 for not at all.
+        samples: number of samples.
+        load_s: mean time of a sample, apart from stragglers.
+        spread: how much the times differ; 0 for not at all.
         stragglers: the share of samples that take 20 times as long.
     """
 
@@ -68,12 +68,12 @@ class Sleeping(Dataset[torch.Tensor]):
 
 
 def made_of(batch: torch.Tensor, asked: float, got: float) -> Made:
-    """Read who made a batch, and when, out of the batch itself."""
+    """Read from a batch which worker made it, and when."""
     return Made(int(batch[0, 0]), float(batch[:, 1].min()), float(batch[:, 2].max()), asked, got)
 
 
 def spans_of(made: list[Made], workers: int, origin: float) -> list[Span]:
-    """Return lanes of the training loop, which comes first, and of the workers."""
+    """Return the spans of the training loop, on the first lane, and of the workers."""
     spans: list[Span] = []
     for number, batch in enumerate(made):
         if number:
@@ -121,7 +121,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 
 def _dataset(values: Values) -> tuple[Sleeping, int]:
-    """Return a dataset that a loader goes through in about `_SECONDS`, and its number of batches."""
+    """Return a dataset that a loader reads in about `_SECONDS`, and its number of batches."""
     load_s, workers = values["load_ms"] / 1000, max(1, values["workers"])
     mean = load_s * (1 + 19 * values["stragglers"] / 100) * _BATCH
     each = max(mean / workers, values["step_ms"] / 1000, 2e-3)
@@ -142,7 +142,7 @@ def _engine(values: Values) -> Any:
 
 
 def _train(loader: Any, step_s: float) -> list[Made]:
-    """Go through an epoch, with steps that sleep as a GPU lets the processor do."""
+    """Run an epoch with training steps that sleep, as the CPU may while a GPU computes."""
     made: list[Made] = []
     batches = iter(loader)
     while True:
@@ -156,7 +156,7 @@ def _train(loader: Any, step_s: float) -> list[Made]:
 
 
 def _steady(made: list[Made]) -> list[Made]:
-    """Leave out the first batches, for which workers were being started."""
+    """Leave out the first batches, which came while workers were starting."""
     return made[min(8, len(made) // 3) :]
 
 
@@ -178,7 +178,7 @@ def _timeline(name: str, title: str, made: list[Made], workers: int) -> Event:
 
 
 def _slots(runs: dict[str, list[Made]]) -> Event:
-    """Count the batches that have memory: from when a worker begins one until training takes the next."""
+    """Count the batches in memory: from when a worker starts one until training takes the next."""
     series: dict[str, tuple[list[float], list[float]]] = {}
     for name, made in runs.items():
         origin = min(batch.began for batch in made)
@@ -189,11 +189,11 @@ def _slots(runs: dict[str, list[Made]]) -> Event:
             for moment in moments
         ]
         series[name] = ([moment - origin for moment in moments], counts)
-    return lines("slots", "Slots in use: batches that are being made, wait, or are trained on", "s", "batches", series)
+    return lines("slots", "Slots in use: batches being made, waiting, or in training", "s", "batches", series)
 
 
 def _curve(recording: Recording, values: Values, rate: float) -> Event:
-    """Predict other settings from what was recorded: the real core in virtual time."""
+    """Predict other settings from the recording, by running the real core in virtual time."""
     alone, *others = grid(recording)
     predicted: dict[str, tuple[list[float], list[float]]] = {}
     for one in others:
@@ -202,7 +202,7 @@ def _curve(recording: Recording, values: Values, rate: float) -> Event:
         rates.append(one.predicted.samples_per_s)
     return lines(
         "curve",
-        "Throughput by number of workers: this run, and what the real core in virtual time predicts from it",
+        "Throughput by number of workers: this run, and predictions from it by the real core in virtual time",
         "workers",
         "samples/s",
         {**predicted, "this run": ([values["workers"]], [rate])},
@@ -219,16 +219,16 @@ VIEW = View(
     title="Workers",
     notice="See who does what when, in feedline's loader and in torch's.",
     more="Workers make batches ahead of the training loop. With too few, training waits; too many cost memory and gain "
-    "nothing. Prefetch evens out samples that take longer. A straggler delays the batches behind it, which are "
-    "delivered in order: feedline lets other workers run ahead meanwhile, torch's loader does not. All of it was "
-    "measured a moment ago on this machine. Samples and training steps sleep as long as you set.",
+    "nothing. Prefetching evens out samples that take longer. Batches are delivered in order, so a straggler delays "
+    "those behind it: feedline lets other workers run ahead meanwhile, torch's loader does not. Everything was just "
+    "measured on this machine, with samples and training steps that sleep for as long as you set.",
     controls=(
         Choice("engine", "Engine", ("process", "thread"), "process"),
         Number("workers", "Workers", 0, 8, 3),
         Number("prefetch", "Prefetch per worker", 1, 8, 2),
         Number("load_ms", "Time to load a sample", 0, 20, 5, step=0.5, unit="ms"),
         Number("spread", "Spread of that time", 0, 1.5, 0.3, step=0.1),
-        Number("stragglers", "Stragglers, 20 times as slow", 0, 10, 2, step=0.5, unit="%"),
+        Number("stragglers", "Stragglers (20 times slower)", 0, 10, 2, step=0.5, unit="%"),
         Number("step_ms", "Training step", 0, 50, 8, unit="ms"),
         Switch("in_order", "In order", default=True),
     ),

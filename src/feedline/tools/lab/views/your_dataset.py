@@ -1,4 +1,4 @@
-"""A dataset of the user's: what the doctor finds, what training waits for, the tuner's curve, and fixes tried."""
+"""The user's dataset: the doctor's findings, what training waits for, the tuner's curve, and fixes tried."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _CURVE_LONGEST_S = 20.0
 _SHOWN_EACH_S = 0.4
 _MOST_WORKERS = 8
 _PATIENCE_S = 600.0
-"""For a click; then the run ends."""
+"""How long to wait for a click before the run ends."""
 _TUNED = "tuned"
-_NO_PROBLEM = "Nothing that ought to be changed was found."
+_NO_PROBLEM = "No problems were found."
 _IMPORT = "from feedline import DataLoader"
 
 # Any, throughout: arguments of a loader.
@@ -51,7 +51,7 @@ Arguments = dict[str, Any]
 
 
 class Example(Dataset[torch.Tensor]):
-    """What is tried where no dataset is named: samples that wait for storage for 4 ms."""
+    """The dataset that is tried if none is named: samples that wait 4 ms for storage."""
 
     def __len__(self) -> int:
         return 4096
@@ -66,7 +66,7 @@ EXAMPLE = f"{__name__}:{Example.__name__}"
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a training loop saw of a loader; with a failure, up to there."""
+    """What a training loop measured with a loader; after a failure, up to that point."""
 
     samples_per_s: float = 0.0
     stall: float = 0.0
@@ -79,16 +79,16 @@ class _Trained:
 
 
 def _run(values: Values, actions: Actions) -> Iterator[Event]:
-    from feedline.tools.tune.probe import probe  # which can be imported on Linux only
+    from feedline.tools.tune.probe import probe  # can be imported on Linux only
 
     source, step_s = values["source"] or EXAMPLE, values["step_ms"] / 1000
     if not values["source"]:
-        yield say("You have named no dataset: this is an example whose samples wait for storage.")
-    yield doing("The doctor measures samples, one after the other.", _PROBE_S)
+        yield say("You have not named a dataset. This is an example whose samples wait for storage.")
+    yield doing("The doctor is measuring samples, one after the other.", _PROBE_S)
     measured = probe(source, seconds=_PROBE_S)
     findings = diagnose(measured)
     yield _findings(findings)
-    yield table("measured", "What was measured", ["One sample after the other"], [[line] for line in summary(measured)])
+    yield table("measured", "The measurements", ["One sample after the other"], [[line] for line in summary(measured)])
 
     opened = open_object(source)
     target = target_of(opened, values["batch_size"] or None)
@@ -100,17 +100,17 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
     for now in _trained(target, usual, step_s, _TRAIN_S):
         yield from _stalls("as it is", now)
     curve = _Curve(target, step_s)
-    yield doing("The tuner tries numbers of workers.", _CURVE_LONGEST_S)
+    yield doing("The tuner is trying different numbers of workers.", _CURVE_LONGEST_S)
     yield from curve.draw()
     offers = offers_of(findings, usual, curve.choice)
     rows = [["as it is", call(usual), now.text(), "", f"{now.stall:.0%}"]]
     yield _tried(rows)
     if not offers:
-        yield say("None of this can be tried by changing arguments of the loader.")
+        yield say("Nothing here can be tried by changing the loader's arguments.")
     elif not values["try_all"]:
         yield buttons({action: offer.button for action, offer in offers.items()})
         yield doing("")
-        yield say("Click on what to try.")
+        yield say("Click a button to try a fix.")
     for click in list(offers) if values["try_all"] else _clicks(actions) if offers else ():
         name, given = offers[click].name, offers[click].arguments
         yield doing(f"Trying {name}: {call(given)}.", _TRAIN_S)
@@ -127,7 +127,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Offer:
-    """Something that the user may try with a click."""
+    """A change that the user can try with a click."""
 
     button: str
     name: str
@@ -147,18 +147,18 @@ def offers_of(findings: Sequence[Finding], usual: Arguments, choice: Choice | No
 
 
 def arguments_of(finding: Finding) -> Arguments:
-    """Return the arguments of a loader that a finding asks for; none if it asks for something else."""
+    """Return the loader arguments that a finding recommends; none if it recommends something else."""
     try:
         called = ast.parse(finding.code or "", mode="eval").body
         if not isinstance(called, ast.Call) or ast.unparse(called.func) != "DataLoader":
             return {}
         return {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in called.keywords}
-    except (SyntaxError, ValueError):  # statements, or values that only the user's program has
+    except (SyntaxError, ValueError):  # statements, or values that exist only in the user's program
         return {}
 
 
 def _as_it_is(loader: LoaderFacts | None, workers: int) -> Arguments:
-    """Return what a loader that was named has; for a dataset, what was set on the view."""
+    """Return the arguments of the user's loader; for a dataset, those set on the view."""
     if loader is None:
         return {"num_workers": workers}
     if not loader.workers:
@@ -174,7 +174,7 @@ def _of_setting(setting: Setting) -> Arguments:
 
 
 def _trained(target: Target, given: Arguments, step_s: float, seconds: float) -> Iterator[_Trained]:
-    """Train for some seconds after the first batches; tell now and then what was seen, and at the end."""
+    """Train for `seconds` after the first batches; yield measurements now and then, and a failure at the end."""
     skipped, seen = max(1, given["num_workers"]), _Trained()
     try:
         loader = feedline.DataLoader(target.dataset, **{**target.options, **given})
@@ -195,12 +195,12 @@ def _trained(target: Target, given: Arguments, step_s: float, seconds: float) ->
                         return
         finally:
             loader.close()
-    except (Exception, SystemExit) as exc:  # of the user's, or feedline's word about it
+    except (Exception, SystemExit) as exc:  # the user's exception, or feedline's error about it
         yield replace(seen, failure=Failure.of(exc))
 
 
 class _Curve:
-    """Rates over numbers of workers: what the tuner's search asks for, measured one after the other."""
+    """Rates over numbers of workers: measures the settings that the tuner's search needs, one after the other."""
 
     def __init__(self, target: Target, step_s: float) -> None:
         self.choice: Choice | None = None
@@ -210,11 +210,11 @@ class _Curve:
         self._tried: dict[Setting, Rate | None] = {}
 
     def draw(self) -> Iterator[Event]:
-        """Draw the curve as it grows."""
+        """Yield the curve as it grows."""
         try:
             limits = self._limits()
         except DatasetFailed as error:
-            yield table("choice", "The tuner cannot try it", [str(error)], [[error.traceback]])
+            yield table("choice", "The tuner cannot run this dataset", [str(error)], [[error.traceback]])
             return
         until = time.monotonic() + _CURVE_LONGEST_S
         while True:
@@ -225,7 +225,7 @@ class _Curve:
                     asked.append(setting)
                 return self._tried.get(setting)
 
-            # It is pure: asked again with one more answer, it goes one step further.
+            # `search` is pure: called again with one more answer, it gets one step further.
             self.choice = search(known, limits, step_s=self._step_s)
             if not asked or time.monotonic() > until:
                 break
@@ -243,7 +243,7 @@ class _Curve:
         limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
         if limits.workers <= _MOST_WORKERS:
             return limits
-        return replace(limits, workers=_MOST_WORKERS, reason="the lab tries no more; `feedline tune` does")
+        return replace(limits, workers=_MOST_WORKERS, reason="the lab stops there; `feedline tune` tries more")
 
     def _rate(self, setting: Setting) -> Rate | None:
         seen = [_Trained(), *_trained(self._target, _of_setting(setting), self._step_s, _CURVE_S)][-1]
@@ -257,7 +257,7 @@ class _Curve:
                     best = series.setdefault(engine, {})
                     best[setting.workers] = max(rate.samples_per_s, best.get(setting.workers, 0.0))
         drawn = {engine: (sorted(found), [found[count] for count in sorted(found)]) for engine, found in series.items()}
-        return lines("curve", "Samples per second over numbers of workers", "workers", "samples/s", drawn)
+        return lines("curve", "Samples per second by number of workers", "workers", "samples/s", drawn)
 
 
 def _findings(findings: Sequence[Finding]) -> Event:
@@ -283,14 +283,12 @@ def _stalls(name: str, seen: _Trained) -> Iterator[Event]:
     waits = {cause: value for cause, value in seen.stats.total.waits.items() if value > 0} or {"nothing": 0.0}
     drawn = [(cause, value, f"{value:.2f} s", cause) for cause, value in waits.items()]
     yield bars("waits", f"What training waited for: {name}", drawn)
-    yield table(
-        "verdict", f"What the loader says of itself: {name}", ["loader.stats().verdict"], [[seen.stats.verdict]]
-    )
+    yield table("verdict", f"The loader's own verdict: {name}", ["loader.stats().verdict"], [[seen.stats.verdict]])
     yield figures({"samples/s": round(seen.samples_per_s), "training waits": f"{seen.stall:.0%}"})
 
 
 def _tried(rows: list[list[str]]) -> Event:
-    head = ["what", "loader", "samples/s", "against as it is", "training waits"]
+    head = ["what", "loader", "samples/s", "relative speed", "training waits"]
     return table("tried", "Tried", head, rows)
 
 
@@ -312,13 +310,13 @@ def _call(first: str, given: Arguments) -> str:
 
 
 def code_of(source: str, opened: Any, target: Target, usual: Arguments) -> str:
-    """Return the loader as Python, for what `source` turned out to be: a loader, a dataset, or what makes one."""
+    """Return Python code for the loader, where `source` may be a loader, a dataset, or a callable that makes one."""
     file, _, name = source.rpartition(":")
     is_file = file.endswith(".py")
     module, folder = (Path(file).stem, str(Path(file).parent)) if is_file else (file, ".")
     imported = f"from {module} import {name.partition('.')[0]}" + (f"  # in {folder!r}" if folder != "." else "")
     whole = name if operator.attrgetter(name)(sys.modules[module]) is opened else f"{name}()"
-    if isinstance(opened, LoaderBase):  # feedline's own needs no other loader around it
+    if isinstance(opened, LoaderBase):  # feedline's loader is used as it is
         return _written([imported], {"loader": whole})
     if not target.is_loader:
         return _written([_IMPORT, imported], {"dataset": whole, "loader": _call(target.code, usual)})
@@ -347,16 +345,16 @@ def _code(values: Values) -> str:
 VIEW = View(
     name="your_dataset",
     title="Your dataset",
-    notice="Name a dataset or loader of yours, and see what would make it faster.",
-    more="Write module:dataset or path/to/file.py:dataset, as seen from the folder in which the lab was started. The "
-    "doctor measures it in a process of its own, training runs with it for a moment, and the tuner tries numbers of "
-    "workers. Then click on what to try: the new figure stands beside the old one. Your files are not changed.",
+    notice="Name your dataset or loader, and see what would make it faster.",
+    more="Enter module:dataset or path/to/file.py:dataset, relative to the folder in which you started the lab. The "
+    "doctor measures it in a separate process, training runs with it briefly, and the tuner tries different numbers "
+    "of workers. Then click a fix to try it, and compare the new rate with the old one. Your files are not changed.",
     controls=(
         Text("source", "Dataset or loader (module:name)"),
-        Number("batch_size", "Batch size (0: that of the loader, or 32)", 0, 4096, 0),
-        Number("workers", "Workers to begin with, for a dataset", 0, 16, 0),
+        Number("batch_size", "Batch size (0: your loader's, or 32)", 0, 4096, 0),
+        Number("workers", "Workers at first (if you name a dataset)", 0, 16, 0),
         Number("step_ms", "Training step", 0, 500, 5, unit="ms"),
-        Switch("try_all", "Try all findings without a click", default=False),
+        Switch("try_all", "Try all findings without clicks", default=False),
     ),
     code=_code,
     run=apart(_run),
