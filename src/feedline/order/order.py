@@ -203,7 +203,7 @@ class _SamplerOrder(Order):
     _batch_size: int | None = None
 
     @property
-    def seed(self) -> int | None:  # read-only: it belongs to the sampler
+    def seed(self) -> int | None:  # type: ignore[override]  # read-only: it belongs to the sampler
         return self._sampler.whole().seed
 
     @property
