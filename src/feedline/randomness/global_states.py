@@ -100,7 +100,7 @@ class GlobalStates:
         else:
             generator, words, store = self._numpy
             if generator is not np.random.get_bit_generator():  # type: ignore[attr-defined]
-                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # the program has replaced it meanwhile
+                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # replaced meanwhile
             with generator.lock:  # another thread may be drawing, and NumPy does so without the GIL
                 _words_of(generator)[0].raw = words
                 _NUMPY_STORE.raw = store

@@ -190,7 +190,7 @@ class Scope:
             seed_globals(self.key())
 
     def kept(self) -> AbstractContextManager[None]:
-        """Return a context that restores the process-wide generators, if seeded here and the training loop's."""
+        """Restore the process-wide generators afterwards, if they are seeded here and belong to the training loop."""
         return globals_kept() if self.seeds_globals and self.keeps_globals else UNCHANGED
 
     def own_generators(self) -> AbstractContextManager[None]:
