@@ -243,7 +243,7 @@ def test_a_limit_on_the_size_of_files(limit_mib: int) -> None:
     assert told[:3] == ["worked"] * 3
     for refusal in told[3:]:
         assert f"larger than the {limit_mib} MiB" in refusal
-        assert f"(`ulimit -f`), which holds for shared memory too, is {limit_mib << 20} bytes" in refusal
+        assert f"(`ulimit -f`), which applies to shared memory too, is {limit_mib << 20} bytes" in refusal
         assert "smaller batch size" in refusal
         assert "ulimit -v" not in refusal
 

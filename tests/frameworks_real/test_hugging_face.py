@@ -38,4 +38,4 @@ def test_what_splits_itself_is_not_split_by_the_loader_too(answers: list[Any]) -
         assert "split themselves over workers. Drop it" in answer["twice"]
         assert "split_dataset_by_node(dataset, rank, world_size)" in answer["twice"]
         assert "Drop it" in answer["twice by node"]
-        assert len(answers) == 1 or "split over ranks by split_dataset_by_node" in answer["tail"]
+        assert len(answers) == 1 or "cannot be combined with split_dataset_by_node" in answer["tail"]

@@ -82,7 +82,7 @@ def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> 
 def test_a_prefix_that_is_none_for_prometheus_is_refused() -> None:
     assert "my:app_batches_total 100" in STATS.prometheus("my:app")
     for prefix in ("my-app", "", "1st"):
-        with pytest.raises(BadOption, match="does not do for Prometheus"):
+        with pytest.raises(BadOption, match="is not valid for Prometheus"):
             STATS.prometheus(prefix)
 
 

@@ -38,14 +38,14 @@ def period(
     [
         ({"fetch": 3.4}, "data-bound: training waited 40 % of the time, mostly for fetch", "Use 3 workers"),
         ({"collate": 3.4, "fetch": 0.1}, "mostly for collate", "Use 3 workers"),
-        ({"queue": 3.4}, "mostly for a free worker", "Use 3 workers. Workers were mostly at fetch"),
-        ({"transfer": 3.4}, "mostly for batches on their way", "Use larger batches"),
+        ({"queue": 3.4}, "mostly for a free worker", "Use 3 workers. Workers were mostly busy with fetch"),
+        ({"transfer": 3.4}, "mostly for batches in transit", "Use larger batches"),
         ({"slot": 3.4}, "mostly for free slots", "Drop batches sooner, or raise memory_budget. The program holds"),
         ({"device": 3.4}, "mostly for the device", "Use pin_memory=True"),
         ({"deliver": 3.4}, "mostly for the training process itself", "Make batches cheaper to unpack"),
         ({"start": 50.0}, "start-bound: starting took 91 % of the time", "Keep the workers from epoch to epoch"),
         ({"start": 1.0, "fetch": 0.01}, "compute-bound: data was ready 99.8 % of the time", "2 workers are about"),
-        ({}, "compute-bound: data was ready 100.0 % of the time", "2 workers are about as many as it takes"),
+        ({}, "compute-bound: data was ready 100.0 % of the time", "2 workers are about right"),
     ],
 )
 def test_first_what_is_wrong_then_what_to_do(waits: dict[str, float], wrong: str, remedy: str) -> None:
@@ -67,7 +67,7 @@ def test_the_number_of_workers_follows_from_busy_time_and_body_time() -> None:
     assert "Use 6 workers. " in verdict_of(slow, worker_count=2)
     quick = period({"fetch": 0.01}, busy_s=0.08, workers=8)
     assert "data was ready 99.8 % of the time. 2 workers would do. " in verdict_of(quick, worker_count=8)
-    assert "2 workers are about as many as it takes" in verdict_of(period({}, busy_s=0.09), worker_count=2)
+    assert "2 workers are about right" in verdict_of(period({}, busy_s=0.09), worker_count=2)
     small = period({"fetch": 0.01}, busy_s=0.0003)
     assert "No workers are needed (num_workers=0)" in verdict_of(small, worker_count=2)
 
@@ -94,13 +94,13 @@ def test_no_more_workers_where_the_cores_are_exhausted() -> None:
 def test_no_more_workers_where_those_there_wait_for_a_core() -> None:
     crowded = period({"fetch": 10.0}, body_s=0.05, busy_s=0.28, cpu_s=0.1, queued_s=0.15, alone_s=0.13)
     own = verdict_of(crowded, worker_count=2, cores=1)
-    assert ", or add cores. Workers were ready to run and had no core 54 % of the time. " in own
+    assert ", or add cores. Workers were ready to run but had no core 54 % of the time. " in own
     others = verdict_of(crowded, worker_count=2, cores=4)
-    assert ". Not sure: run it again on a quiet machine. Workers were ready to run and had no core 54 %" in others
+    assert ". Not sure: run it again on a quiet machine. Workers were ready to run but had no core 54 %" in others
     assert "Use " not in own + others
     alone = period({"fetch": 28.0}, body_s=0.05, cpu_s=0.1, queued_s=0.15, alone_s=0.13, workers=0)
     said = verdict_of(alone, worker_count=0, cores=4)
-    assert "The loop was ready to run and had no core 54 % of the time. Other programs used the cores. " in said
+    assert "The loop was ready to run but had no core 54 % of the time. Other programs used the cores. " in said
     assert "Use " not in said
 
 
@@ -153,10 +153,10 @@ def test_a_hand_over_that_was_measured_counts() -> None:
 def test_what_auto_has_settled_on_is_not_contradicted() -> None:
     slow = period({"fetch": 10.0}, body_s=0.05, busy_s=0.28, cpu_s=0.014)
     settled = verdict_of(slow, worker_count=2, cores=4, auto="settled")
-    assert 'num_workers="auto" has found no number of workers that is faster than 2. ' in settled
-    assert "still looking" in verdict_of(slow, worker_count=2, cores=4, auto="searching")
+    assert 'num_workers="auto" has found no number of workers faster than 2. ' in settled
+    assert "still searching" in verdict_of(slow, worker_count=2, cores=4, auto="searching")
     ready = verdict_of(period({"fetch": 0.01}, busy_s=0.08, workers=8), worker_count=8, auto="settled")
-    assert "8 workers are about as many as it takes" in ready
+    assert "8 workers are about right" in ready
 
 
 def test_what_the_training_process_does_itself_does_not_need_workers() -> None:
@@ -174,7 +174,7 @@ def test_without_workers_the_wait_is_the_work() -> None:
 def test_a_loop_that_does_nothing_cannot_be_fed_fast_enough() -> None:
     empty = period({"fetch": 10.0}, body_s=0.00001, busy_s=0.1)
     said = verdict_of(empty, worker_count=2, cores=8)
-    assert "Use 8 workers. The loop does next to nothing with a batch, so some waiting stays. " in said
+    assert "Use 8 workers. The loop spends almost no time on a batch, so some waiting will remain. " in said
 
 
 def test_enough_workers_and_still_waiting_is_a_matter_of_bursts() -> None:
@@ -192,7 +192,7 @@ def test_stragglers_are_told_from_slow_samples() -> None:
     stages = {"fetch": Spread(100, 0.1, 0.05, 0.06, 1.0)}
     said = verdict_of(period({"order": 3.4}, busy_s=0.08, stages=stages), worker_count=2)
     assert "mostly for a late batch. Let idle workers take over late work (seed=), deliver batches as they " in said
-    assert "Later batches were ready. A slow fetch takes 20 times as long as most; see slowest_samples. " in said
+    assert "ready. A slow fetch takes 20 times as long as a typical one; see slowest_samples. " in said
     assert "times as long" not in verdict_of(period({"order": 3.4}, busy_s=0.08), worker_count=2)
     few = verdict_of(period({"order": 3.4}, stages=stages), worker_count=2)
     assert "mostly for a late batch. Use 3 workers. Later" in few, "with too few workers some batch is always late"
@@ -200,7 +200,7 @@ def test_stragglers_are_told_from_slow_samples() -> None:
 
 def test_a_seed_is_not_advised_where_work_moves_already() -> None:
     said = verdict_of(period({"order": 3.4}, busy_s=0.08), worker_count=2, moves=True)
-    assert "mostly for a late batch. Deliver batches as they come (in_order=False), or bridge it" in said
+    assert "mostly for a late batch. Deliver batches as they come (in_order=False), or use more workers" in said
     assert "seed" not in said
 
 

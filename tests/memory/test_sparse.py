@@ -140,7 +140,7 @@ def test_a_file_is_as_long_as_the_limit_allows(limit: int, size: int) -> None:
     """,
         limit,
     )
-    assert told.startswith(f"{size} The limit on the size of files (`ulimit -f`)")
+    assert told.startswith(f"{size} The limit on file size (`ulimit -f`)")
 
 
 @pytest.mark.slow

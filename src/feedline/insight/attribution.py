@@ -25,18 +25,18 @@ CAUSES = (
     "device",
     "deliver",
 )
-"""In the order in which a batch meets them."""
+"""In the order in which a batch passes them."""
 
 Columns = Mapping[str, NDArray[np.int64]]
-"""What is known of some batches; see `feedline.insight.batch_rows.COLUMNS`."""
+"""Measurements of some batches by column; see `feedline.insight.batch_rows.COLUMNS`."""
 
 
 def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[np.int64]]:
-    """Return for each cause how long the training loop waited for each batch because of it, in nanoseconds.
+    """Return how long the training loop waited for each batch, by cause, in nanoseconds.
 
     Args:
         columns: of the batches.
-        in_order: False if batches are delivered as they come, so that none can be in the way of another.
+        in_order: False if batches are delivered as they are finished, so that a late one does not hold up others.
 
     Example:
         >>> from feedline.insight.batch_rows import columns_of, row
@@ -52,7 +52,7 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
     moments = np.clip(np.maximum.accumulate(np.stack(chain), axis=0), asked, got)
     came = moments[-1]
     starting, inline = columns["first"] > 0, columns["worker"] < 0
-    # Had there been a slot, it would have been begun earlier; had batches no order, another would have been delivered.
+    # A free slot would have let the task start earlier. Without in_order, a later batch would have been delivered.
     held = (columns["held"] > 0) & ~inline
     passed = (columns["overtaken"] != 0) & ~held & ~starting & ~inline & in_order
     passed_at = np.where(passed, np.clip(columns["overtaken"], asked, came), came)
@@ -65,7 +65,7 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
 
     queue = queue + given
     start, queue = np.where(starting, queue, nothing), np.where(starting, nothing, queue)
-    # Without workers nobody is waited for before a batch is begun: the sampler and the loader itself are at work.
+    # Without workers, the time before a batch is started is spent in the sampler and the loader itself.
     deliver, queue = deliver + np.where(inline, queue, nothing), np.where(inline, nothing, queue)
 
     share = np.clip(columns["transform"] / np.maximum(columns["fetch"], 1), 0.0, 1.0)

@@ -16,38 +16,38 @@ from feedline.insight.attribution import CAUSES, Columns, causes_of
 from feedline.insight.histogram import Histogram
 
 COLUMNS = (
-    "epoch",  # which one, and
-    "ordinal",  # which batch of it
-    "worker",  # who made it; -1: the training loop itself
+    "epoch",  # the epoch, and
+    "ordinal",  # the position of the batch in it
+    "worker",  # the worker that made it; -1: the training loop itself
     "samples",
     "bytes",
-    "given",  # when the task was given to a worker; inline: when it was asked for
-    "began",  # when the worker began it
-    "fetch",  # how long that took, with transform
+    "given",  # when the task was assigned to a worker; inline: when the batch was requested
+    "began",  # when the worker started it
+    "fetch",  # how long fetching took, including transform
     "transform",  # 0 if unknown
     "collate",
     "write",  # 0 where collate writes straight into the slot
-    "computed",  # CPU time of all that; -1 if that is not known
-    "queued",  # how long the worker was ready to run and had no core; 0 of short batches, where it is not looked at
-    "finished",  # when the worker had its answer ready
-    "came",  # when the training process had it
-    "asked",  # when the training loop asked for it
+    "computed",  # CPU time of fetch, collate and write; -1 if unknown
+    "queued",  # how long the worker was ready to run but had no core; 0 for short batches, where it is not measured
+    "finished",  # when the worker had its result ready
+    "came",  # when the training process received it
+    "asked",  # when the training loop requested it
     "got",  # when next() returned it
-    "behind",  # how many later batches were ready when it was asked for
+    "behind",  # how many later batches were ready when it was requested
     "device",  # from came to ready on the device; 0 without one
-    "held",  # 1 if the task was given late because no slot was free: the program holds batches
-    "first",  # 1 if the worker had answered nothing before
-    "body",  # how long the training loop was at the batch before; -1 if that is not known
-    "overtaken",  # when the first later batch was ready; 0 if none was before this one
-    "weight",  # how many batches it stands for: of very short ones, not every batch has a row, unless they are recorded
+    "held",  # 1 if the task was assigned late because no slot was free: the program holds batches
+    "first",  # 1 if it is the worker's first batch
+    "body",  # how long the training loop spent on the batch before; -1 if unknown
+    "overtaken",  # when the first later batch was ready; 0 if none was ready before this one
+    "weight",  # how many batches it stands for: not every very short batch has a row, unless a recording is running
 )
-"""What a row holds, all integers: moments and durations in nanoseconds, on the clock of `time.monotonic_ns`."""
+"""The fields of a row, all integers. Times and durations are nanoseconds on the clock of `time.monotonic_ns`."""
 
 MOMENTS = ("given", "began", "finished", "came", "asked", "got", "overtaken")
 DURATIONS = ("fetch", "transform", "collate", "write", "computed", "queued", "device", "body")
 
 STAGES = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
-"""Whose distributions are kept; those that users name come besides."""
+"""The stages with a histogram each; stages named by users are added to them."""
 
 Row: TypeAlias = tuple[int, ...]
 
@@ -55,7 +55,7 @@ DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"computed": -1, "body": -1, "weight": 1}
 
 
 def row(**values: int) -> Row:
-    """Return a row with these values, and 0 for all others."""
+    """Return a row with these values and the defaults for all other columns."""
     return tuple((DEFAULTS | values).values())
 
 
@@ -66,9 +66,9 @@ def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
 
 
 def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
-    """Find out for each row when later batches were ready, from when these were finished.
+    """Set `behind` and `overtaken` of each row, from the times at which later batches were finished.
 
-    Batches are not taken in before somebody waits for them, so that this is not known when a row is written.
+    The training process receives batches only while it waits for one, so this is not known when a row is written.
     """
     finished, asked, behind = columns["finished"], columns["asked"], columns["behind"]
     count, overtaken = np.zeros_like(behind), np.full_like(behind, _NEVER)
@@ -79,8 +79,8 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
         overtaken[:-ahead] = np.minimum(overtaken[:-ahead], later)
     made = columns["worker"] >= 0
     columns["behind"] = np.maximum(behind, count) * made
-    # Of two batches that take equally long either may be ready first, a little. What counts is one that is late by far,
-    # or for which others were waiting already.
+    # Of two batches that take equally long, either may be ready slightly earlier. Only a batch counts that took far
+    # longer than most, or that others were already waiting for.
     busy = finished - columns["began"]
     is_late = (busy > _LATE * np.median(busy)) | (overtaken <= asked) if len(busy) else made
     columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
@@ -91,83 +91,83 @@ _SUMS = (
     *("timed", "computed", "queued", "made"),
 )
 _AFTERWARDS = ("device", "deliver")
-"""Causes of waiting for a batch that has come."""
+"""Causes of waiting after the batch has reached the training process."""
 _LATE = 2
-"""Batches that take so many times as long as most are late. A guess."""
+"""A batch is late if it takes this many times the median. A guess."""
 _NEVER = 1 << 62
 _MOST_STAGES = 64
 NEAR = 64
-"""How many rows a batch that is late can be overtaken by, as far as anybody counts."""
+"""How many rows after a late batch are checked for batches that overtook it."""
 
 
 class Totals:
-    """What rows add up to. Nanoseconds throughout.
+    """Sums of rows, in nanoseconds throughout.
 
     Args:
-        begun: when the epoch was begun.
+        begun: when the epoch began.
     """
 
     def __init__(self, begun: int = 0) -> None:
         self.begun = self.last = begun
         self.elapsed = 0
-        """Time of epochs that were merged into this."""
+        """Time of epochs merged into this one."""
         self.started = 0
         """From the beginning to the first batch."""
         self.batches = 0
         self.samples = 0
         self.bytes = 0
         self.ready = 0
-        """Sum of the batches that were ready when one was asked for."""
+        """Sum over batches: how many were ready when the batch was requested."""
         self.is_sampled = False
-        """True if there were more batches than rows."""
+        """True if there are more batches than rows."""
         self.opened = 0
-        """How long `iter(loader)` took, and the end of the epoch."""
+        """How long `iter(loader)` and ending the epoch took."""
         self.waited = 0
-        """How long `next()` took, of all batches, and"""
+        """How long `next()` took, over all batches."""
         self.late = 0
-        """how much of that until the batch had come."""
+        """The part of `waited` before the batch reached the training process."""
         self._waits = dict.fromkeys(CAUSES, 0)
-        """What the rows say of that: where they stand for several batches, what matters is the shares."""
+        """Waits by cause, from the rows. Where rows stand for several batches, only the ratios of these matter."""
         self.stages: dict[str, Histogram] = {}
         self.body = Histogram()
         self.busy: dict[int, int] = {}
         """By worker."""
         self.timed = 0
-        """Batches whose CPU time is known,"""
+        """Batches whose CPU time is known."""
         self.computed = 0
-        """that time, and"""
+        """CPU time of these batches."""
         self.queued = 0
-        """how long they had no core, and"""
+        """How long these batches' workers were ready to run but had no core."""
         self.made = 0
-        """how long they took, with that."""
+        """How long making these batches took, including `queued`."""
 
     @property
     def nanoseconds(self) -> int:
-        """How long it took."""
+        """How long the epoch or epochs took."""
         return self.elapsed + self.last - self.begun
 
     def span(self, first: int, last: int) -> None:
-        """Note when batches were delivered: the first of those that are added up next, and the last."""
+        """Note the delivery times of the first and the last batch of the rows that are added next."""
         if not self.batches:
             self.started = first - self.begun
         self.last = max(self.last, last)
 
     def fold(self, columns: Columns, *, in_order: bool = True) -> None:
-        """Add rows up, in the order in which they were written."""
+        """Add rows, in the order in which they were written, and note when their batches were delivered."""
         got = columns["got"]
         if len(got):
             self.span(int(got[0]), int(got.max()))
             self.add(columns, in_order=in_order)
 
     def add(self, columns: Columns, *, in_order: bool = True) -> None:
-        """Add rows up, which may be of several epochs; when they were delivered does not count."""
+        """Add rows, possibly of several epochs; delivery times are not noted."""
         got, weight = columns["got"], columns["weight"]
         count = int(weight.sum())
         self.batches += count
         self.is_sampled |= count > len(got)
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
-        made = columns["finished"] != 0  # which may lie before a recording began
+        made = columns["finished"] != 0  # not `> 0`: negative if it precedes a recording
         was_ready = made & (columns["finished"] <= columns["asked"])
         self.ready += int(((columns["behind"] + was_ready) * weight).sum())
         causes = causes_of(columns, in_order=in_order)
@@ -180,7 +180,7 @@ class Totals:
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
             self._add(name, columns[name], weight, columns[name] > 0)
-        # Before it is asked for, nobody fetches it from where the worker has put it.
+        # A finished batch stays where the worker put it until it is requested: only awaited ones measure the transfer.
         is_awaited = made & ~was_ready & (columns["worker"] >= 0)
         self._add("transfer", columns["came"] - columns["finished"], weight, is_awaited)
         known = columns["body"] >= 0
@@ -207,13 +207,14 @@ class Totals:
             self.stages.setdefault(name, Histogram()).add(durations, weights)
 
     def rest(self, batches: int, waited: int, late: int, last: int = 0) -> None:
-        """Say how many batches there were in truth, if rows stand for several, and how long the others were waited for.
+        """Correct the sums for batches without a row.
 
         Args:
-            batches: all of them.
-            waited: how long `next()` took of those that have no row, and
-            late: how much of that until they had come; is not known without workers.
-            last: when the last of them was delivered.
+            batches: the number of all batches.
+            waited: how long `next()` took for batches without a row.
+            late: the part of `waited` before these batches reached the training process; without workers, it is
+                estimated from the rows instead.
+            last: when the last of these batches was delivered.
         """
         self.last = max(self.last, last)
         if -1 in self.busy:
@@ -231,13 +232,13 @@ class Totals:
 
     @property
     def waits(self) -> dict[str, int]:
-        """What the training loop waited for, by cause."""
+        """How long the training loop waited, by cause."""
         waits = self._shared_out()
         waits["start"] += self.opened
         return waits
 
     def _shared_out(self) -> dict[str, int]:
-        """Share out how long batches were waited for, as the rows say."""
+        """Distribute the total wait over the causes, in the proportions of the rows."""
         waits: dict[str, int] = {}
         until = tuple(cause for cause in CAUSES if cause not in _AFTERWARDS)
         parts = ((until, self.late, "transfer"), (_AFTERWARDS, self.waited - self.late, "deliver"))
@@ -249,25 +250,25 @@ class Totals:
         return waits
 
     def add_stage(self, name: str, duration: int) -> None:
-        """Count how long a task was in a stage that the user has named.
+        """Count the time that a task spent in a stage named by the user.
 
-        Of very many names, such as one for every file, those that come late count as one.
+        If there are very many names, such as one per file, all further ones count as "other".
         """
         if len(self.stages) >= _MOST_STAGES and name not in self.stages:
             name = "other"
         self._add(name, np.array([duration]), np.array([1]))
 
     def open(self, duration: int) -> None:
-        """Count what `iter(loader)` took: the training loop waited for it."""
+        """Count the duration of `iter(loader)` as waiting."""
         self.opened += duration
 
     def end(self, asked: int, ended: int) -> None:
-        """Note when the epoch was over, and since when that was waited for: workers may have had to end."""
+        """Note when the epoch ended, and count the wait for that since `asked`: workers may have had to end."""
         self.opened += ended - asked
         self.last = max(self.last, ended)
 
     def merge(self, other: Totals) -> None:
-        """Add up what another one has added up."""
+        """Add the sums of another `Totals`."""
         self.elapsed += other.nanoseconds
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -282,7 +283,7 @@ class Totals:
             self.busy[worker] = self.busy.get(worker, 0) + spent
 
     def since(self, earlier: Totals) -> Totals:
-        """Return what was added up since an earlier copy of this."""
+        """Return the difference from an earlier copy of these totals."""
         later = Totals()
         later.elapsed = self.nanoseconds - earlier.nanoseconds
         later.is_sampled = self.is_sampled

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 PER_OCTAVE = 8
 """Bins between a duration and its double: a quantile is right within a factor of 2 ** (1 / 8)."""
 _BINS = 48 * PER_OCTAVE
-"""Up to 2 ** 48 ns, which is three days."""
+"""Up to 2 ** 48 ns, about three days."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Spread:
 
 
 class Histogram:
-    """Durations in nanoseconds, counted.
+    """Counts of durations in nanoseconds.
 
     Example:
         >>> histogram = Histogram()
@@ -48,10 +48,10 @@ class Histogram:
         self._most = 0.0
         self.count = 0
         self.total = 0
-        """Their sum."""
+        """Sum of the durations."""
 
     def add(self, durations: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
-        """Count some durations, each as often as its weight says; negative ones count as 0."""
+        """Count durations, each as often as its weight; negative ones count as 0."""
         if not len(durations):
             return
         durations = np.maximum(durations, 0)
@@ -64,7 +64,7 @@ class Histogram:
         self._most = max(self._most, float(durations.max()))
 
     def merge(self, other: Histogram) -> None:
-        """Count what another one has counted, too."""
+        """Add the counts of another histogram."""
         self._counts += other._counts
         self.count += other.count
         self.total += other.total
@@ -72,7 +72,7 @@ class Histogram:
         self._most = max(self._most, other._most)
 
     def since(self, earlier: Histogram) -> Histogram:
-        """Return what was counted since an earlier copy of this."""
+        """Return the counts that were added since an earlier copy of this histogram."""
         later = Histogram()
         later._counts = np.maximum(self._counts - earlier._counts, 0)
         later.count, later.total = int(later._counts.sum()), max(0, self.total - earlier.total)
@@ -81,11 +81,11 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The exact mean; 0 of none."""
+        """The exact mean; 0 if the histogram is empty."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """Return the duration that `share` of all do not exceed, within a bin; 0 of none."""
+        """Return the `share` quantile of the durations, accurate within a bin; 0 if there are none."""
         if not self.count:
             return 0.0
         rank = max(1, math.ceil(share * self.count))

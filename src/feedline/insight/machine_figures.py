@@ -18,21 +18,22 @@ from feedline.system.limits import physical_bytes
 from feedline.system.process import seen_bytes
 
 COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
-"""When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers' own, so
-without the arena and files that they map; share of the GPU; bytes of it in use; bytes read from disks so far."""
+"""Nanoseconds since the recording began; CPU load as a share of all cores; memory in use; private memory of the
+workers, without the arena and mapped files; GPU load as a share; GPU memory in use; bytes read from disks so far. Sizes
+are bytes."""
 
 _EVERY_S = 0.5
 _MOST = 4096
-"""Looks that are kept: 34 minutes of them. When there are as many, every other one is dropped, and they are taken half
-as often from then on, so that what is kept has the same distance everywhere."""
+"""The most readings to keep: 34 minutes of them. At this number, every other reading is dropped and the interval
+doubles, so that the remaining readings are evenly spaced."""
 
 
 class MachineFigures:
-    """Looks at the machine twice a second, later less often, in a thread of its own, from `open` to `close`.
+    """Reads the machine's load twice a second, later less often, in a thread of its own, from `open` to `close`.
 
     Args:
         pids: returns the process ids of the workers.
-        every_s: how often to look.
+        every_s: the interval between readings.
     """
 
     def __init__(self, pids: Callable[[], list[int]], every_s: float = _EVERY_S) -> None:
@@ -40,7 +41,7 @@ class MachineFigures:
         self._every_s = every_s
         self.columns: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
         self.trouble: list[str] = []
-        """What kept it from looking, if anything did."""
+        """The error that ended the readings, if there was one."""
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._gpu = _Gpu()
@@ -49,7 +50,7 @@ class MachineFigures:
         self._begun = self._pid = 0
 
     def open(self) -> None:
-        """Begin to look."""
+        """Start reading."""
         self._pid = os.getpid()
         self._begun = time.monotonic_ns()
         self._try_to_look()
@@ -57,9 +58,9 @@ class MachineFigures:
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more, and no more after that. May be called twice.
+        """Take one last reading and stop. May be called twice.
 
-        A process that was forked meanwhile leaves everything alone: a GPU's library crashes there.
+        Does nothing in a process that was forked meanwhile, where the GPU library would crash.
         """
         thread, self._thread = self._thread, None
         if thread is None or os.getpid() != self._pid:
@@ -70,7 +71,7 @@ class MachineFigures:
         self._gpu.close()
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
-        """Return the figures from `origin` on, and the last before it, with moments that count from there."""
+        """Return the readings from `origin` on and the last one before it, with times relative to `origin`."""
         shift = origin - self._begun
         moments = [0.0 if at is None else at for at in self.columns["at"]]
         first = max(sum(at < shift for at in moments) - 1, 0)
@@ -85,11 +86,11 @@ class MachineFigures:
         try:
             if not self.trouble:
                 self.look()
-        except Exception as exc:  # a machine that has no such figures does not end a training
-            self.trouble.append(f"The machine could not be looked at any more: {words(exc)}.")
+        except Exception as exc:  # missing figures must not end a training run
+            self.trouble.append(f"CPU, memory, disk and GPU are no longer recorded: {words(exc)}.")
 
     def look(self) -> None:
-        """Note the figures of this moment."""
+        """Take a reading now."""
         memory, disk = self._memory_and_disk()
         share, gpu_bytes = self._gpu.look()
         workers = [seen_bytes(pid) for pid in self._pids()]
@@ -109,7 +110,7 @@ class MachineFigures:
             self._every_s *= 2
 
     def _cpu(self) -> float | None:
-        """Return the share of all processors that was used since the last look."""
+        """Return the load since the last reading, as a share of all cores."""
         if self._psutil is not None:
             times = self._psutil.cpu_times()
             idle, total = times.idle + getattr(times, "iowait", 0.0), float(sum(times[:8]))
@@ -125,20 +126,20 @@ class MachineFigures:
         return float(min(1.0, max(0.0, 1 - (idle - last[0]) / (total - last[1]))))
 
     def _memory_and_disk(self) -> tuple[float | None, float | None]:
-        """Return memory in use, and bytes read from disks since the machine started."""
+        """Return the memory in use, and the bytes read from disks since the machine started."""
         if self._psutil is not None:
             memory, disk = self._psutil.virtual_memory(), self._psutil.disk_io_counters()
             return float(memory.total - memory.available), None if disk is None else float(disk.read_bytes)
         total, free = physical_bytes()
         used = None if total is None or free is None else float(total - free)
         fields = [line.split() for line in _lines("/proc/diskstats")]
-        # Whole disks only: partitions, and what is made of disks, would count twice.
+        # Whole disks only: partitions and volumes built from disks would count twice.
         sectors = [int(line[5]) for line in fields if len(line) > 5 and os.path.isdir(f"/sys/block/{line[2]}/device")]
         return used, float(sum(sectors) * 512) if sectors else None
 
 
 class _Gpu:
-    """NVIDIA's GPUs, if there are any, as pynvml tells."""
+    """The NVIDIA GPUs of this machine, if there are any, read through pynvml."""
 
     def __init__(self) -> None:
         self._nvml = _optional("pynvml")
@@ -149,17 +150,17 @@ class _Gpu:
                 self._handles = [
                     self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(self._nvml.nvmlDeviceGetCount())
                 ]
-            except self._nvml.NVMLError:  # there is no driver
+            except self._nvml.NVMLError:  # no driver
                 self._nvml = None
 
     def look(self) -> tuple[float | None, float | None]:
-        """Return the share of the GPUs that is in use, and their memory that is."""
+        """Return the mean load of the GPUs, and the memory in use on all of them."""
         if self._nvml is None or not self._handles:
             return None, None
         try:
             shares = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in self._handles]
             used = [self._nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._handles]
-        except self._nvml.NVMLError:  # it does not tell, as parts of a GPU do not
+        except self._nvml.NVMLError:  # not supported, for example on a partition of a GPU
             return None, None
         return sum(shares) / len(shares), float(sum(used))
 

@@ -1,10 +1,10 @@
-"""What a loader measures while it runs: every batch, or a sample of them when batches are very short.
+"""Collects measurements of a running loader: of every batch, or of a sample of them when batches are very short.
 
 Writing a row takes some microseconds, including its share of the summation. So for batches that take less than
-`_SHORT_NS`, a row is written about every `_APART_NS` and stands for the batches before it. Its `weight` says for how
-many, and no row stands for more time than has passed. The first batches of an epoch, and all batches that are recorded,
-get a row each. The total wait is exact all the same: the wait of batches without a row is summed up. The rows show what
-training waited for.
+`_SHORT_NS`, a row is written about every `_APART_NS` and stands for the batches before it. Its `weight` is their
+number, limited so that no row stands for more time than has passed. The first batches of an epoch, and all batches that
+are recorded, get a row each. The total wait is exact all the same, because the waits of batches without a row are
+summed up. The rows show what training waited for.
 
 The code that delivers batches checks `due` and `got`, and calls `write` before it marks the batch as delivered: nothing
 may be called afterwards (see `delivery/driver/caller_lock.py`). Any thread may call `stats()` meanwhile.
@@ -29,14 +29,14 @@ from feedline.system.references import References
 from feedline.types import TaskNotes
 
 _SHORT_NS = 5_000_000
-"""Batches that take so long, or longer, have a row each."""
+"""Batches that take this long or longer get a row each."""
 _APART_NS = 40_000_000
-"""Rows of shorter ones are so far apart. One costs 15 to 30 us, and a training process that waits for workers on a busy
-machine computes for some 4 ms of these 40: that is below 1 %."""
+"""The interval between rows of shorter batches. A row costs 15 to 30 us, and a training process that waits for workers
+on a busy machine computes for some 4 ms of these 40: that is below 1 %."""
 _EXACT = 8
-"""So many batches of an epoch have a row each, however short they are."""
+"""This many batches at the start of an epoch get a row each, however short they are."""
 _MOST = 1024
-"""No row stands for more."""
+"""The most batches between two rows."""
 _BLOCK = 1000
 """Rows that are added up at once."""
 _SLOWEST = 10
@@ -46,25 +46,25 @@ _GOT = COLUMNS.index("got")
 
 @dataclass(eq=False)
 class Kept:
-    """What a recording needs besides the sums."""
+    """The rows and epochs of a recording."""
 
     origin: int
     started: float
     most: float
-    """Rows that are kept; those that follow are measured as if nobody recorded."""
+    """Stop keeping rows at this number; later batches are measured as without a recording."""
     blocks: list[dict[str, NDArray[np.int64]]] = field(default_factory=list)
     rows: int = 0
-    """In the blocks."""
+    """Number of rows in the blocks."""
     epochs: list[EpochSpan] = field(default_factory=list)
     stages: dict[str, list[list[int]]] = field(default_factory=dict)
 
     @property
     def is_full(self) -> bool:
-        """True if it has as many rows as it may have."""
+        """True if no more rows are kept."""
         return self.rows >= self.most
 
     def add(self, columns: dict[str, NDArray[np.int64]], told: list[tuple[int, str, int]]) -> None:
-        """Keep some rows, and the stages that users have named in them."""
+        """Keep some rows, and the times that their tasks spent in stages named by users."""
         for number, name, spent in told:
             self.stages.setdefault(name, []).append([self.rows + number, spent])
         self.blocks.append(columns)
@@ -73,23 +73,23 @@ class Kept:
 
 @dataclass
 class _Epoch:
-    """What was measured of an epoch."""
+    """Measurements of one epoch."""
 
     number: int
     before: int
-    """Batches that there were before it."""
+    """Number of batches delivered before it."""
     totals: Totals
     rows: list[Row] = field(default_factory=list)
-    """Those that are not added up yet."""
+    """Rows that are not added up yet."""
     named: list[tuple[int, str, int]] = field(default_factory=list)
-    """Stages that users have named: the number of the row, the stage, its time."""
+    """Times in stages named by users: row number, stage, nanoseconds."""
     batches: int = 0
-    """Of an epoch that is over, or was left: how many there were."""
+    """Number of batches, once the epoch has ended or was abandoned."""
     rest: tuple[int, int, int] = (0, 0, 0)
-    """Of one that was left: what is known of its batches without a row; see `Totals.rest`."""
+    """For an epoch that was followed by another: the waits of its batches without a row; see `Totals.rest`."""
 
     def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
-        """Return what all rows add up to, and forget none."""
+        """Return the sums of all rows so far, without removing any."""
         totals = copy.deepcopy(self.totals)
         columns = columns_of(self.rows[:])
         settle_order(columns)
@@ -101,57 +101,57 @@ class _Epoch:
 
 
 class Observer:
-    """Rows of one loader's batches, and what they add up to.
+    """Rows of one loader's batches, and their sums.
 
     Args:
-        in_order: False if batches are delivered as they come.
+        in_order: False if batches are delivered as they are finished.
     """
 
     is_off = False
-    """Measure nothing; for whoever asks what measuring costs."""
+    """True to measure nothing, for benchmarks of what measuring costs."""
 
     def __init__(self, *, in_order: bool = True) -> None:
         self._in_order = in_order
         self.due = _NEVER
-        """After how many batches to set `got` to the time, so that the next one has a row."""
+        """From this number of batches on, the driver sets `got` to the time, so that the next batch gets a row."""
         self.got = 0
-        """When the last batch was delivered, if the next one is to have a row, else 0; -1 if there was none."""
+        """When the last batch was delivered, if the next one is to get a row, else 0; -1 before the first batch."""
         self.waited_s = 0.0
-        """How long the training loop waited in this epoch for batches that have no row, and"""
+        """How long the training loop waited in this epoch for batches without a row."""
         self.late_s = 0.0
-        """how much of that until they had come; 0 without workers."""
+        """The part of `waited_s` before these batches reached the training process; 0 without workers."""
         self.last_s = 0.0
-        """When the last of them was delivered."""
+        """When the last of these batches was delivered."""
         self.is_under_way = False
         """True from the beginning of an epoch to its end."""
         self._lock = threading.Lock()
-        """For whoever adds up, or reads what was added up."""
+        """Held while rows are added up, and while sums are read."""
         self._epoch = _Epoch(0, 0, Totals())
         self._earlier: list[_Epoch] = []
-        """Epochs whose rows are not added up yet; of the last of them, figures may be asked for."""
+        """Past epochs whose rows are not added up yet. The last of them can still be requested by itself."""
         self._past = Totals()
-        """Of all epochs before those."""
+        """Sums of all epochs before those."""
         self._seen = 0
-        """Batches that the rows stand for."""
+        """Number of batches that the rows stand for."""
         self._seen_at = 0
         self._slowest: dict[str, SlowSample] = {}
-        """By what their indices look like, which need not be hashable."""
+        """By the `repr` of the index, which need not be hashable itself."""
         self._kept: list[Kept] = []
-        """Recordings that are under way, and not full."""
+        """Recordings that are running and not full."""
         self._before_settled: Totals | None = None
-        """With "auto": what there was when the number of workers was found; None if it was not."""
+        """With "auto": the sums when the number of workers was found; None before that."""
         self._settled_at = 0
         _observers.add(self)
 
-    # -- by whoever delivers batches ---------------------------------------------------------------------------------
+    # -- called by the code that delivers batches --------------------------------------------------------------------
 
     def begin(self, epoch: int, begun: int, batches: int) -> None:
-        """Begin an epoch; what `iter(loader)` took until now counts as waiting.
+        """Begin an epoch; the duration of `iter(loader)` until now counts as waiting.
 
         Args:
             epoch: its number.
             begun: when `iter(loader)` was called.
-            batches: how many were delivered before.
+            batches: the number of batches delivered before.
         """
         if self.is_off:
             return
@@ -168,7 +168,7 @@ class Observer:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
-        """Note that an epoch is over, and since when that was waited for: workers may have had to end."""
+        """Note that an epoch has ended. The time since `asked` counts as waiting: workers may have had to end."""
         if not self.is_under_way:
             return
         now = time.monotonic_ns()
@@ -186,10 +186,10 @@ class Observer:
 
         Args:
             facts: its columns from "ordinal" to "came".
-            asked: when it was asked for.
+            asked: when it was requested.
             got: when it is delivered.
             more: its columns from "behind" to "first".
-            batches: how many are delivered with it; None if every batch has a row.
+            batches: the number of batches delivered, including this one; None if every batch has a row.
         """
         if batches is None:
             batches = self._seen + 1
@@ -197,7 +197,7 @@ class Observer:
         body = asked - known if known > 0 else -1
         count, passed = batches - self._seen, got - self._seen_at
         weight = 1
-        if not known:  # it took so long that it has a row out of turn: others do not stand for it
+        if not known:  # it took so long that it gets a row out of turn, which stands for no other batch
             self._seen += 1
             self._seen_at += got - asked
         else:
@@ -213,7 +213,7 @@ class Observer:
                 self._fold(keep=NEAR)
 
     def hear(self, told: TaskNotes, worker: int) -> None:
-        """Take note of what was told with a batch, just before its row is written."""
+        """Keep the stage times and slow samples reported with a batch, just before its row is written."""
         epoch = self._epoch
         number = len(epoch.rows)
         epoch.named.extend((number, name, spent) for name, spent in told.stages.items())
@@ -225,13 +225,13 @@ class Observer:
             if len(slowest) > _SLOWEST:
                 del slowest[min(slowest, key=lambda key: slowest[key].seconds)]
 
-    # -- by anybody --------------------------------------------------------------------------------------------------
+    # -- called from any thread --------------------------------------------------------------------------------------
 
     def totals(self, batches: int) -> tuple[Totals, Totals | None, Totals]:
-        """Return what this epoch, the last one and all of them have added up to.
+        """Return the sums of this epoch, of the last one, and of all epochs.
 
         Args:
-            batches: how many were delivered so far.
+            batches: the number of batches delivered so far.
         """
         with self._lock:
             now = self._epoch
@@ -249,28 +249,28 @@ class Observer:
         """Note whether "auto" has found the number of workers: `settled` counts from then on.
 
         Args:
-            batches: how many were delivered so far.
-            is_settled: False if it is looking for another one.
+            batches: the number of batches delivered so far.
+            is_settled: False while "auto" is searching, also if it has started to search again.
         """
         if is_settled != (self._before_settled is not None):
             self._before_settled = self.totals(batches)[2] if is_settled else None
             self._settled_at = time.monotonic_ns()
 
     def settled(self, total: Totals) -> Totals | None:
-        """Return what was measured since "auto" has found the number of workers; None if it has not.
+        """Return the sums since "auto" found the number of workers; None if it has not.
 
         Args:
-            total: what all epochs have added up to.
+            total: the sums of all epochs.
         """
         before = self._before_settled
         return None if before is None else total.since(before)
 
     def slowest(self) -> tuple[SlowSample, ...]:
-        """Return the samples that took longest, the slowest first."""
+        """Return the samples that took longest to fetch, slowest first."""
         return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
     def record(self, most: float = math.inf) -> Kept:
-        """Keep every row from now on, up to `most` or some more; returns what `recorded` makes a recording of."""
+        """Keep every row from now on, up to about `most`. Pass the result to `recorded` to get the recording."""
         with self._lock:
             self._fold()
             kept = Kept(time.monotonic_ns(), time.time(), most)
@@ -281,7 +281,7 @@ class Observer:
         return kept
 
     def recorded(self, kept: Kept) -> Recording:
-        """Return what was recorded, and keep no more of it."""
+        """Stop keeping rows for a recording, and return it."""
         with self._lock:
             self._fold()
             if kept in self._kept:
@@ -302,7 +302,7 @@ class Observer:
         return int(self.waited_s * 1e9), int(self.late_s * 1e9), int(self.last_s * 1e9)
 
     def _leave(self, batches: int) -> None:
-        """Leave the epoch for another. Its rows are added up later, with those of others: it takes its time."""
+        """Close the current epoch before the next one begins. Its rows are added up later, because that is slow."""
         epoch = self._epoch
         epoch.batches = epoch.batches or batches - epoch.before
         epoch.rest = self._rest()
@@ -315,7 +315,7 @@ class Observer:
             self._settle_earlier()
 
     def _settle_earlier(self) -> None:
-        """Add up the rows of all epochs but the last one that was left, in one go."""
+        """Add up the rows of all past epochs but the last, at once."""
         done, self._earlier = self._earlier[:-1], self._earlier[-1:]
         rows = [row for epoch in done for row in epoch.rows]
         if not done:
@@ -335,7 +335,7 @@ class Observer:
             self._past.merge(totals)
 
     def _fold(self, *, keep: int = 0) -> None:
-        """Add up the rows of this epoch but for the last `keep`, and forget them."""
+        """Add up the rows of this epoch except the last `keep`, and remove them."""
         epoch = self._epoch
         rows, named = epoch.rows[:], epoch.named
         count = len(rows) - keep
@@ -348,7 +348,7 @@ class Observer:
         done = [told for told in named if told[0] < count]
         for _, name, spent in done:
             epoch.totals.add_stage(name, spent)
-        del epoch.rows[:count]  # and not those that another thread writes meanwhile
+        del epoch.rows[:count]  # but not the rows that another thread has added meanwhile
         epoch.named = [(number - count, name, spent) for number, name, spent in named if number >= count]
         for kept in self._kept:
             kept.add(columns, done)
@@ -359,7 +359,7 @@ _observers: References[Observer] = References()
 
 
 def _renew_in_child() -> None:
-    """Let nobody wait, in a process that was forked, for a lock that a thread of its parent held."""
+    """Replace locks in a forked child process: a thread of the parent may have held them."""
     for observer in _observers:
         observer._lock = threading.Lock()
 

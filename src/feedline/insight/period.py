@@ -11,53 +11,53 @@ from feedline.insight.histogram import Spread
 
 @dataclass(frozen=True)
 class Period:
-    """What was measured in an epoch, or in all of them."""
+    """Measurements of one epoch, or of all epochs."""
 
     batches: int = 0
     samples: int = 0
     seconds: float = 0.0
-    """From `iter(loader)` to the batch that was delivered last."""
+    """From `iter(loader)` to the last batch delivered."""
     stall: float = 0.0
     """The share of that time in which the training loop waited for data, from 0 to 1."""
     start_s: float = 0.0
     """From `iter(loader)` to the first batch."""
     waits: dict[str, float] = field(default_factory=dict)
-    """What the training loop waited for, in seconds; see `feedline.insight.attribution`."""
+    """How long the training loop waited, by cause, in seconds; see `feedline.insight.attribution`."""
     stages: dict[str, Spread] = field(default_factory=dict)
-    """How long a batch takes in each stage. `fetch` is without `transform`; `wait` is the training loop's."""
+    """Time per batch in each stage. `fetch` excludes `transform`; `wait` is the wait of the training loop."""
     body: Spread = field(default_factory=Spread)
-    """How long the training loop is at a batch before it asks for the next."""
+    """How long the training loop spends on a batch before it requests the next."""
     worker_utilisation: list[float] = field(default_factory=list)
-    """The share of the time in which each worker made batches."""
+    """The share of the time that each worker spent making batches."""
     prefetch_occupancy: float = 0.0
-    """How many batches were ready when one was asked for, on average."""
+    """How many batches were ready when one was requested, on average."""
     data_bytes: int = 0
-    """Bytes of the batches, where they lay in memory of the loader's."""
+    """Bytes of the batches that were in the loader's own memory."""
     cpu_s: float | None = None
-    """CPU time that making a batch takes, on average; None if it was not measured."""
+    """CPU time to make a batch, on average; None if it was not measured."""
     queued_s: float = 0.0
-    """How long whoever makes a batch is ready to run and has no core meanwhile, on average."""
+    """How long the worker (or training loop) that makes a batch is ready to run but has no core, on average."""
     alone_s: float | None = None
-    """How long making a batch takes with a core of its own, on average; None if it was not measured."""
+    """Time to make a batch with a core of its own, on average; None if it was not measured."""
 
     @property
     def batches_per_s(self) -> float:
-        """Batches that the training loop got in a second."""
+        """Batches per second, as the training loop received them."""
         return self.batches / self.seconds if self.seconds else 0.0
 
     @property
     def samples_per_s(self) -> float:
-        """Samples that the training loop got in a second."""
+        """Samples per second, as the training loop received them."""
         return self.samples / self.seconds if self.seconds else 0.0
 
     @property
     def wait_s(self) -> float:
-        """How long the training loop waited, in all."""
+        """How long the training loop waited in total."""
         return sum(self.waits.values())
 
     @property
     def busy_s(self) -> float:
-        """How long a worker, or the training loop itself, is at a batch on average."""
+        """How long a worker, or the training loop itself, takes to make a batch, on average."""
         if not self.batches:
             return 0.0
         made = sum(self.worker_utilisation) * self.seconds
@@ -66,33 +66,33 @@ class Period:
 
     @property
     def make_s(self) -> float:
-        """How long making a batch takes: with a core of its own, if that was measured."""
+        """Time to make a batch: with a core of its own, if that was measured."""
         return self.busy_s if self.alone_s is None else self.alone_s
 
     @property
     def computing(self) -> float | None:
-        """The share of `make_s` that is computing, from 0 to 1; the rest is waiting. None if it was not measured."""
+        """The share of `make_s` spent computing, from 0 to 1; the rest is waiting. None if it was not measured."""
         return None if self.cpu_s is None or not self.make_s else min(1.0, self.cpu_s / self.make_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON has them."""
+        """Return plain values for JSON."""
         rates = {"batches_per_s": self.batches_per_s, "samples_per_s": self.samples_per_s, "wait_s": self.wait_s}
         rates |= {} if self.computing is None else {"computing": self.computing}
         return {**asdict(self), **rates}
 
 
 def period_of(totals: Totals, worker_count: int) -> Period:
-    """Return what rows have added up to.
+    """Return the figures of an epoch or a run from its sums.
 
     Args:
-        totals: of the rows.
-        worker_count: of the loader, now; 0 if the training loop makes batches itself.
+        totals: the sums.
+        worker_count: the loader's current number of workers; 0 if the training loop makes batches itself.
     """
     elapsed, batches = totals.nanoseconds, totals.batches
     waited = totals.opened + totals.waited
     stages = {name: histogram.spread() for name, histogram in totals.stages.items()}
     body = totals.body.spread()
-    if totals.is_sampled:  # rows say how figures are distributed; what they come to in all is known
+    if totals.is_sampled:  # the rows give the distribution, but the exact sums are known
         stages["wait"] = replace(stages["wait"], mean=totals.waited / 1e9 / batches)
         body = replace(body, mean=max(0, elapsed - waited) / 1e9 / batches)
     named = sorted(set(totals.stages) - set(STAGES))

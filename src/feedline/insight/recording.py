@@ -42,14 +42,14 @@ class EpochSpan:
     row: int
     """The number of its first row."""
     asked: int = 0
-    """When the end was asked for, and"""
+    """When the loop requested the batch after the last."""
     ended: int = 0
-    """when it was told; 0 if it was not."""
+    """When the epoch ended; 0 if it did not."""
 
 
 @dataclass
 class Recording:
-    """All timed facts of a run.
+    """All timings of a run.
 
     Example:
         >>> import feedline, os, tempfile
@@ -70,22 +70,22 @@ class Recording:
     rows: dict[str, NDArray[np.int64]] = field(default_factory=lambda: columns_of([]))
     """One per batch; see `feedline.insight.batch_rows.COLUMNS`."""
     stages: dict[str, list[list[int]]] = field(default_factory=dict)
-    """Stages that users have named: for each, the rows of its tasks and how long these were in it."""
+    """Stages named by users: for each, pairs of a row number and the nanoseconds that its task spent in the stage."""
     slow_samples: list[SlowSample] = field(default_factory=list)
     system: dict[str, list[float | None]] = field(default_factory=dict)
-    """Figures of the machine in columns; `at` says when, in nanoseconds."""
+    """Machine figures by column; `at` is the time of each reading, in nanoseconds."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
     memory: list[WorkerMemory] = field(default_factory=list)
     settled: int | None = None
-    """With "auto": when the number of workers was found, in nanoseconds; None if it was not, or was given."""
+    """With "auto": when the number of workers was found, in nanoseconds. None if it was not found, or was given."""
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- its figures -------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
-        """Return what `loader.stats()` told of the recorded time."""
+        """Return the statistics of the recorded time, as `loader.stats()` returned them."""
         workers = int(self.counters.get("workers", 0))
         epochs, total = self._totals(), Totals()
         epochs = [totals for totals in epochs[:-1] if totals.batches] + epochs[-1:]
@@ -104,14 +104,14 @@ class Recording:
         )
 
     def _settled(self, since: int, workers: int) -> Period:
-        """Return what was measured since the number of workers was found."""
+        """Return the measurements since the number of workers was found."""
         total = Totals()
         for totals in self._totals(since):
             total.merge(totals)
         return period_of(total, workers)
 
     def _totals(self, since: int = 0) -> list[Totals]:
-        """Add the rows up, by epoch; those of batches that were delivered later than `since`."""
+        """Add up the rows of each epoch, of batches delivered after `since`."""
         found, got = [], self.rows["got"]
         in_order = bool(self.settings.get("in_order", True))
         for number, span in enumerate(self.epochs, 1):
@@ -139,7 +139,7 @@ class Recording:
     # -- its file ----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the recording to a file; compressed if its name ends in `.gz`. One that is there is replaced at once.
+        """Write the recording to a file, compressed if its name ends in `.gz`. Replaces an existing file atomically.
 
         Raises:
             OSError: it cannot be written.
@@ -182,26 +182,25 @@ class Recording:
         """Read a recording.
 
         Raises:
-            BadRecording: the file cannot be read, is cut off, of another version, or no recording.
+            BadRecording: the file cannot be read, is cut off, has another version, or is not a recording.
         """
         content = _read(Path(path))
         try:
             return cls._of(content)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
             raise BadRecording(
-                f"{path} is a recording, but a part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
+                f"{path} is a recording, but part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
                 "It may have been edited. Record the run again: with feedline.record(loader, path)."
             ) from exc
 
     @classmethod
     def _of(cls, content: dict[str, Any]) -> Recording:
-        """Return the recording that a file holds. Whoever uses one need not check its values again.
+        """Return the recording in a file's content, with all values checked.
 
-        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing, or is not what it
-        should be.
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or is invalid.
         """
         columns = dict(content["rows"])
-        for name in ("computed", "queued"):  # which older recordings do not have
+        for name in ("computed", "queued"):  # missing in older recordings
             columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
         rows = {name: _column(name, columns[name]) for name in COLUMNS}
         settled = content.get("settled")
@@ -209,7 +208,7 @@ class Recording:
             raise ValueError("its columns have different lengths")
         system = {str(name): [_figure(value) for value in column] for name, column in content["system"].items()}
         if len({len(column) for column in system.values()}) > 1:
-            raise ValueError("the figures of the machine have different lengths")
+            raise ValueError("the columns of machine figures have different lengths")
         if "at" in system:
             system["at"] = [None if at is None else _time(at) for at in system["at"]]
         _check_settings(content)
@@ -235,7 +234,7 @@ class Recording:
 
 
 _AS_THEY_ARE = ("settings", "environment", "started", "faults", "log", "counters")
-"""Fields that a file holds as they are."""
+"""Fields that a file stores unchanged."""
 
 
 def _microseconds(column: NDArray[np.int64]) -> list[float]:
@@ -243,20 +242,20 @@ def _microseconds(column: NDArray[np.int64]) -> list[float]:
 
 
 _MOST = 1 << 53
-"""The largest number of anything. Sums of some rows stay within 64 bits, and browsers keep all digits."""
+"""The largest value of any number. Sums of some rows stay within 64 bits, and browsers keep all digits."""
 _MOST_NS = 10**16
-"""The longest time from the beginning of a recording, and the longest duration: some four months."""
+"""The longest time since the start of a recording, and the longest duration: about four months."""
 _MOST_DEPTH = 32
-"""How deep settings and the like may be nested."""
+"""How deeply settings and the like may be nested."""
 _LEAST = {"worker": -1}
 _LARGEST = {"worker": 1 << 20, "samples": 1 << 40, "behind": 1 << 20, "held": 1, "first": 1, "weight": 1 << 40}
-"""What a column holds at least and at most, where that is not 0 and `_MOST`."""
+"""Smallest and largest values of a column, where they are not 0 and `_MOST`."""
 _MOST_WORKERS = 1 << 16
 _SETTINGS = {
     **dict.fromkeys(("cores", "prefetch", "workers", "local_ranks"), _MOST_WORKERS),
-    "memory_limit": 1 << 64,  # machines without a limit may say so
+    "memory_limit": 1 << 64,  # a machine without a limit may report such a value
 }
-"""Settings that are reckoned with, and how large they may be."""
+"""Settings that figures are derived from, and their largest values."""
 _COUNTERS = {
     "workers": _MOST_WORKERS,
     **dict.fromkeys(("batches", "failures", "restarted_workers", "recycled_workers"), _MOST),
@@ -264,18 +263,18 @@ _COUNTERS = {
 }
 
 
-# Any, from here on: what JSON has.
+# Any, from here on: a value from JSON.
 def _column(name: str, values: Any) -> NDArray[np.int64]:
     """Return a column of the rows; times in nanoseconds."""
     if name in _TIMES:
         times = np.array(values, np.float64) * 1e3
-        if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # which NaN is not
-            raise ValueError(f"a moment or duration in {name!r} is not a number, or is too large")
+        if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # rejects NaN too
+            raise ValueError(f"a time or duration in {name!r} is not a number, or is too large")
         return times.round().astype(np.int64)
     counts = np.array(values) if values else np.empty(0, np.int64)
     least, most = _LEAST.get(name, 0), _LARGEST.get(name, _MOST)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or ((counts < least) | (counts > most)).any():
-        raise ValueError(f"a value in {name!r} is no whole number from {least} to {most}")
+        raise ValueError(f"a value in {name!r} is not an integer from {least} to {most}")
     return counts.astype(np.int64)
 
 
@@ -285,23 +284,23 @@ def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
         for span in spans
     ]
     ends = [*(span.row for span in found[1:]), len(got)]
-    for span, end in zip(found, ends, strict=False):  # there is one end too many if there are no epochs
+    for span, end in zip(found, ends, strict=False):  # without epochs, there is one end too many
         if not span.row <= end <= len(got):
-            raise ValueError(f"epoch {span.epoch} begins with row {span.row}, which is not there")
+            raise ValueError(f"epoch {span.epoch} begins with row {span.row}, which does not exist")
         if (got[span.row : end] < span.begun).any() or span.asked > span.ended > 0:
             raise ValueError(f"epoch {span.epoch} begins after a batch of it was delivered, or ends too early")
     return found
 
 
 def _check_settings(content: dict[str, Any]) -> None:
-    """Refuse what is kept as it is in the file, if it is of another type than it should be."""
+    """Check the types of the fields that a file stores unchanged."""
     for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
         if not isinstance(_shallow(content[name]), kind):
-            raise TypeError(f"{name!r} is no {kind.__name__}")
+            raise TypeError(f"{name!r} is not a {kind.__name__}")
     if not all(isinstance(fault, dict) for fault in content["faults"]) or not all(
         isinstance(one, str) for one in content["log"]
     ):
-        raise TypeError("a fault or a line of the log is of another type")
+        raise TypeError("a fault is not a dict, or a log line is not text")
     _number(content["started"])
     for name, most in _SETTINGS.items():
         if content["settings"].get(name) is not None:
@@ -313,18 +312,18 @@ def _check_settings(content: dict[str, Any]) -> None:
 
 
 def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
-    """Return a value that is not nested too deeply for whoever goes through it."""
+    """Return the value. Raises ValueError: it is nested too deeply to be traversed recursively."""
     if isinstance(value, (dict, list)):
         if not left:
-            raise ValueError(f"something is nested more than {_MOST_DEPTH} deep")
+            raise ValueError(f"a value is nested more than {_MOST_DEPTH} levels deep")
         for one in value.values() if isinstance(value, dict) else value:
             _shallow(one, left - 1)
     return value
 
 
 def _number(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # which NaN is not
-        raise ValueError(f"{value!r:.60} is no number up to {_MOST}")
+    if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # rejects NaN too
+        raise ValueError(f"{value!r:.60} is not a number up to {_MOST}")
     return value
 
 
@@ -334,41 +333,41 @@ def _figure(value: Any) -> float | None:
 
 def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r:.60} is no whole number from {least} to {most}")
+        raise ValueError(f"{value!r:.60} is not an integer from {least} to {most}")
     return value
 
 
 def _time(value: Any) -> int:
-    """Return nanoseconds, given microseconds."""
+    """Convert microseconds to nanoseconds."""
     microseconds = _number(value)
     if abs(microseconds) > _MOST_NS / 1e3:
-        raise ValueError(f"{value!r} is no moment or duration")
+        raise ValueError(f"{value!r} is not a time or duration")
     return round(microseconds * 1e3)
 
 
 _MOST_TIMES = 32
 _ALWAYS_BYTES = 1 << 24
-"""A compressed file may unpack to so many times its bytes, and to so many bytes in any case. Recordings compress to
+"""A compressed file may expand to this many times its size, and in any case to this many bytes. Recordings compress to
 about a third of their size."""
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Unpack what `gzip` packed. Raises ValueError: far more comes out than from a recording; EOFError, zlib.error."""
+    """Decompress gzip data. Raises EOFError, zlib.error, or ValueError: it expands far more than a recording."""
     most = max(_ALWAYS_BYTES, _MOST_TIMES * len(data))
     unpacker = zlib.decompressobj(31)
     text = unpacker.decompress(data, most)
     if not unpacker.eof:
         if unpacker.unconsumed_tail and unpacker.decompress(unpacker.unconsumed_tail, 1):
-            raise ValueError(f"more than {most:,} bytes come out of {len(data):,}, so it was unpacked no further")
+            raise ValueError(f"its {len(data):,} bytes decompress to more than {most:,}, so decompression was stopped")
         if not unpacker.eof:
             raise EOFError
     if unpacker.unused_data:
-        raise ValueError("other bytes follow what was compressed")
+        raise ValueError("there are extra bytes after the compressed data")
     return text
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a file holds, if it is a recording of this version."""
+    """Return the content of a file, if it is a recording of this version."""
     try:
         data = path.read_bytes()
         text = (_unpacked(data) if data[:2] == b"\x1f\x8b" else data).decode()
@@ -376,31 +375,31 @@ def _read(path: Path) -> dict[str, Any]:
     except (EOFError, zlib.error) as exc:
         raise BadRecording(_cut_off(path)) from exc
     except OSError as exc:
-        raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Give the file of a recording.") from exc
+        raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Pass the path of a recording.") from exc
     except json.JSONDecodeError as exc:
         if text.lstrip().startswith(f'{{"format":"{FORMAT}"'):
             raise BadRecording(_cut_off(path)) from exc
-        raise BadRecording(_none(path, "it is no JSON")) from exc
+        raise BadRecording(_none(path, "it is not JSON")) from exc
     except UnicodeDecodeError as exc:
-        raise BadRecording(_none(path, "it is no text")) from exc
-    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, brackets within brackets, a bomb
+        raise BadRecording(_none(path, "it is not text")) from exc
+    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, deeply nested brackets, a zip bomb
         raise BadRecording(_none(path, f"{words(exc)}")) from exc
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadRecording(_none(path, f'its "format" is not {FORMAT!r}'))
     if content.get("version") != VERSION:
         raise BadRecording(
-            f"{path} is a recording of version {content.get('version')!r}, and this feedline reads version {VERSION}. "
-            "Read it with the feedline that wrote it, or record the run again."
+            f"{path} is a recording of version {content.get('version')!r}, but this feedline reads version {VERSION}. "
+            "Read it with the feedline version that wrote it, or record the run again."
         )
     return cast("dict[str, Any]", content)
 
 
 def _cut_off(path: Path) -> str:
     return (
-        f"{path} is a recording that was cut off after {path.stat().st_size} bytes: the disk may have been full, or a "
-        "copy of it was interrupted. Copy it once more, or record the run again."
+        f"{path} is a recording that was cut off after {path.stat().st_size} bytes. Copy it again, or record the run "
+        "again. The disk may have been full, or copying was interrupted."
     )
 
 
 def _none(path: Path, why: str) -> str:
-    return f"{path} is no recording: {why}. Recordings are written by: with feedline.record(loader, path)."
+    return f"{path} is not a recording: {why}. To make one, use: with feedline.record(loader, path)."

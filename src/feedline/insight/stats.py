@@ -1,4 +1,4 @@
-"""What `loader.stats()` returns: figures to read, to print, to log."""
+"""The statistics that `loader.stats()` returns, to read, print or log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 class SlowSample:
     """One of the samples that took longest to fetch."""
 
-    index: Any  # whatever the sampler yields; the place in the stream for an iterable dataset
+    index: Any  # as the sampler yields it; for an iterable dataset, the position in the stream
     seconds: float
     worker: int
     """-1 for the training loop itself."""
@@ -35,14 +35,14 @@ class WorkerMemory:
 
     worker: int
     pss_bytes: int
-    """What it has, with its share of what it has in common with other processes."""
+    """Proportional set size: its private memory, plus a share of the memory that several processes map."""
     growth_bytes: int
-    """How much more of its own it has than when it had settled."""
+    """How much its private memory has grown since it had warmed up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stats(Mapping[str, Any]):
-    """What a loader has measured so far. It is a mapping too, of the counters by their names.
+    """Measurements of a loader so far. Also a mapping of the counters by name.
 
     Example:
         >>> from feedline import Loader
@@ -56,20 +56,20 @@ class Stats(Mapping[str, Any]):
     """
 
     epoch: Period
-    """Of the epoch that is under way, or was last."""
+    """The current epoch, or the last one if none is running."""
     last_epoch: Period | None
-    """Of the one before it."""
+    """The epoch before that."""
     total: Period
-    """Of all."""
+    """All epochs."""
     counters: Mapping[str, Any]
-    """What the mapping holds."""
+    """The content of the mapping."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     slowest_samples: tuple[SlowSample, ...] = ()
-    """The ten that took longest, the slowest first. Empty while samples take so little time that they are not timed."""
+    """The ten that took longest, slowest first. Empty while samples take so little time that they are not timed."""
     memory: tuple[WorkerMemory, ...] = ()
-    """Of worker processes that are alive, where the system tells it."""
+    """Of worker processes that are alive, where the system reports it."""
     settled: Period | None = None
-    """With `num_workers="auto"`: what was measured since the number of workers was found; None if it was not."""
+    """With `num_workers="auto"`: the measurements since the number of workers was found; None if it was not."""
 
     def __getitem__(self, key: str) -> Any:
         return self.counters[key]
@@ -82,12 +82,12 @@ class Stats(Mapping[str, Any]):
 
     @property
     def faults(self) -> Any:
-        """Samples that failed, by what became of them."""
+        """Numbers of samples that failed, by what happened to them."""
         return self.counters.get("faults", {})
 
     @property
     def judged(self) -> Period:
-        """What the verdict is about: this epoch, or all of them while it has few batches.
+        """The period that the verdict is about: this epoch, or all epochs while this one has few batches.
 
         With `num_workers="auto"`, it is the time since the number of workers was found, once that has enough batches.
         """
@@ -98,13 +98,13 @@ class Stats(Mapping[str, Any]):
 
     @property
     def verdict(self) -> str:
-        """What the training loop waits for, what to do about it, and why: a sentence each."""
+        """What the training loop waits for, what to do about it, and why, in a sentence each."""
         workers, auto = int(self.counters.get("workers", 0)), self.settings.get("auto")
         moves = moves_of(self.settings)
         return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON has them."""
+        """Return plain values for JSON."""
         return {
             "verdict": self.verdict,
             "epoch": self.epoch.as_dict(),
@@ -121,7 +121,7 @@ class Stats(Mapping[str, Any]):
         }
 
     def flat(self, prefix: str = "feedline/") -> dict[str, float]:
-        """Return numbers only, under one name each: for W&B, MLflow, TensorBoard.
+        """Return only the numbers, each under one name: for W&B, MLflow, TensorBoard.
 
         Example:
             >>> from feedline import Loader
@@ -134,13 +134,13 @@ class Stats(Mapping[str, Any]):
         return dict(_numbers(told, prefix))
 
     def prometheus(self, prefix: str = "feedline") -> str:
-        """Return the figures of the whole run as Prometheus reads them.
+        """Return the figures of the whole run in Prometheus's text format.
 
         Raises:
-            BadOption: names that begin with this prefix are none for Prometheus.
+            BadOption: the prefix is not valid in a Prometheus name.
         """
         if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
-            raise BadOption(f"prefix={prefix!r} does not do for Prometheus: names consist of letters, digits, _ and :.")
+            raise BadOption(f"prefix={prefix!r} is not valid for Prometheus. Use letters, digits, _ and :.")
         total = self.total
         lines: list[str] = []
 
@@ -204,7 +204,7 @@ class Stats(Mapping[str, Any]):
         return [*lines, ", ".join(told)] if told else lines
 
     def _tables(self) -> dict[str, _Table]:
-        """Return rates, waits and stages, as far as there are any."""
+        """Return the tables of rates, waits and stages, without empty ones."""
         tables = {"rates": self._rates(), "waits": _waits(self.epoch), "stages": _stages(self.epoch)}
         return {name: table for name, table in tables.items() if table}
 
@@ -230,12 +230,12 @@ class Stats(Mapping[str, Any]):
 
 _Table: TypeAlias = list[list[str]]
 _MANY = 8
-"""Workers of which only the least and the most busy are told."""
+"""With more workers, only the least and the most busy are shown."""
 _SHOWN = ("engine", "workers", "batches", "wait_s")
 
 
 def shown(seconds: float) -> str:
-    """Return a duration for people.
+    """Return a duration as readable text.
 
     Example:
         >>> shown(0.0000123), shown(0.25), shown(90)
@@ -281,7 +281,7 @@ def _html_of(table: _Table) -> str:
 
 
 def aligned(table: _Table) -> str:
-    """Return a table as text: its first column to the left, the others to the right."""
+    """Return a table as text: the first column left-aligned, the others right-aligned."""
     widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
     lines = (
         "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in enumerate(cells))
@@ -306,7 +306,7 @@ def _sum(value: Any) -> Any:
 
 
 def plain(index: Any) -> Any:
-    """Return an index of whatever kind as JSON has it."""
+    """Return an index as a plain JSON value, or as its `repr`."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
     is_plain = isinstance(index, (int, str, bool, type(None))) or (isinstance(index, float) and math.isfinite(index))

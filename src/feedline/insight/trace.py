@@ -8,11 +8,11 @@ from typing import Any
 from feedline.insight.attribution import Columns, causes_of
 
 _LOOP = 1
-"""The number of the training loop among the threads of the trace; workers follow."""
+"""The training loop's thread id in the trace; workers have the ids after it."""
 
 
 def trace_of(columns: Columns, *, in_order: bool = True) -> dict[str, Any]:
-    """Return a trace in the format of Chrome, to be written as JSON. Times in it are microseconds.
+    """Return a trace in Chrome's format, to be written as JSON. Its times are microseconds.
 
     Example:
         >>> from feedline.insight.batch_rows import columns_of, row
@@ -50,7 +50,7 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
     yield _count(one["asked"], one["behind"] + (one["finished"] <= one["asked"]))
     if not one["finished"]:
         return
-    thread = _LOOP + 1 + one["worker"]  # of batches that the training loop makes: its own
+    thread = _LOOP + 1 + one["worker"]  # the training loop's own for batches that it makes itself
     began, finished = one["began"], max(one["finished"], one["began"])
     yield _span(f"batch {one['ordinal']}", thread, began, finished - began, told)
     fetched = min(began + one["fetch"], finished)
@@ -66,14 +66,14 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
 
 
 def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, Any]]:
-    """Yield the arrow from the worker to the training loop, and what was done for the device."""
+    """Yield the arrow from the worker to the training loop, and the span on the device."""
     if one["worker"] >= 0 and one["finished"] > one["began"] and one["got"] > one["asked"]:
         told = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
-        # Inside of the spans that they lead from and to, by which they are found.
+        # Viewers attach an arrow to the spans that its ends lie in, so both ends are moved inside of their spans.
         sent, met = one["finished"] - 1, min(max(one["asked"], one["came"], one["finished"]), one["got"] - 1)
         yield {**told, "ph": "s", "tid": _LOOP + 1 + one["worker"], "ts": sent / 1e3}
         yield {**told, "ph": "f", "bp": "e", "tid": _LOOP, "ts": met / 1e3}
-    if one["device"] > 0:  # of several batches at a time, so no spans that lie inside of one another
+    if one["device"] > 0:  # asynchronous events, because several batches overlap there and spans would have to nest
         told = {"name": f"device, batch {one['ordinal']}", "cat": "device", "pid": 1, "tid": 0, "id": number}
         yield {**told, "ph": "b", "ts": one["came"] / 1e3}
         yield {**told, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}

@@ -1,6 +1,6 @@
 """The verdict: whether the training loop waits for data, what to do about it, and the evidence.
 
-Pure functions of measurements. The first sentence says what is wrong, the next what to do; the rest is evidence.
+Pure functions of measurements. The first sentence states the problem, the next one the remedy; the rest is evidence.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from feedline.types.shown import counted, percent
 SLIGHT = 0.05
 """Share of the time below which waiting does not matter. A guess."""
 FEW = 10
-"""Batches after which something can be said. A guess."""
+"""The fewest batches for a verdict. A guess."""
 _CROWDED = 0.25
-"""Share of a batch's time without a core from which on all cores are busy. A guess."""
+"""The cores are overloaded if batches spend more than this share of their time without one. A guess."""
 _SLEEPING = 0.25
-"""Share of computing below which making a batch is mostly sleeping. A guess."""
+"""Making a batch is mostly sleeping if it computes for less than this share of the time. A guess."""
 _OWN = 0.5
-"""Share of the cores that making batches keeps busy below which it is others that have them. A guess."""
+"""Other programs use the cores if making batches keeps less than this share of them busy. A guess."""
 _MOST_HANDOVER_S = 5 * HANDOVER_S
-"""A hand-over that takes longer was held up by others that had the cores: that is not what it costs. A guess."""
+"""A handover that took longer was delayed by other programs on the cores; that is not its cost. A guess."""
 _CLEARLY = 1.2
-"""How many times as fast no workers must be than those that there are, for that to be said: a rate is noisy."""
+"""How many times as fast training must be without workers for the verdict to recommend that: rates are noisy."""
 
 
 def verdict_of(
     period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None, moves: bool = False
 ) -> str:
-    r"""Say what the training loop waits for, what to do about it, and why.
+    r"""Return a sentence each on what the training loop waits for, what to do about it, and why.
 
     Args:
-        period: what was measured.
-        worker_count: how many workers there are; 0 if the training loop makes batches itself.
-        cores: how many cores this program may use; 0 if that is not known.
+        period: the measurements.
+        worker_count: the number of workers; 0 if the training loop makes batches itself.
+        cores: how many cores this program may use; 0 if unknown.
         auto: with `num_workers="auto"`, "settled" or "searching"; None if the number was given.
-        moves: True if idle workers take over the work of late ones already.
+        moves: True if idle workers already take over the work of late ones.
 
     Example:
         >>> from feedline.insight.histogram import Spread
@@ -98,17 +98,17 @@ _CAUSES = {
     "slot": (
         "free slots",
         "Drop batches sooner, or raise memory_budget",
-        "The program holds batches, and the memory for them is used up. ",
+        "The program holds batches that fill the memory for them. ",
     ),
     "order": (
         "a late batch",
-        "Deliver batches as they come (in_order=False), or bridge it with more workers or a larger prefetch_factor",
+        "Deliver batches as they come (in_order=False), or use more workers or a larger prefetch_factor",
         "Later batches were ready. ",
     ),
     "transfer": (
-        "batches on their way",
+        "batches in transit",
         "Use larger batches, or leave a core to the training process",
-        "Workers had finished them, and the training process did not have them yet. ",
+        "Workers had finished them, but the training process had not received them yet. ",
     ),
     "device": (
         "the device",
@@ -121,14 +121,14 @@ _CAUSES = {
         "It unpacks and prepares batches, and draws indices. More workers would not help. ",
     ),
 }
-"""For each cause: what is waited for, what to do (nothing where more workers may help), and more of the evidence."""
+"""For each cause: what training waits for, the remedy (empty where more workers may help), and additional evidence."""
 
 _CHEAPER = "Make samples cheaper (`feedline doctor module:dataset` shows what takes long)"
 
 
-# Any: the settings of a loader, as `Stats` has them.
+# Any: the settings of a loader, as in `Stats`.
 def cores_of(settings: Mapping[str, Any]) -> int:
-    """Return how many cores a loader's rank has; 0 if that is not known.
+    """Return how many cores a loader's rank has; 0 if unknown.
 
     Example:
         >>> cores_of({"cores": 16, "local_ranks": 8}), cores_of({})
@@ -138,11 +138,11 @@ def cores_of(settings: Mapping[str, Any]) -> int:
     return max(1, cores // int(settings.get("local_ranks") or 1)) if cores else 0
 
 
-# Any: the settings of a loader, as `Stats` has them.
+# Any: the settings of a loader, as in `Stats`.
 def moves_of(settings: Mapping[str, Any]) -> bool:
-    """Return whether idle workers take over the work of late ones.
+    """True if idle workers take over the work of late ones.
 
-    They did in all loaders whose recordings do not say so.
+    Recordings without this setting come from loaders in which they always did.
 
     Example:
         >>> moves_of({"moves": False}), moves_of({})
@@ -152,15 +152,15 @@ def moves_of(settings: Mapping[str, Any]) -> bool:
 
 
 def load_of(period: Period, cores: int = 0) -> Load:
-    """Return what a batch has cost whoever made it, and the training loop, as far as that was measured.
+    """Return what a batch costs the worker that makes it and the training loop, as far as that was measured.
 
-    Where CPU time was not measured, making a batch is taken to be computing.
+    Where CPU time was not measured, making a batch is assumed to be all computing.
 
     Args:
-        period: what was measured.
-        cores: how many cores this program may use; 0 if that is not known.
+        period: the measurements.
+        cores: how many cores this program may use; 0 if unknown.
     """
-    # What the training process does about a batch itself stays, however many workers there are.
+    # The training process's own work on a batch does not depend on the number of workers.
     own_s = sum(period.waits.get(cause, 0.0) for cause in ("deliver", "device")) / max(period.batches, 1)
     transfer = period.stages.get("transfer", Spread())
     return Load(
@@ -173,7 +173,7 @@ def load_of(period: Period, cores: int = 0) -> Load:
 
 
 def is_crowded(period: Period) -> bool:
-    """True if whoever makes batches was so often ready to run without a core that more would only wait for one, too.
+    """True if workers (or the loop) so often had no core to run on that more workers would only wait for one too.
 
     Where making batches is mostly sleeping, more workers help however few cores there are.
     """
@@ -186,22 +186,22 @@ def _without_core(period: Period) -> float:
 
 
 def _enough(load: Load, worker_count: int, auto: str | None) -> str:
-    """Say whether fewer workers would do for a training loop that does not wait."""
+    """Return whether fewer workers would do for a training loop that does not wait."""
     if not worker_count:
         return "No workers are needed"
     fewest = load.fewest()
     if fewest < worker_count and auto is None:
         return f"{counted(fewest, 'worker')} would do" if fewest else "No workers are needed (num_workers=0)"
-    return f"{counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
+    return f"{counted(worker_count, 'worker is', 'workers are')} about right"
 
 
 def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float) -> str:
-    """Say why the workers that there are make training slower than none would; nothing if they do not."""
+    """Return why training is slower with these workers than it would be without any; empty if it is not."""
     if not worker_count:
         return ""
     if load.is_cheap and load.rate(0) > rate:
         return f"Handing a batch over costs about {_time(2 * load.handover_s)}, more than making it. "
-    # Others may have had the cores: a training loop that makes batches itself would have waited for one, too.
+    # Other programs may have used the cores; a training loop that makes batches itself would have waited for one too.
     alone = replace(load, make_s=load.make_s + period.queued_s).rate(0)
     if alone > _CLEARLY * rate:
         return f"Training got {rate:,.0f} batches/s from workers, and would get about {alone:,.0f} without. "
@@ -209,27 +209,27 @@ def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float
 
 
 def _workers(period: Period, load: Load, worker_count: int, cores: int, auto: str | None) -> tuple[str, str]:
-    """Say how many workers would help, or what else if none would; and why."""
+    """Return how many workers would help, or the remedy if no number would; and the reason."""
     if auto == "searching":
-        return 'Wait: num_workers="auto" is still looking for the number of workers', ""
+        return 'Wait: num_workers="auto" is still searching for the best number of workers', ""
     fewest, is_full = load.fewest(), is_crowded(period)
     if load.is_cheap and not worker_count:
         return _CHEAPER, f"Workers would not help: handing a batch over costs about {_time(2 * load.handover_s)}. "
     who = "Workers were" if worker_count else "The loop was"
-    crowd = f"{who} ready to run and had no core {percent(_without_core(period))} of the time. " if is_full else ""
+    crowd = f"{who} ready to run but had no core {percent(_without_core(period))} of the time. " if is_full else ""
     if is_full and period.batches_per_s * load.cpu_s < _OWN * (cores or 1):
         return "Not sure: run it again on a quiet machine", f"{crowd}Other programs used the cores. "
     if is_full or (cores and worker_count >= load.most and load.needed > load.most):
         return f"{_CHEAPER}, or add cores", crowd or f"Samples need more CPU than {_cores(cores)}. "
     if auto is not None:
-        return _CHEAPER, f'num_workers="auto" has found no number of workers that is faster than {worker_count}. '
+        return _CHEAPER, f'num_workers="auto" has found no number of workers faster than {worker_count}. '
     if fewest <= worker_count:
         if load.needed > worker_count:
             return _CHEAPER, "More workers would not help. "
         return "Raise prefetch_factor", "There are enough workers on average, but batches come in bursts. "
     remedy = f"Use {counted(fewest, 'worker')}"
     if load.step_s < 0.01 * load.make_s:
-        return remedy, "The loop does next to nothing with a batch, so some waiting stays. "
+        return remedy, "The loop spends almost no time on a batch, so some waiting will remain. "
     if fewest < load.needed:
         return f"{remedy}, and make samples cheaper", f"Samples need more CPU than {_cores(cores)}. "
     return remedy, ""
@@ -240,7 +240,7 @@ def _cores(cores: int) -> str:
 
 
 def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
-    """Return what a batch takes, and who makes it on what."""
+    """Return how long a batch takes to make and to train on, with how many workers and cores."""
     share = period.computing
     computing = "" if share is None else f" ({percent(share)} computing)"
     who = f"with {counted(worker_count, 'worker')}" if worker_count else "without workers"
@@ -250,7 +250,7 @@ def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
 
 
 def _stage(period: Period, cause: str) -> str:
-    """Name what workers are at; for fetch, the stage of the user's own that takes most of it."""
+    """Return the stage that workers are in; for fetch, the user's own stage if that takes most of it."""
     stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
     named = {name: spent for name, spent in stages.items() if name not in _KNOWN}
     if cause == "fetch" and named:
@@ -264,14 +264,14 @@ _KNOWN = ("wait", "fetch", "transform", "collate", "write", "transfer", "device"
 
 
 def _details(period: Period, cause: str) -> str:
-    """Say what workers were at when none was free, or how much longer late batches take."""
+    """Return what workers were doing when none was free, or how much longer slow batches take."""
     if cause == "queue":
         spreads = {name: period.stages.get(name, Spread()) for name in ("fetch", "transform", "collate", "write")}
         most = max(spreads, key=lambda name: spreads[name].mean * spreads[name].count)
-        return f"Workers were mostly at {_stage(period, most)}. "
+        return f"Workers were mostly busy with {_stage(period, most)}. "
     fetch = period.stages.get("fetch", Spread())
     if fetch.p50 > 0 and fetch.p99 > 4 * fetch.p50:
-        return f"A slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most; see slowest_samples. "
+        return f"A slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as a typical one; see slowest_samples. "
     return ""
 
 

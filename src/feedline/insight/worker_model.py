@@ -19,12 +19,12 @@ import math
 from dataclasses import dataclass
 
 HANDOVER_S = 2.5e-4
-"""What handing a batch over costs either side where it was not measured. On two cores that others used as well, it was
-0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.31 ms in the worker, and waking up comes on
-top (`python -m benchmarks.handover`)."""
+"""The cost of handing over a batch on either side, where it was not measured. On two cores that other programs used as
+well, it was 0.08 to 0.15 ms of CPU time per batch in the training process and 0.18 to 0.31 ms in the worker, plus the
+time to wake up (`python -m benchmarks.handover`)."""
 
 _HEADROOM = 1.05
-"""Workers are to have a little less to do than they could: batches do not take equally long."""
+"""Workers need a little spare capacity, because batches do not take equally long."""
 
 LEAST_GAIN = 1.05
 """How many times as fast training must get for workers to be worth it. A guess."""
@@ -32,14 +32,14 @@ LEAST_GAIN = 1.05
 
 @dataclass(frozen=True)
 class Load:
-    """What a batch costs whoever makes it, and the training loop.
+    """The cost of a batch for the worker that makes it and for the training loop.
 
     Args:
         make_s: time to make a batch, with a core of its own.
         step_s: time that the training loop spends on a batch.
         cpu_s: CPU time to make a batch; more than `make_s` if it is made on several threads.
         cores: how many cores the program may use.
-        handover_s: what handing a batch over costs either side.
+        handover_s: the cost of handing over a batch on either side.
 
     Example:
         >>> load = Load(make_s=0.3, step_s=0.05, cpu_s=0.03, cores=2)
@@ -73,7 +73,7 @@ class Load:
         return max(1, round(self.cores * (self.make_s + self.handover_s) / (self.cpu_s + 2 * self.handover_s)))
 
     def rate(self, workers: int) -> float:
-        """Return how many batches the training loop gets per second with so many workers; 0 for none."""
+        """Return how many batches per second the training loop gets; with 0 workers, it makes them itself."""
         if not workers:
             return 1 / max(self.step_s + self.make_s, 1e-9)
         by_workers = workers / (self.make_s + self.handover_s)
@@ -81,7 +81,7 @@ class Load:
         return min(by_workers, by_cores, 1 / (self.step_s + self.handover_s))
 
     def fewest(self) -> int:
-        """Return how few workers are as fast as any number; 0 if no number is faster than none."""
+        """Return the smallest number of workers that is as fast as any; 0 if workers do not make training faster."""
         if self.is_cheap:
             return 0
         count = min(self.needed, self.most)

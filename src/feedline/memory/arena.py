@@ -52,15 +52,15 @@ class Arena(Ownership):
     """Slots for the batches of one loader.
 
     Args:
-        slot_count: how many batches can be under way or kept at once.
+        slot_count: how many batches can be in flight or held by the program at once.
         shared: True to make the memory visible to worker processes; False for workers in this process.
-        budget: bytes of slots that may be in use at once; beyond it `acquire` says no and batches travel in
+        budget: bytes of slots that may be in use at once; beyond it `acquire` returns -1 and batches are sent in
             ordinary memory.
-        window: how many batches are in flight in the usual course of things.
+        window: how many batches are normally in flight.
         before_known: slots that may be in use before the size of a batch is known.
     """
 
-    # Of the class: when a program ends, what modules hold is gone before the last arena is.
+    # Class attributes, because at interpreter shutdown modules lose their contents before the last arena is deleted.
     _getpid = staticmethod(os.getpid)
     _close = staticmethod(os.close)
     _is_finalizing = staticmethod(sys.is_finalizing)
@@ -68,7 +68,7 @@ class Arena(Ownership):
     def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
         self.shared = shared
         self.pid = os.getpid()
-        self.fd = -1  # first: there may be nothing to close
+        self.fd = -1  # set first, so that `__del__` finds it if mapping fails
         self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
         pages = Residency(self._map, self.slot_bytes, shared=shared, window=window)
         super().__init__(pages, slot_count, budget, before_known)
@@ -76,15 +76,15 @@ class Arena(Ownership):
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
         self._dropped: deque[Lease] = deque()
-        """Leases that died, and of which no note was taken yet."""
+        """Leases that have died and are not processed yet."""
         self._requests: deque[tuple[int, int | None, bool]] = deque()
-        """Slots that are busy no more: how far they were written, and whether their batch was delivered."""
+        """Slots that are no longer busy: how far they were written, and whether their batch was delivered."""
         self._holder = 0
-        """The thread that acquires a slot."""
+        """The thread that is in `acquire`."""
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
         self._ties: list[weakref.finalize[..., Any]] = []
-        """To users."""
+        """Finalizers of the users; see `serve`."""
         forks.watch(self)
 
     def __repr__(self) -> str:
@@ -95,13 +95,13 @@ class Arena(Ownership):
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that the slots hold."""
+        """Bytes of memory behind the slots."""
         self._drain()
         return self._pages.resident
 
     @property
     def leased_count(self) -> int:
-        """Slots that the training loop holds arrays of."""
+        """Number of slots with arrays that the training loop holds."""
         self._drain()
         return sum(bool(slot.parts) for slot in self._slots)
 
@@ -111,7 +111,7 @@ class Arena(Ownership):
         return self._map
 
     def follow(self, device: Device) -> None:
-        """Let a device follow the slots."""
+        """Notify a device of changes to the slots."""
         self._pages.device = device
 
     # -- a slot for a task -------------------------------------------------------------------------------------------
@@ -123,18 +123,18 @@ class Arena(Ownership):
         return self._is_left()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
-        """Take a free slot, preferably the one `worker` wrote last, whose pages it has mapped already.
+        """Take a free slot, preferably the one that `worker` wrote last, whose pages it has mapped already.
 
         Args:
-            worker: who will write it.
-            owner: a token of whoever is responsible for it; see `release_all`.
+            worker: the worker that will write it.
+            owner: a token of the object responsible for it; see `release_all`.
 
         Returns:
-            The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
+            The slot's number, or -1 if all slots are taken or the budget is exhausted. Never blocks.
         """
         thread = threading.get_ident()
         if self._holder == thread:
-            return -1  # code that the garbage collector runs, in the middle of another operation
+            return -1  # called by the garbage collector, in the middle of this thread's own `acquire`
         with self._lock:
             self._holder = thread
             try:
@@ -142,7 +142,7 @@ class Arena(Ownership):
                     self._settle()
                 if self._cooling and not self._warm:
                     self._cool()
-                if self._is_resting:  # there is work again, and with it a next operation
+                if self._is_resting:  # an epoch is running again, so there will be a next operation
                     self._is_resting = False
                     self._watchers = []
                 return self._take(worker, owner)
@@ -150,25 +150,25 @@ class Arena(Ownership):
                 self._holder = 0
 
     def release(self, slot: int, used: int | None = None) -> None:
-        """Give back a slot in which nothing lies that anybody refers to.
+        """Give back a slot that no array refers to.
 
         Args:
-            slot: its number; nothing happens if nobody has it, or it is negative.
-            used: how far it has been written; None if that is not known.
+            slot: its number; nothing happens if it is not busy, or negative.
+            used: how far it has been written; None if unknown.
         """
         if slot >= 0:
             self._requests.append((slot, used, False))
             self._drain()
 
     def release_all(self, owner: object) -> None:
-        """Give back every slot that an owner has not given back. What was leased of them stays."""
+        """Give back every slot that an owner has not given back. Leased parts of them stay leased."""
         for slot in list(self._busy.values()):
             if slot.owner is owner:
                 self._requests.append((slot.number, None, False))
         self._drain()
 
     def finish(self, slot: int) -> None:
-        """Lease no more of a slot: it is free when the last lease dies."""
+        """End the leasing of parts of a slot: it becomes free when the last lease dies."""
         self._requests.append((slot, 0, True))
         self._drain()
         if self._closed:
@@ -176,24 +176,24 @@ class Arena(Ownership):
 
     @property
     def is_warm(self) -> bool:
-        """True if memory is kept for batches to come."""
+        """True if memory is kept for future batches."""
         return bool(self._warm or self._dropped)
 
     def pass_by(self) -> None:
-        """A batch was made that needed no slot: what is kept for others may not be needed any more."""
+        """Note that a batch needed no slot: the memory kept for others may no longer be needed."""
         self._usage.end()
         self._drain()
 
-    # -- what lies in it ---------------------------------------------------------------------------------------------
+    # -- memory of a slot --------------------------------------------------------------------------------------------
 
     def view(self, slot: int, size: int | None = None) -> Bytes:
-        """Return the slot's memory without any claim on it; for whoever has acquired it."""
+        """Return the slot's memory without a lease, for the code that acquired the slot."""
         return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
 
     def reader(self, slot: int, used: int) -> Reader:
-        """Return what hands out the arrays of a batch that lies in a slot. Call `finish` when it has been read.
+        """Return a reader for the batch in a slot. Call `finish` after reading.
 
-        All of them are copies if the program keeps so much that the slot is needed for the next batch.
+        All its arrays are copies if the program holds so much memory that the slot is needed for the next batch.
         """
         with self._lock:
             self._pages.note_use(self._slots[slot], used)
@@ -205,11 +205,11 @@ class Arena(Ownership):
         return Copies(self.view(slot, max(used, 1)))
 
     def lease(self, slot: int, start: int, size: int) -> Bytes:
-        """Return a part of a busy slot as an array that gives it back when the last view of it dies.
+        """Return a part of a busy slot as an array; the part is given back when the last view of the array dies.
 
         Args:
             slot: a slot that was acquired.
-            start: where the part begins. Large arrays begin with a page; parts of one may have a page in common.
+            start: where the part begins. Large arrays begin at a page boundary; parts of one array may share a page.
             size: its bytes.
         """
         array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
@@ -226,18 +226,18 @@ class Arena(Ownership):
         return array
 
     def note_use(self, slot: int, used: int) -> None:
-        """Remember how far a busy slot has been written."""
+        """Record how far a busy slot has been written."""
         with self._lock:
             self._pages.note_use(self._slots[slot], used)
 
-    # -- what was dropped, and what goes back to the system ----------------------------------------------------------
+    # -- dead leases, requests, and memory for the system ------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Do what was asked for, and take note of what died; or leave both to whoever is at it, who looks again.
+        """Process requests and dead leases, or leave them to the thread that holds the lock, which checks again.
 
-        It is called by code that the garbage collector runs in the middle of any other operation, also on another
-        arena. So it waits only for a thread that took the lock in this very moment, which then waits for nobody.
-        Not `acquire(blocking=False)`: a signal that comes when that returns would leave the lock taken for good.
+        The garbage collector may run this in the middle of any other operation, also on another arena. So it waits only
+        for a thread that took the lock at this very moment, and that thread waits for no other.
+        `acquire(blocking=False)` will not do: a signal that arrives as it returns would leave the lock taken forever.
         """
         while not self._lock.locked():
             with self._lock:
@@ -246,9 +246,9 @@ class Arena(Ownership):
                 return
 
     def _settle(self) -> None:
-        """Do what was asked for; take note of leases that died, also in forked processes; give back what is too much.
+        """Process requests and dead leases, also those seen by forked processes; free excess memory.
 
-        What is interrupted is done again, so everything here may be done twice.
+        An interrupted step is repeated, so everything here may run twice.
         """
         if forks.SEEN:
             forks.settle()
@@ -262,7 +262,7 @@ class Arena(Ownership):
             self._requests.popleft()
         while self._dropped:
             lease = self._dropped[0]
-            slot: Slot | None = getattr(lease, "slot", None)  # an interrupt came before it was told
+            slot: Slot | None = getattr(lease, "slot", None)  # not set if an interrupt came first
             if slot is not None:
                 self._part_dropped(slot, lease.start)
             self._dropped.popleft()
@@ -273,33 +273,33 @@ class Arena(Ownership):
         if self._is_resting:
             self._stay()
 
-    # -- forks, rest and end -----------------------------------------------------------------------------------------
+    # -- forking, resting and closing --------------------------------------------------------------------------------
 
     def leases(self) -> list[Bytes]:
-        """Return what is leased, if others may see it; whoever holds it keeps the slots from being used again."""
+        """Return the leased arrays, if other processes can see them; holding them keeps the slots from being reused."""
         if not self.shared:
             return []
         leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
         return [array for array in (lease() for lease in leases) if array is not None]
 
     def hold(self, timeout_s: float) -> bool:
-        """Let no other thread lease anything, or use a slot again, until `let_go`; False if it took too long."""
+        """Keep other threads from leasing or reusing slots until `let_go`; False on timeout."""
         return self._lock.acquire(timeout=timeout_s)
 
     def let_go(self) -> None:
-        """End what `hold` began."""
+        """Release the lock that `hold` took."""
         self._lock.release()
         self._drain()
 
     def reset_in_child(self) -> None:
-        """Begin anew in a forked process: another thread of the parent may have had the lock, and the pages are its."""
+        """Reset the lock in a forked process, where its holder does not exist, and leave the parent's pages alone."""
         self._lock = threading.Lock()
         if self.shared:
             self._pages.leave_alone()
         _closed.clear()
 
     def rest(self) -> None:
-        """No epoch is under way: there may be no next operation for long, so have deaths of leases noticed at once."""
+        """Note that no epoch is running. Dead leases are now processed at once: the next operation may be far off."""
         forks.settle(at_once=True)
         self._is_resting = True
         self._drain()
@@ -314,27 +314,27 @@ class Arena(Ownership):
                     watchers.append(watcher)
                     del array
         self._watchers = watchers
-        self._drain()  # what died meanwhile, and has no watcher
+        self._drain()  # leases that died meanwhile have no watcher
 
     def _stay(self) -> None:
-        """Once closed, live until the last array that is held is dropped: its pages are to be given back as well."""
+        """Once closed, stay alive until the last held array is dropped, to return its pages to the system."""
         if self._closed and self._held:
             _closed[id(self)] = self
             return
         if not self._held:
-            self._watchers = []  # which refer to this object: no cycle for the garbage collector
+            self._watchers = []  # they refer to this object; avoids a cycle
         _closed.pop(id(self), None)
 
     def _notice(self, lease: Lease) -> None:
-        """Deal with the death of a lease at once, or leave that to whoever is at it already."""
+        """Process the death of a lease at once, or leave it to the thread that holds the lock."""
         if self._getpid() != self.pid:
-            return  # a fork: the books are its parent's
+            return  # in a fork: the bookkeeping belongs to the parent
         if not self._is_finalizing():
             self._dropped.append(lease)
             self._drain()
 
     def close(self) -> None:
-        """Give back the descriptor, and all memory but that of arrays that are still held. May be called twice."""
+        """Close the descriptor, and free all memory except that of arrays still held. May be called twice."""
         is_own = self._getpid() == self.pid
         fd, self.fd = self.fd, -1
         if fd >= 0 and is_own:
@@ -347,9 +347,9 @@ class Arena(Ownership):
         self.rest()
 
     def serve(self, user: object) -> None:
-        """Stay open while `user` lives; with the last user the arena is closed.
+        """Stay open while `user` lives; the arena is closed when its last user dies.
 
-        Not when this object itself dies: the garbage collector would have cut off the leases by then.
+        Closing it when the arena itself dies would be too late: the garbage collector may have cleared the leases.
         """
         tie = weakref.finalize(user, self._dismiss)
         tie.atexit = False

@@ -30,15 +30,15 @@ from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
 
 ALIGNMENT = 64
-"""Of every array in a slot: a cache line, and what vector instructions and devices like."""
+"""Of every array in a slot: a cache line, which also suits vector instructions and devices."""
 
 _PAGE = mmap.PAGESIZE
 
 _INLINE_HEADER_BYTES = 32 << 10
-"""Longer headers travel in the slot. Half of what a socket accepts in one message on a small system."""
+"""Longer headers are stored in the slot. Half of what a socket accepts in one message on a small system."""
 
 _REMEMBERED = 32
-"""Copies that later tensors of a batch are compared with; a batch of very many tensors is not to become slow."""
+"""How many copies later tensors of a batch are compared with; a limit keeps batches of very many tensors fast."""
 
 _BUFFER = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<II")
@@ -46,7 +46,7 @@ _SPILLED = struct.Struct("<QQ")
 
 
 class SlotFull(Exception):
-    """The batch does not fit the memory it was given; caught where another piece can be provided."""
+    """The batch does not fit into its memory; caught where other memory can be provided."""
 
 
 class SlotWriter:
@@ -54,8 +54,8 @@ class SlotWriter:
 
     Args:
         view: the memory.
-        address: where it starts, to recognise arrays that already lie in it.
-        prepare: called before the first array is written that deserves huge pages.
+        address: where it starts, to recognise arrays that are already in it.
+        prepare: called before the first array that is large enough for huge pages is written.
     """
 
     __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
@@ -73,7 +73,7 @@ class SlotWriter:
         self._spans: list[tuple[int, int]] = []
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        # A large array shares no page with another, so that what is dropped can be given back while the other is kept.
+        # A large array shares no page with another, so that its memory can be given back while the other is kept.
         alignment = ALIGNMENT if size < LARGE_BYTES else _PAGE
         start = -(-self.used // alignment) * alignment
         if start + size > self._end:
@@ -88,7 +88,7 @@ class SlotWriter:
         """Reserve `size` bytes and return their offset.
 
         Raises:
-            SlotFull: there is no room.
+            SlotFull: there is not enough space.
         """
         place = self.allocate(size)
         if place is None:
@@ -97,7 +97,7 @@ class SlotWriter:
         return place[1]
 
     def offset_of(self, address: int, size: int) -> int | None:
-        """Return the offset of memory at `address` if it lies in what was handed out or copied, else None."""
+        """Return the offset of memory at `address` if it was allocated or copied here, else None."""
         offset = address - self.address
         if offset >= 0 and offset + size <= self.used:
             self._spans.append((offset, size))
@@ -109,31 +109,31 @@ class SlotWriter:
         return None
 
     def overlaps(self) -> list[tuple[int, int]]:
-        """Return ranges (start, size) that several arrays of the batch have parts of."""
+        """Return ranges (start, size) that several arrays of the batch share."""
         end = 0
-        for start, size in self._spans:  # nearly always in this order, one behind the other
+        for start, size in self._spans:  # nearly always in ascending order
             if start < end:
                 return overlapping(self._spans)
             end = start + size
         return []
 
     def begin_again(self) -> None:
-        """Forget which arrays the batch consists of: it is described in another way."""
+        """Forget which arrays the batch consists of, before it is encoded in another way."""
         self._spans.clear()
 
     def remember(self, address: int, size: int, offset: int) -> None:
         """Note that memory was copied to `offset`, so that views of it become views of the copy.
 
-        The memory must stay what it is until the batch is written: nothing temporary.
+        The memory must not change or be freed until the batch is written, so it must not be temporary.
         """
         if len(self._copied) < _REMEMBERED:
             self._copied.append((address, address + size, offset))
 
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
-        """Copy memory into the slot, unless it lies there already; returns its offset. `lasting`: see `remember`.
+        """Copy memory into the slot, unless it is there already; returns its offset. `lasting`: see `remember`.
 
         Raises:
-            SlotFull: there is no room.
+            SlotFull: there is not enough space.
         """
         offset = self.offset_of(address, size)
         if offset is None:
@@ -144,13 +144,13 @@ class SlotWriter:
         return offset
 
     def write_anew(self, data: bytes) -> int:
-        """Copy bytes into the slot, whatever their address: what was copied from there before may have died since."""
+        """Copy bytes into the slot, whatever their address: memory copied from there before may be freed."""
         offset = self.place(len(data))
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset
 
     def write(self, data: Any) -> int:
-        """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""
+        """Copy a contiguous buffer into the slot, unless it is there already; returns its offset."""
         array = np.frombuffer(data, np.uint8)
         known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)
         if known is not None:
@@ -161,9 +161,9 @@ class SlotWriter:
 
 
 class MessageWriter(SlotWriter):
-    """Memory for a batch that comes with a message. The batch is copied here when it is finished, not made here.
+    """Memory for a batch that is sent inside a message. The batch is copied here when it is finished, not made here.
 
-    Making arrays over memory that is there costs more than copying those of a small batch.
+    Making arrays over existing memory costs more than copying those of a small batch.
     """
 
     __slots__ = ()
@@ -182,7 +182,7 @@ class MessageWriter(SlotWriter):
         return start
 
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
-        """Do the same as for a slot, in one call: for a small batch, calls are what counts."""
+        """Do the same as in a slot, in one call: for a small batch, the calls dominate."""
         copied = self._copied
         if copied and (known := self.offset_of(address, size)) is not None:
             return known
@@ -198,18 +198,18 @@ class MessageWriter(SlotWriter):
         return start
 
     def contents(self) -> bytes:
-        """Return what was written."""
+        """Return the bytes written so far."""
         return string_at(self.address, self.used)
 
 
 def _reduce_array(array: NDArray[Any]) -> Any:
-    if not array.flags.writeable:  # made from bytes, for one; it would arrive so, other than with a usual pickle
+    if not array.flags.writeable:  # for example made from bytes; would arrive read-only, unlike with plain pickle
         array = array.copy("K")
     return array.__reduce_ex__(5)
 
 
 class _Encoder(pickle.Pickler):
-    """A pickler that is used again for every batch; its dispatch table is fixed when it is made."""
+    """A pickler that is reused for every batch; its dispatch table is fixed when it is made."""
 
     def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[Any], Any]]) -> None:
         self.file = io.BytesIO()
@@ -227,7 +227,7 @@ class _Encoder(pickle.Pickler):
         self.writer = writer
 
     def end(self) -> None:
-        """Let go of what was pickled and of where it was written."""
+        """Release the pickled object and the writer."""
         self.clear_memo()
         del self.writer
 
@@ -253,15 +253,15 @@ class Codec:
         if override is not None:
             vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
         self._description: Any = None
-        """Of the last batch of a usual form that was written, and"""
+        """The description of the last batch of a common form that was written."""
         self._described = b""
-        """its header."""
+        """The header made from `_description`."""
         self._last_header = b""
-        """Of the last batch that came behind its header."""
+        """The header of the last batch that arrived behind its header."""
         self._last_memory: Bytes = np.empty(0, np.uint8)
-        """Where that batch was laid, if it was like the one before it."""
+        """The memory that a batch with the same header is laid in."""
         self._copy_last: Callable[[], Any] | None = None
-        """Copies a batch like it out of that memory; None if the next one has to be made from its description."""
+        """Copies a batch out of `_last_memory`; None if the next one has to be built from its description."""
 
     def encode(self, batch: Any, writer: SlotWriter) -> bytes:
         """Write `batch` and return the header that `decode` needs.
@@ -272,7 +272,7 @@ class Codec:
         """
         description = self._framework.describe(batch, writer)
         if description is not None and not writer.overlaps():
-            if description != self._description:  # otherwise the batch is like the one before
+            if description != self._description:  # otherwise the batch has the form of the last one
                 self._description, self._described = description, b"\2" + marshal.dumps(description)
             if len(self._described) <= _INLINE_HEADER_BYTES:
                 return self._described
@@ -288,7 +288,7 @@ class Codec:
             ) from exc
 
     def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
-        """Write any object; errors of pickling come through as they are."""
+        """Write any object; exceptions of pickle pass through unchanged."""
         encoder = self._encoder
         writer.begin_again()
         encoder.begin(writer)
@@ -306,7 +306,7 @@ class Codec:
         return b"\1" + _SPILLED.pack(writer.write_anew(spilled), len(spilled))
 
     def decode(self, header: bytes, reader: Reader) -> Any:
-        """Read a batch; its arrays keep alive what the reader gives them."""
+        """Read a batch; each array keeps alive the memory that the reader returned for it."""
         if header[0] == 2:
             return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), reader)
         if header[0] == 3:
@@ -329,16 +329,17 @@ class Codec:
             set_being_read(None)
 
     def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
-        """Read a batch of `used` bytes that lies behind its header; each of its arrays gets memory of its own.
+        """Read a batch of `used` bytes that follows its header; each of its arrays gets its own memory.
 
-        Small batches are usually like the one before. Then the batch is laid where that one was, and copied from there.
-        Making each array from its description takes longer (`benchmarks.w1_tiny`, column "consumer CPU us").
+        A small batch usually has the form of the last one. Then its bytes are laid where that one's were, and its
+        arrays are copied from there. Building each array from its description takes longer (`benchmarks.w1_tiny`,
+        column "consumer CPU us").
 
         Args:
             packed: header and batch.
             used: bytes of the batch.
-            ahead: True if nobody has asked for this batch yet. Then it is read only if it is like the one before;
-                otherwise the answer is None.
+            ahead: True if the batch has not been requested yet. Then it is read only if it has the form of the last
+                one; otherwise None is returned.
         """
         size = len(packed) - used
         header = packed[:size]
@@ -346,7 +347,7 @@ class Codec:
             if ahead:
                 return None
             self._last_header, self._copy_last = header, None
-        elif header[:1] == b"\2":  # the answer to a call has none
+        elif header[:1] == b"\2":  # other headers hold no description
             if self._copy_last is None:
                 if ahead:
                     return None

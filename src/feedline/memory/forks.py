@@ -26,7 +26,7 @@ if os.name == "posix":
     import fcntl
 
 _LOOK_EVERY_S = 0.05
-"""How often the witnesses are asked at most: one system call each."""
+"""The shortest interval between checks of the witnesses: each takes a system call."""
 
 _HOLD_S = 1.0
 """How long a fork waits for operations of other threads, which take microseconds. A thread that forks in the middle of
@@ -34,26 +34,26 @@ an operation of its own cannot wait for itself."""
 
 
 class Leaser(Protocol):
-    """Memory of which parts are leased."""
+    """Memory with leased parts."""
 
     def leases(self) -> list[Any]:
-        """Return the leases there are right now: whoever holds one keeps its memory from being used again."""
+        """Return the current leases; holding one keeps its memory from being reused."""
 
     def hold(self, timeout_s: float) -> bool:
-        """Let no other thread lease anything, or use memory again, until `let_go`; False if it took too long."""
+        """Keep other threads from leasing or reusing memory until `let_go`; False on timeout."""
 
     def let_go(self) -> None:
-        """End what `hold` began."""
+        """Release the lock that `hold` took."""
 
     def reset_in_child(self) -> None:
-        """Begin anew in a forked process."""
+        """Reset locks and state in a forked process."""
 
 
 class _Witness:
-    """Knows whether a process lives that was forked while the page was mapped.
+    """Detects whether a process that was forked while the page was mapped is still alive.
 
     Raises:
-        OSError: there is no descriptor left, or the system cannot seal.
+        OSError: no descriptor is left, or the system does not support sealing.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class _Witness:
             raise
 
     def map(self) -> mmap.mmap:
-        """Return the page, for a fork that is about to be made."""
+        """Map the page, for a fork that is about to happen."""
         return mmap.mmap(self._fd, mmap.PAGESIZE)
 
     def is_alone(self) -> bool:
-        """True if no process that was forked has the page any more; asks no further then."""
+        """True if no forked process has the page mapped any more; the witness is closed then."""
         if self._fd < 0:
             return True
         try:
@@ -82,18 +82,18 @@ class _Witness:
         return True
 
     def close(self) -> None:
-        """Give up the descriptor. May be called twice."""
+        """Close the descriptor. May be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 SEEN: list[tuple[_Witness | None, list[Any]]] = []
-"""Leases that a child can see, and who tells of its end; with None they are held for good."""
+"""Leases that a child process can see, and the witness that detects its end; with None they are held forever."""
 
 
 class _Forks:
-    """What forked processes can see, until they are gone."""
+    """Holds the memory that forked processes can see until they have ended."""
 
     def __init__(self) -> None:
         self.leasers: References[Leaser] = References()
@@ -102,7 +102,7 @@ class _Forks:
         self._next_s = 0.0
 
     def before(self) -> None:
-        """Hold what is leased now, and map a witness. Nothing is leased or used again until the fork is made."""
+        """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
         self._own.held = [leaser for leaser in self.leasers if leaser.hold(_HOLD_S)]
         leases = [lease for leaser in self.leasers for lease in leaser.leases()]
         if not leases:
@@ -110,7 +110,7 @@ class _Forks:
         with self._lock:
             try:
                 self._own.page = self._witness_for(leases).map()
-            except OSError:  # no descriptor is left: an exception here would be dropped
+            except OSError:  # no descriptor is left; an exception here would be ignored
                 SEEN.append((None, leases))
 
     def _witness_for(self, leases: list[Any]) -> _Witness:
@@ -132,7 +132,7 @@ class _Forks:
             page.close()
 
     def after_in_child(self) -> None:
-        # The page stays mapped for as long as this process lives. The leases are the parent's business.
+        # The page stays mapped while this process lives. The leases are held in the parent.
         _kept.append(getattr(self._own, "page", None))
         for witness, _ in SEEN:
             if witness is not None:
@@ -145,10 +145,10 @@ class _Forks:
         self._lock = threading.Lock()
 
     def settle(self, *, at_once: bool = False) -> None:
-        """Let go of what only processes could see that are gone.
+        """Release leases that only ended processes could see.
 
         Args:
-            at_once: True if one of them has probably just ended; otherwise the witnesses are not asked all the time.
+            at_once: True if such a process has probably just ended; otherwise witnesses are checked at intervals.
         """
         if not SEEN:
             return
@@ -168,7 +168,7 @@ settle = _forks.settle
 
 
 def watch(leaser: Leaser) -> None:
-    """Look after the leases of some memory when this process forks, as long as it lives."""
+    """Hold the leases of some memory when this process forks, as long as the memory lives."""
     _forks.leasers.add(leaser)
 
 

@@ -19,9 +19,9 @@ requests anew each time, and every page of them faults)."""
 
 
 class LocalBuffers:
-    """The `Memory` of a task: takes a slot when the first large array asks for room. Each array has its own lease.
+    """The `Memory` of a task: acquires a slot when the first large array is allocated. Each array has its own lease.
 
-    It can serve one task after the other.
+    It can serve one task after another.
     """
 
     __slots__ = ("_arena", "_is_refused", "_slot", "_used")
@@ -52,10 +52,10 @@ class LocalBuffers:
         return self._arena.lease(self._slot, start, size), 0
 
     def close(self) -> None:
-        """The task has ended: the slot is free when the last of its arrays is dropped. May be called twice."""
+        """End the task: its slot becomes free when the last of its arrays is dropped. May be called twice."""
         self._is_refused = False
         self._used = 0
-        slot, self._slot = self._slot, -1  # first: after an interrupt in the middle it may be somebody else's
+        slot, self._slot = self._slot, -1  # first: after an interrupt, the slot may belong to another task
         if slot >= 0:
             self._arena.finish(slot)
         elif self._arena.is_warm:
@@ -63,7 +63,7 @@ class LocalBuffers:
 
 
 def in_local_buffers(room: LocalBuffers | None, make: Callable[..., T], *arguments: object) -> T:
-    """Call `make` with these arguments and, after them, `room` for one task; None if there is none."""
+    """Call `make` with these arguments and then `room`, which is closed afterwards; `room` may be None."""
     if room is None:
         return make(*arguments, None)
     try:

@@ -6,15 +6,15 @@ from feedline.memory.residency import Residency
 from feedline.memory.slot import Slot
 
 SLACK_BYTES = 16 << 20
-"""Idle memory that is always kept: below this it is not worth a system call."""
+"""Idle memory that is always kept: freeing less is not worth a system call."""
 
 
 class Ownership:
-    """Base of `Arena`: its books. Whoever calls a method has the arena's lock.
+    """Base of `Arena`: its bookkeeping. The caller of a method must hold the arena's lock.
 
     Args:
         pages: of all slots.
-        slot_count: how many slots there may be.
+        slot_count: the maximum number of slots.
         budget: bytes of slots that may be in use at once.
         before_known: slots that may be in use before the size of a batch is known.
     """
@@ -28,11 +28,11 @@ class Ownership:
         self._busy: dict[int, Slot] = {}
         self._held: dict[int, Slot] = {}
         self._warm: dict[int, Slot] = {}
-        """Free slots with pages, the one that was used last at the end."""
+        """Free slots with pages, the most recently used one last."""
         self._cold: dict[int, Slot] = {}
-        """Free slots without."""
+        """Free slots without pages."""
         self._cooling: dict[int, Slot] = {}
-        """Free slots from which the device may still copy."""
+        """Free slots from which the device may still be copying."""
         self._pages = pages
         self._usage = self._pages.usage
         self._before_known = before_known
@@ -45,11 +45,12 @@ class Ownership:
         return bool(free) and not self._closed and self._is_affordable()
 
     def _take(self, worker: int, owner: object) -> int:
-        """Take a slot; returns its number, -1 if there is none."""
+        """Take a slot; returns its number, or -1 if there is none."""
         slot = self._find(worker)
         if slot is None:
             return -1
-        # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
+        # In this order, because an interrupt may come at any moment: a slot in `_busy` counts as busy even if it is
+        # listed as free.
         number = slot.number
         if number == len(self._slots):
             self._cold[number] = slot
@@ -79,12 +80,12 @@ class Ownership:
             if candidate.worker == worker or candidate.worker < 0:
                 return candidate
             slot = slot or candidate
-        # In another worker's slot this one faults in every page once more.
+        # In another worker's slot, this worker would fault in every page once more.
         for candidate in self._cooling.values():
             if candidate.worker == worker and candidate.number not in self._busy:
                 if self._pages.device is None or self._pages.device.may_reuse(candidate.number):
                     return candidate
-                break  # what was lent after it is under way, too
+                break  # copies from slots released after it are still running too
         if slot is None:
             slot = next((free for free in self._cold.values() if free.number not in self._busy), None)
         if slot is None and len(self._slots) < self.slot_count:
@@ -95,14 +96,14 @@ class Ownership:
         """True if the budget allows another batch, once idle pages have been given back."""
         busy_count = len(self._busy)
         if not busy_count and not self._held:
-            return True  # whatever it costs: there is no going on otherwise
+            return True  # whatever its size: training could not continue otherwise
         expected = self._usage.expected_bytes
         if not expected:
             return busy_count < self._before_known
         return self._pages.live + (busy_count + 1) * expected <= self.budget
 
     def _leave(self, slot: Slot, used: int | None) -> None:
-        """A slot is busy no more: it is held, or free."""
+        """Move a busy slot to held or free."""
         slot.unsure = used is None
         if used:
             self._pages.note_use(slot, used)
@@ -117,7 +118,7 @@ class Ownership:
             self._punch(slot)
 
     def _free(self, slot: Slot) -> None:
-        """Nobody refers to a slot any more; but copies from it to the device may still be under way."""
+        """Free a slot that no array refers to any more; the device may still be copying from it."""
         if slot.lent and self._pages.device is not None:
             self._pages.device.on_release(slot.number)
             self._cooling[slot.number] = slot
@@ -126,7 +127,7 @@ class Ownership:
         slot.lent = False
 
     def _cool(self) -> None:
-        """Take back slots from which the device has copied; copies end in the order in which they began."""
+        """Take back slots from which the device has finished copying; copies end in the order in which they began."""
         while self._cooling:
             slot = next(iter(self._cooling.values()))
             if self._pages.device is not None and not self._pages.device.may_reuse(slot.number):
@@ -153,14 +154,14 @@ class Ownership:
             self._trim(0)
         elif self._is_resting and not self._busy:
             self._trim(self._usage.window_bytes * (1 if self._pages.device is None else 2))
-        elif self._pages.device is None:  # registering pages with a device takes long: not while an epoch is under way
+        elif self._pages.device is None:  # registering pages with a device is slow: not during an epoch
             self._trim(SLACK_BYTES + self._usage.spare_bytes(len(self._busy)))
 
     def _trim(self, limit: int) -> None:
-        """Give idle pages back to the system until no more than `limit` bytes are left."""
+        """Return idle pages to the system until at most `limit` bytes are left."""
         if self._pages.idle <= limit:
             return
-        # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
+        # Pages beside arrays that are still held cannot be reused before these are dropped, so they go first.
         for slot in [*self._pages.partial.values(), *self._warm.values()]:
             if slot.idle and slot.number not in self._busy:
                 self._punch(slot)
@@ -168,6 +169,6 @@ class Ownership:
                     break
 
     def _punch(self, slot: Slot) -> None:
-        """Give the pages of a slot that serve nobody back to the system."""
+        """Return the unused pages of a slot to the system."""
         if self._pages.punch(slot) and slot.number in self._warm:
             self._cold[slot.number] = self._warm.pop(slot.number)

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 LARGE_BYTES = 64 << 10
-"""From here on an array is not copied when its batch is delivered. A copy of this size takes about as long as the
-lease it spares (4 us), and a page at each end of a larger one is little beside it."""
+"""Arrays of at least this size are not copied when their batch is delivered. A copy of this size takes about as long as
+the lease that it saves (4 us), and a page lost at each end is small beside a larger array."""
 
 SMALL_BYTES = 16 << 10
-"""A batch of no more than this can come with the message that tells of it: all of its arrays are copied anyway, and a
-slot would have to be found, read and given back. The size is a guess; half of it and twice as much were not tried."""
+"""A batch up to this size can be sent inside its message: all of its arrays are copied anyway, and a slot would have to
+be found, read and given back. The size is a guess; half of it and twice as much were not tried."""
 
 
 class Reader(ABC):
     """Hands out the memory of the arrays of one batch.
 
     Args:
-        view: where the batch lies.
+        view: the memory of the batch.
     """
 
     __slots__ = ("_joined", "_view")
@@ -41,13 +41,13 @@ class Reader(ABC):
         self._joined: dict[tuple[int, int], Bytes | None] | None = None
 
     def join(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Note ranges (start, size) of which several arrays have parts."""
+        """Note ranges (start, size) that several arrays share."""
         self._joined = dict.fromkeys(spans) or None
 
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
-        """Return memory that holds `size` bytes of the batch from `start` on, and where in it they begin.
+        """Return memory that contains the `size` bytes of the batch from `start` on, and their offset in it.
 
-        An array that is built on it keeps it alive, and nothing else of the batch.
+        An array built on this memory keeps it alive, and nothing else of the batch.
         """
         if self._joined:
             for span, known in self._joined.items():
@@ -56,7 +56,7 @@ class Reader(ABC):
                     return part, start - span[0]
         return self._part(start, size), 0
 
-    # Any: the type of the elements, of whatever kind.
+    # Any: the type of the elements.
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array of the batch that begins at `start`."""
         array: NDArray[Any] = np.ndarray(shape, dtype, self._view, start)
@@ -65,7 +65,7 @@ class Reader(ABC):
         return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
 
     def peek(self, start: int, size: int) -> memoryview:
-        """Return bytes that are read at once and not kept."""
+        """Return bytes that the caller reads at once and does not keep."""
         return self._view[start : start + size].data
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Reader(ABC):
 
 
 class Views(Reader):
-    """Everything is a view: for memory that nobody wants back."""
+    """Returns everything as a view: for memory that is not reused."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class Views(Reader):
 
 
 class Copies(Reader):
-    """Everything is copied: for memory that is wanted back at once."""
+    """Copies everything: for memory that is reused at once."""
 
     __slots__ = ()
 
@@ -103,11 +103,11 @@ class Copies(Reader):
 
 
 class SegmentReader(Reader):
-    """Memory that can only be given back as a whole: an array that makes up nearly all of it is a view.
+    """Reads memory that can only be freed as a whole: an array that makes up nearly all of it is a view.
 
     Args:
-        view: where the batch lies.
-        most_held: how many times its own size a view may hold.
+        view: the memory of the batch.
+        most_held: how many times its own size a view may keep alive.
     """
 
     __slots__ = ("_most_held",)
@@ -122,11 +122,11 @@ class SegmentReader(Reader):
 
 
 class SlotReader(Reader):
-    """A slot of an arena: large arrays are leased one by one.
+    """Reads a slot of an arena: large arrays are leased one by one.
 
     Args:
-        view: what was written to the slot.
-        lease: returns a part (start, size) of the slot that gives it back when the last view of it dies.
+        view: the written part of the slot.
+        lease: returns a part (start, size) of the slot, which is given back when the last view of it dies.
     """
 
     __slots__ = ("_lease",)
@@ -142,7 +142,7 @@ class SlotReader(Reader):
 
 
 def overlapping(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges (start, size) that overlap; returns those that came of several."""
+    """Merge overlapping ranges (start, size); returns those that were merged from several."""
     joined: list[tuple[int, int]] = []
     first, end, several = 0, 0, False
     for start, size in sorted(spans):

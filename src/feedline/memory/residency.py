@@ -1,4 +1,4 @@
-"""Which pages of an arena exist, how many of them are idle, and how these go back to the system."""
+"""Which pages of an arena exist, how many of them are idle, and how they are returned to the system."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _SPAN_WINDOWS = 2
 _SHORTEST_SPAN = 16
 
 _IN_THE_LOOP = 2
-"""Batches that the training loop has at a time: the one it works on, and the one before, until it is replaced."""
+"""Batches that the training loop holds at a time: the current one, and the previous one until it is replaced."""
 
 
 class Usage:
-    """How much memory batches have needed lately, and so what is worth keeping warm.
+    """How much memory batches have needed recently, and so how much is worth keeping warm.
 
     The largest batch, and the most batches in flight, are remembered for two spans of deliveries, each of two windows.
-    So one large batch is prepared for while others like it may follow, and forgotten when none has come for a while.
+    So after one large batch there is memory for more of them, until none has come for a while.
 
     Args:
-        window: how many batches are in flight in the usual course of things.
+        window: how many batches are normally in flight.
     """
 
     __slots__ = ("_before", "_count", "_now", "_span", "_window", "expected_bytes", "spans")
@@ -31,31 +31,31 @@ class Usage:
         self._span = max(_SHORTEST_SPAN, _SPAN_WINDOWS * window)
         self._count = 0
         self._now = [0, 0]
-        """Bytes of the largest batch of this span; the most batches in flight."""
+        """In this span: bytes of the largest batch, and the most batches in flight."""
         self._before = [0, 0]
         self.spans = 0
-        """How many spans are over."""
+        """Number of spans that have ended."""
         self.expected_bytes = 0
-        """How large the next batch may be; 0 if there was none yet."""
+        """The largest expected size of the next batch; 0 before the first one."""
 
     @property
     def window_bytes(self) -> int:
-        """What the batches in flight take, in the usual course of things."""
+        """Memory of the batches that are normally in flight."""
         return self._window * self.expected_bytes
 
     def note(self, size: int) -> None:
-        """A batch of this size was made."""
+        """Record the size of a batch that was made."""
         if size > self._now[0]:
             self._now[0] = size
             self.expected_bytes = max(size, self._before[0])
 
     def begin(self, in_flight: int) -> None:
-        """A batch is about to be made, and with it so many are in flight."""
+        """Record the number of batches in flight, including one that is about to be made."""
         if in_flight > self._now[1]:
             self._now[1] = in_flight
 
     def end(self) -> bool:
-        """A batch was delivered. Returns True if another span begins with it."""
+        """Count a delivered batch. Returns True if it begins another span."""
         self._count += 1
         if self._count < self._span:
             return False
@@ -66,7 +66,7 @@ class Usage:
         return True
 
     def spare_bytes(self, in_flight: int) -> int:
-        """Return how much memory that nobody uses now will probably be used soon."""
+        """Return how much memory that is unused now will probably be used soon."""
         usual = max(self._window, self._now[1], self._before[1]) + _IN_THE_LOOP
         return max(0, usual - in_flight) * self.expected_bytes
 
@@ -76,13 +76,13 @@ _HUGE_PAGE = 2 << 20
 
 
 class Residency:
-    """Counts the pages behind the slots of one arena. Whoever calls it holds the arena's lock.
+    """Counts the pages behind the slots of one arena. The caller must hold the arena's lock.
 
     Args:
         mapping: the memory.
         slot_bytes: the size of a slot.
         shared: True if other processes have mapped it as well.
-        window: how many batches are in flight in the usual course of things.
+        window: how many batches are normally in flight.
     """
 
     def __init__(self, mapping: mmap.mmap, slot_bytes: int, *, shared: bool, window: int) -> None:
@@ -95,14 +95,14 @@ class Residency:
         self.resident = 0
         """Bytes of pages that exist, at most."""
         self.live = 0
-        """Bytes of these that lie under living leases."""
+        """The part of `resident` under living leases."""
         self.idle = 0
-        """Bytes of these that serve nobody."""
+        """The part of `resident` that is unused."""
         self.partial: dict[int, Slot] = {}
-        """Slots of which a part is leased, and another idle."""
+        """Slots with a leased part and an idle one."""
 
     def note_use(self, slot: Slot, used: int) -> None:
-        """A slot has been written up to `used`."""
+        """Record that a slot has been written up to `used`."""
         if used >= HUGE_PAGES_FROM and self._granule == _PAGE:
             self._granule = _HUGE_PAGE
             advise_huge_pages(self._map)
@@ -116,13 +116,13 @@ class Residency:
             slot.resident = slot.reach
 
     def serve(self, slot: Slot) -> None:
-        """All of a slot is in use."""
+        """Mark all of a slot as in use."""
         self.idle -= slot.idle
         slot.idle = 0
 
     def recount(self, slot: Slot) -> None:
-        """Find out how much of a slot is idle that is not busy."""
-        # A device has registered slots as a whole: what lies beside arrays that are kept cannot be given back.
+        """Count the idle bytes of a slot that is not busy."""
+        # A device registers whole slots, so pages beside arrays that are still held cannot be freed.
         whole = self.device is not None and slot.parts
         idle = 0 if whole else max(0, slot.resident - slot.live)
         self.idle += idle - slot.idle
@@ -133,18 +133,18 @@ class Residency:
             self.partial.pop(slot.number, None)
 
     def leave_alone(self) -> None:
-        """Give nothing back any more: the pages are another process's."""
+        """Stop freeing pages: they belong to another process."""
         self._option = None
 
     def drop(self, slot: Slot, lease: Lease) -> None:
-        """A lease of a slot has died."""
-        slot.live, self.live = slot.live - lease.size, self.live - lease.size  # no interrupt comes in between
-        if not slot.parts and slot.live:  # an interrupt has spoilt the count
+        """Subtract a lease of a slot that has died."""
+        slot.live, self.live = slot.live - lease.size, self.live - lease.size  # no interrupt can come in between
+        if not slot.parts and slot.live:  # an interrupt has corrupted the count
             self.live -= slot.live
             slot.live = 0
 
     def punch_part(self, slot: Slot, lease: Lease) -> None:
-        """Give the pages of one part of a slot back to the system, as far as no other lease has them."""
+        """Return the pages of one part of a slot to the system, except those shared with another lease."""
         if self._option is None:
             return
         start, stop = slot.alone(lease)
@@ -156,7 +156,7 @@ class Residency:
             self.recount(slot)
 
     def punch(self, slot: Slot) -> bool:
-        """Give the pages of a slot that serve nobody back to the system; False if that is not possible now."""
+        """Return the unused pages of a slot to the system; False if that is not possible now."""
         if self._option is None or (self.device is not None and not self.device.shrink(slot.number)):
             return False
         for start, stop in slot.gaps(self._slot_bytes if slot.unsure else slot.reach):

@@ -11,7 +11,7 @@ _PAGE = mmap.PAGESIZE
 
 
 class Slot:
-    """What is known of one slot. Changed by its arena only."""
+    """The state of one slot. Only its arena changes it."""
 
     __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "unsure", "worker")
 
@@ -19,24 +19,24 @@ class Slot:
         self.number = number
         self.owner: object = None
         self.worker = -1
-        """Who wrote it last, and has its pages mapped."""
+        """The worker that wrote it last, and has its pages mapped."""
         self.parts: dict[int, Lease] = {}
-        """Leases, by where they begin."""
+        """Leases, by their start."""
         self.live = 0
         """Bytes of pages under living leases."""
         self.lent = False
-        """True if there were leases since it was last free."""
+        """True if parts were leased since it was last free."""
         self.reach = 0
-        """How far it has been written since it was last punched."""
+        """How far it has been written since its pages were last freed."""
         self.resident = 0
         """Bytes of its pages that exist, at most."""
         self.idle = 0
-        """Bytes of these that serve nobody."""
+        """The part of `resident` that is unused."""
         self.unsure = False
-        """True if somebody may have written further than is known: a task that failed, a worker that died."""
+        """True if it may have been written further than `reach`: by a failed task, or by a worker that died."""
 
     def alone(self, lease: Lease) -> tuple[int, int]:
-        """Return the pages (start, end) of a lease that died which no neighbour has, too."""
+        """Return the pages (start, end) of a dead lease that it shared with no neighbour."""
         start, stop = lease.start, lease.start + lease.size
         return start + _PAGE * lease.is_cut, stop - _PAGE * (stop - _PAGE in self.parts)
 
@@ -51,7 +51,7 @@ class Slot:
 
 
 class Lease(weakref.ref[Bytes]):
-    """Tells when the last array over a part of a slot has died."""
+    """Reports the death of the last array over a part of a slot."""
 
     __slots__ = ("is_cut", "size", "slot", "start")
 
@@ -60,22 +60,22 @@ class Lease(weakref.ref[Bytes]):
     size: int
     """In whole pages."""
     is_cut: bool
-    """True if it does not begin with its first page, which may be another array's last one."""
+    """True if it starts inside its first page, which may also hold the end of another array."""
 
 
 class Device:
     """A device that copies from slots. Subclass and override."""
 
     def on_growth(self, slot: int, size: int) -> None:
-        """A batch reaches further into a slot than any before: `size` bytes."""
+        """React to a batch that reaches further into a slot than any before: `size` bytes."""
 
     def on_release(self, slot: int) -> None:
-        """The training loop has dropped the batch in a slot."""
+        """React to the training loop dropping the batch in a slot."""
 
     def may_reuse(self, slot: int) -> bool:
-        """Say whether a slot may be written again: copies from it may still be under way."""
+        """True if no copy from the slot is running, so that it may be written again."""
         return True
 
     def shrink(self, slot: int) -> bool:
-        """Let go of a slot whose pages go back to the system; False if that is not possible now."""
+        """Unregister a slot whose pages are returned to the system; False if that is not possible now."""
         return True

@@ -24,14 +24,14 @@ from feedline.system.process import leave_out_of_dumps
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
 _LARGEST_MAPPING = 256 << 30
-"""Address space to ask for, not memory. Small enough for 39-bit address spaces; halved where it is refused."""
+"""Address space to request, not memory. Small enough for 39-bit address spaces; halved if refused."""
 
 _SMALLEST_SLOT = 1 << 20
 _SMALLEST_FILE = 1 << 20
 
 _NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "riscv64") else 0
-"""MAP_NORESERVE, which Python's mmap module does not name: the kernel is not to count address space as memory. Counted,
-a fork of this process may be refused. Where the number is not known, less address space is granted and used."""
+"""MAP_NORESERVE, which Python's mmap module does not define: tells the kernel not to count address space as memory.
+Otherwise it may refuse to fork this process. Where the value is unknown, less address space is granted and used."""
 
 _NO_LIMIT = 1 << 62
 
@@ -60,7 +60,7 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
             if fd >= 0:
                 os.close(fd)
             if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise TooManyOpenFiles("making the memory for batches") from exc
+                raise TooManyOpenFiles("creating the memory for batches") from exc
             if slot_bytes <= _SMALLEST_SLOT:
                 raise TransportError(
                     f"The system refused {slot_bytes * slot_count >> 20} MiB of address space for batches ({exc}). "
@@ -72,10 +72,10 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
 
 
 def map_file(most: int) -> tuple[mmap.mmap, int]:
-    """Map a new file without a name, of up to `most` bytes: as many as the system grants.
+    """Map a new unnamed file of up to `most` bytes: as many as the system grants.
 
     Returns:
-        The mapping, and the descriptor of the file, which is the caller's to close, and to cut to what was used.
+        The mapping, and the descriptor of the file. The caller closes it, and truncates the file to the used size.
 
     Raises:
         OSError: no descriptor is left.
@@ -93,13 +93,13 @@ def map_file(most: int) -> tuple[mmap.mmap, int]:
                 raise
             if size <= _SMALLEST_FILE:
                 raise TransportError(
-                    f"The system refused {size} bytes of memory that processes share ({exc}). {_usual_cause(exc)}"
+                    f"The system refused {size} bytes of shared memory ({exc}). {_usual_cause(exc)}"
                 ) from exc
             size //= 2
 
 
 def map_again(fd: int, size: int, *, offset: int = 0, private: bool = False) -> mmap.mmap:
-    """Map memory that another process made, or that is mapped elsewhere already; private for a copy on write."""
+    """Map memory that another process made, or that is already mapped elsewhere; `private` for copy-on-write."""
     access = mmap.ACCESS_COPY if private else mmap.ACCESS_DEFAULT
     mapping = mmap.mmap(fd, size, access=access, offset=offset)
     leave_out_of_dumps(mapping)
@@ -107,7 +107,7 @@ def map_again(fd: int, size: int, *, offset: int = 0, private: bool = False) -> 
 
 
 def why_no_more(size: int, most: int) -> str:
-    """Tell why `map_file` granted no more than `size` bytes, and what to do about it, in a sentence."""
+    """Return a sentence on why `map_file` granted no more than `size` bytes, and what to do about it."""
     if size == most:
         return "That is the most that feedline sends in one piece."
     if size + _PAGE > _longest_file():
@@ -116,7 +116,7 @@ def why_no_more(size: int, most: int) -> str:
 
 
 def create_memfd(size: int) -> int:
-    """Make a sparse file of `size` bytes that has no name and is inherited by nobody by accident."""
+    """Create a sparse unnamed file of `size` bytes that child processes do not inherit unless asked to."""
     fd = os.memfd_create("feedline", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)
@@ -127,12 +127,12 @@ def create_memfd(size: int) -> int:
 
 
 def _map(fd: int, size: int) -> mmap.mmap:
-    """Map a file of one page, which grows to `size`; without a descriptor, memory of this process alone."""
+    """Map a file of one page and grow it to `size`; without a descriptor, map private memory."""
     mapping = _map_at_once(fd, _PAGE)
     try:
         _unlock(mapping, _PAGE)
-        mapping.resize(size)  # and the file with it
-    except (OSError, SystemError):  # refused, for which there may be better reasons below; or there is no such call
+        mapping.resize(size)  # grows the file too
+    except (OSError, SystemError):  # refused, perhaps with a clearer error below; or not supported
         mapping.close()
         if fd >= 0:
             os.ftruncate(fd, size)
@@ -148,21 +148,21 @@ def _map_at_once(fd: int, size: int) -> mmap.mmap:
 
 
 def _unlock(mapping: mmap.mmap, size: int) -> None:
-    """Let pages come and go in a mapping that `mlockall` has locked; nothing happens to any other."""
+    """Allow the pages of a mapping locked by `mlockall` to be freed; has no effect on others."""
     address = np.frombuffer(mapping, np.uint8, 1).__array_interface__["data"][0]
-    # Where this is not possible the mapping is as it was.
+    # If this fails, the mapping stays as it was.
     ctypes.CDLL(None).munlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
 
 _FILE_LIMIT = (
-    "The limit on the size of files (`ulimit -f`), which holds for shared memory too, is {size} bytes here: raise it."
+    "The limit on file size (`ulimit -f`), which applies to shared memory too, is {size} bytes here: raise it."
 )
 _ADDRESS_LIMIT = "A limit on virtual memory (`ulimit -v`) is the usual cause: raise it."
 _LOCK_LIMIT = "This process locks its memory (mlockall), and the limit on that (`ulimit -l`) is reached: raise it."
 
 
 def _usual_cause(refusal: Exception) -> str:
-    """Say what a refusal usually comes from."""
+    """Return the usual cause of a refusal, and what to do about it."""
     code = refusal.errno if isinstance(refusal, OSError) else None
     if code == errno.EFBIG:
         return _FILE_LIMIT.format(size=_longest_file())
@@ -170,13 +170,13 @@ def _usual_cause(refusal: Exception) -> str:
 
 
 def _longest_file() -> int:
-    """Return how many bytes a file may have that this process makes, also one in memory."""
+    """Return the largest size of a file that this process may create, including files in memory."""
     limit = limits_of("RLIMIT_FSIZE")[0]
     return _NO_LIMIT if limit is None else limit
 
 
 def _addresses_left() -> int:
-    """Return how many addresses this process may still map: others need some as well."""
+    """Return how many addresses this process may still map, for all purposes."""
     limit = limits_of("RLIMIT_AS")[0]
     if limit is None:
         return _NO_LIMIT
@@ -188,15 +188,15 @@ def _addresses_left() -> int:
 
 
 HUGE_PAGES_FROM = 8 << 20
-"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
+"""Batches of this size are written faster into huge pages; for smaller ones, the last page would waste too much."""
 
 
 def advise_huge_pages(mapping: mmap.mmap) -> None:
-    """Ask for huge pages where the system leaves the choice to the program."""
+    """Request huge pages where the system leaves the choice to the program."""
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         try:
             mapping.madvise(advice)
-        except OSError as exc:  # a kernel built without huge pages says EINVAL, and small pages do as well
+        except OSError as exc:  # a kernel without huge pages returns EINVAL; small pages work as well
             if exc.errno != errno.EINVAL:
                 raise

@@ -12,7 +12,7 @@ from feedline.types import Key, Share
 
 
 class EndlessSampler(Sampler):
-    """The order of one sampler without end, or one rank's share of it.
+    """The endless order of one sampler, or one rank's share of it.
 
     Args:
         sampler: the order of one epoch, of all ranks.
@@ -50,12 +50,12 @@ class EndlessSampler(Sampler):
 
 
 class EndlessBatches(BatchSampler):
-    """The batches of one batch sampler without end, or one rank's share of them.
+    """The endless batches of one batch sampler, or one rank's share of them.
 
     Args:
         sampler: the order of one epoch, of all ranks.
         share: this rank.
-        first: the batch of the whole with which this begins.
+        first: the batch, counted over all ranks, to begin with.
     """
 
     share: Share
@@ -87,5 +87,5 @@ class EndlessBatches(BatchSampler):
 
 def _checked(size: int | None) -> int | None:
     if size == 0:
-        raise BadOption("There is nothing to go through again and again: an epoch of this loader has no batches.")
+        raise BadOption("There is nothing to go through again: an epoch of this loader has no batches.")
     return size

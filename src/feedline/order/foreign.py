@@ -17,27 +17,27 @@ from feedline.types import Draw, IndexBlock, Share
 from feedline.types.indices import taken
 
 _LONG_S = 1.0
-"""Going through indices for longer than this is worth a word. A guess at where people begin to wonder."""
+"""Skipping indices for longer than this deserves a warning. A guess at when people begin to wonder."""
 
 
 class ForeignPlan(Plan):
-    """What an iterator yields.
+    """A plan over the items of an iterator.
 
     Args:
-        indices: the iterator, already where it is to go on.
-        draw_key: from which the random numbers of its samples follow.
+        indices: the iterator, already at the position to continue from.
+        draw_key: the key from which the random numbers of its samples are derived.
         share: this rank, so that ranks draw different numbers.
         consumed: batches of the epoch that were consumed before this plan was entered.
-        origin: what is needed to begin the same order again, in plain values. It is filled in by the iterator when
-            that yields its first item.
-        find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Called just
-            before the first item is asked for, which is when some iterators come to be.
-        facts: what else a state has to hold, in plain values.
-        entered: what a snapshot said of the state of the sampler, if the plan goes on from there.
+        origin: what is needed to begin the same order again, in plain values. The iterator fills it in when it yields
+            its first item.
+        find_snapshot: returns a function that returns the state of a stateful sampler; None if it has no state. Called
+            just before the first item is requested, because some iterators do not exist earlier.
+        facts: further entries of a state, in plain values.
+        entered: the sampler's part of a snapshot, if the plan continues from there.
         after: returns what the order of the next epoch would begin with.
-        drawing: entered while the first batch is asked for, which is when most samplers draw their order.
-        goes_ahead: True if nobody can notice when batches are asked for.
-        progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
+        drawing: entered while the first batch is requested, which is when most samplers draw their order.
+        goes_ahead: see `Plan.goes_ahead`.
+        progress: counts the batches of this plan that the training loop has received; older states are dropped.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class ForeignPlan(Plan):
         self._ahead: list[Any] = []
         self._drawn = 0
         self._states: deque[tuple[int, Any]] = deque()
-        """States of a stateful sampler after so many batches."""
+        """States of a stateful sampler, each with the number of batches it follows."""
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
         held = (entered or {}).get("held", [])
         self._held: list[Any] = copy.deepcopy(held)
-        """The first batch, if the sampler had yielded it before its state was told."""
+        """The first batch, if the sampler had yielded it before its state was saved."""
         self._first: list[Any] = list(self._held)
-        """The first batch, while a state may be asked for that comes before it."""
-        if self._held and entered is not None and entered.get("redraw"):  # it is the last as well
+        """The first batch, kept for a state from before it."""
+        if self._held and entered is not None and entered.get("redraw"):  # it is the last batch as well
             self._states.append((0, entered["sampler_state"]))
 
     def _begin(self) -> None:
-        """Find out whether the sampler has a state, once."""
+        """Find out, once, whether the sampler has a state."""
         if self._find_snapshot is None:
             return
         self._snapshot, self._find_snapshot = self._find_snapshot(), None
@@ -107,7 +107,7 @@ class ForeignPlan(Plan):
             with self._drawing():
                 indices = next(self._indices)
         if type(indices) is not IndexBlock:
-            indices = taken(indices)  # the sampler may use it again for the next batch
+            indices = taken(indices)  # the sampler may reuse the object for the next batch
         self._drawn += 1
         if self._snapshot is not None:
             if self._drawn == 1:
@@ -120,7 +120,7 @@ class ForeignPlan(Plan):
         return indices
 
     def _forget(self, done: int) -> None:
-        """Forget states that are older than the one before the last batch that was delivered."""
+        """Drop states that are older than the one before the last delivered batch."""
         while len(self._states) > 1 and self._states[1][0] < done:
             self._states.popleft()
 
@@ -131,7 +131,7 @@ class ForeignPlan(Plan):
     def state(self, done: int) -> dict[str, Any]:
         self._begin()
         if self._origin is not None and not self._origin and not self._drawn:
-            with contextlib.suppress(StopIteration):  # nothing to draw: nothing to remember
+            with contextlib.suppress(StopIteration):  # nothing to draw: nothing to save
                 self._ahead.append(next(self))
         state = {"unit": "own batches", "consumed": self._consumed + done, **self._facts, **(self._origin or {})}
         return {**state, **self._sampler_state(done)}
@@ -139,18 +139,18 @@ class ForeignPlan(Plan):
     def last_state(self, done: int) -> dict[str, Any]:
         if self._drawn:
             return self.state(done)
-        # Nothing was asked of the sampler, so its order is not known: whoever begins draws it.
+        # The sampler has not been asked for anything, so its order is not known. It is drawn when the epoch begins.
         known = {**self._facts, **(self._origin or {}), **(self._entered or {})}
         return {"unit": "own batches", "consumed": self._consumed, **known}
 
     def _sampler_state(self, done: int) -> dict[str, Any]:
-        """Return the state of a stateful sampler after so many batches.
+        """Return the state of a stateful sampler after `done` batches.
 
-        A sampler that was asked for more than it had may have begun to think of its next epoch. So after the last
-        batch it is the state before that one, to be drawn again.
+        A sampler that was asked for more than it has may have started its next epoch. So after the last batch, this is
+        the state before that batch, which is then drawn again.
 
-        A sampler that was asked for nothing yet may still tell how its last pass ended: many are generators, which do
-        nothing before. So before the first batch it is the state after that one, and the batch.
+        A sampler that was asked for nothing yet may still report the end of its last pass: many are generators, which
+        run no code before that. So before the first batch, this is the state after that batch, and the batch itself.
         """
         if done == 0 and self._entered is not None:
             return copy.deepcopy(self._entered)
@@ -163,10 +163,10 @@ class ForeignPlan(Plan):
                 state = next(state for number, state in self._states if number == (0 if ends else 1))
                 return _told(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
         redraw = 1 if done == self._last and done else 0
-        for number, sampler_state in list(self._states):  # another thread may ask for a batch meanwhile
+        for number, sampler_state in list(self._states):  # another thread may request a batch meanwhile
             if number == done - redraw:
                 return _told(sampler_state, [], redraw=redraw)
-        return {}  # none that has a state, or none before the first batch
+        return {}  # the sampler has no state, or none before the first batch
 
     def after(self) -> dict[str, Any]:
         state = {} if self._after is None else self._after()
@@ -176,12 +176,12 @@ class ForeignPlan(Plan):
 
 
 def _told(state: Any, held: list[Any], *, redraw: int) -> dict[str, Any]:
-    """Return what a snapshot says of a stateful sampler."""
+    """Return the sampler's part of a snapshot."""
     return {"sampler_state": copy.deepcopy(state), "held": held, "redraw": redraw}
 
 
 class Delivered(Protocol):
-    """Knows how many batches the training loop has."""
+    """Counts the batches that the training loop has received."""
 
     @property
     def delivered(self) -> int:
@@ -189,7 +189,7 @@ class Delivered(Protocol):
 
 
 def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
-    """Go through the first `count` items of an iterator, without loading any sample; say so if it takes long.
+    """Skip the first `count` items of an iterator without loading any sample; warn if that takes long.
 
     Returns:
         The iterator.
@@ -207,8 +207,8 @@ def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
         if not told and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
             told = True
             warnings.warn(
-                f"Resuming goes through {count:,} batches of indices of {what}, which cannot be entered in the middle; "
-                f"{done:,} took {time.monotonic() - begun:.1f} s. No sample is loaded. The samplers of "
+                f"Resuming has to skip {count:,} batches of indices: {what} cannot start in the middle. "
+                f"Skipping {done:,} took {time.monotonic() - begun:.1f} s so far. No sample is loaded. The samplers of "
                 "feedline.samplers, and samplers with state_dict and load_state_dict, resume at once.",
                 stacklevel=2,
             )

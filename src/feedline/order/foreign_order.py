@@ -19,9 +19,9 @@ from feedline.types.indices import taken_each
 
 
 class CutIndices(Iterator[Any]):
-    """The indices of a foreign sampler in lists.
+    """The indices of a third-party sampler in lists.
 
-    Like torch's BatchSampler it asks the sampler for its iterator when the first batch is wanted.
+    Like torch's BatchSampler, it requests the sampler's iterator together with the first batch.
     """
 
     def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool) -> None:
@@ -29,12 +29,12 @@ class CutIndices(Iterator[Any]):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self.source: Any = None
-        """The sampler's iterator, once it was asked for: it may have a state."""
+        """The sampler's iterator, which may have a state; None until it is requested."""
         self.ended = False
-        """True after a batch that was not full: the sampler has no more, and may think of its next epoch already."""
+        """True after a batch that was not full: the sampler is exhausted, and may have started its next epoch."""
 
     def open(self) -> Any:
-        """Ask the sampler for its iterator."""
+        """Request the sampler's iterator."""
         self.source = iter(self._sampler)
         return self.source
 
@@ -50,16 +50,16 @@ class CutIndices(Iterator[Any]):
 
 
 class ForeignOrder(Order):
-    """What any iterable yields.
+    """The order of any iterable.
 
     Args:
-        sampler: yields what each batch consists of, every time it is iterated over.
+        sampler: yields the contents of each batch, every time it is iterated over.
         iterate: returns an iterator over it; None for `iter(sampler)`.
-        inner: what `sampler` takes its indices from, if that is known: it may have a state.
-        origin: what an order begins with, if that can be noted and given back; then `iterate` gets the notes.
+        inner: the sampler that `sampler` takes its indices from, if known: it may have a state.
+        origin: notes and restores what an order begins with, if that is possible; `iterate` is called with the notes.
         batch_size: samples of a batch, as far as the loader knows.
         share: this rank.
-        twin: the same kind of order by one of feedline's samplers, which can go on without end.
+        twin: the same kind of order by one of feedline's samplers, which can be endless.
     """
 
     unit = "own batches"
@@ -85,7 +85,7 @@ class ForeignOrder(Order):
         self._stateful = [part for part in self._parts if is_stateful(part)]
         self._epoch: int | None = None
         self._begun_with: int | None = None
-        """The sampler's epoch when an iteration had begun. Some samplers count by themselves meanwhile."""
+        """The sampler's epoch when an iteration had begun. Some samplers increment it themselves meanwhile."""
         self._indices: Iterator[Any] | None = None
         self._noted: dict[str, Any] = {}
         self._is_prepared = False
@@ -93,10 +93,10 @@ class ForeignOrder(Order):
 
     def prepare(self, order: dict[str, Any]) -> None:
         if self._is_settled and order.get("sampler_state") is None:
-            self._is_settled = False  # the iterator is there, and nothing was asked of it yet
+            self._is_settled = False  # the iterator exists, and nothing was requested from it yet
             return
         first, self._is_prepared = not self._is_prepared, True
-        if order.get("finish"):  # the epoch before was gone through: let the sampler end it, and begin another
+        if order.get("finish"):  # the last epoch was completed: let the sampler end it and begin another
             if first:
                 self._enter(order)
                 assert self._indices is not None
@@ -107,7 +107,7 @@ class ForeignOrder(Order):
         self._enter(order)
 
     def _epochal(self) -> Any:
-        """Return the sampler that was told its epoch, as torch's DistributedSampler is; None if there is none."""
+        """Return the sampler that has `set_epoch`, like torch's DistributedSampler; None if there is none."""
         for part in self._parts:
             if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
                 return part
@@ -124,12 +124,12 @@ class ForeignOrder(Order):
 
     def told_epoch(self) -> int | None:
         sampler = self._epochal()
-        if self._begun_with is None:  # one of feedline's, behind another, says whether it was told
+        if self._begun_with is None:  # feedline's samplers, inside another one, record whether `set_epoch` was called
             return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
         return int(sampler.epoch) if self.is_stale() else None
 
     def is_stale(self) -> bool:
-        # Whatever the number is: the loader counts epochs of its own.
+        # Only whether it has changed counts, not its value: the loader counts epochs of its own.
         return self._begun_with is not None and self._epochal().epoch != self._begun_with
 
     def tell_epoch(self, epoch: int) -> None:
@@ -145,7 +145,7 @@ class ForeignOrder(Order):
                 sampler.set_epoch(order["sampler_epoch"])
         self._epoch = getattr(self._epochal(), "epoch", None)
         self._begun_with = None
-        states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
+        states = copy.deepcopy(order.get("sampler_state"))  # the sampler may keep and change it
         if states is not None:
             for part, state in zip(self._stateful, states["parts"], strict=True):
                 part.load_state_dict(state)
@@ -156,7 +156,7 @@ class ForeignOrder(Order):
             if not is_stateful(source):
                 raise BadState(
                     f"The state holds the state of a sampler's iterator, but {type(source).__name__} has no "
-                    "load_state_dict. Use the sampler it was saved with."
+                    "load_state_dict. Use the sampler that it was saved with."
                 )
             source.load_state_dict(states["iterator"])
         for _ in range(order.get("redraw", 0)):
@@ -191,8 +191,8 @@ class ForeignOrder(Order):
             facts=self._facts(),
             after=None if self._origin is None else self._origin.after,
             drawing=self.drawing,
-            # A sampler that draws a seed has a generator that nobody else has. One that was given to it may be drawn
-            # from by the training loop as well, and then it matters who draws first.
+            # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that
+            # was passed to the sampler, and then the order of the draws matters.
             goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
             progress=entry.progress,
         )
@@ -200,7 +200,7 @@ class ForeignOrder(Order):
         return plan
 
     def _facts(self) -> dict[str, Any]:
-        """Return what a state holds besides the place; None for what the plan has not found out."""
+        """Return further entries of a state; None for values that the plan has not found out."""
         facts: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
         if self._stateful:
             facts["sampler_state"] = None
@@ -222,14 +222,15 @@ class ForeignOrder(Order):
         for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
             if begun and needed and name not in order:
                 raise BadState(
-                    f"The state has no order.{name}, which this loader's sampler needs to go on. Use the sampler that "
-                    "the state was saved with, or begin the epoch anew."
+                    f"The state has no order.{name}, which this loader's sampler needs to resume. Use the sampler that "
+                    "the state was saved with, or start the epoch from the beginning."
                 )
         states = order.get("sampler_state")
         if states is not None and len(states.get("parts", ())) != len(self._stateful):
             raise BadState(
-                f"The state holds the states of {len(states.get('parts', ()))} samplers, but of this loader's "
-                f"{len(self._stateful)} have state_dict and load_state_dict. Use the samplers it was saved with."
+                f"The state holds the states of {len(states.get('parts', ()))} samplers, but "
+                f"{len(self._stateful)} of this loader's have state_dict and load_state_dict. "
+                "Use the samplers that it was saved with."
             )
 
     def expected(self) -> dict[str, Any]:
@@ -241,26 +242,26 @@ class ForeignOrder(Order):
 
 
 class Origin(Protocol):
-    """What the order of a foreign sampler begins with, such as the state of its generator."""
+    """What the order of a third-party sampler begins with, such as the state of its generator."""
 
     drawn_from: str
-    """What that is called in a snapshot."""
+    """Its name in a snapshot."""
 
     def begin(self, order: dict[str, Any]) -> None:
-        """Restore what `after` told, before anything of the epoch is drawn."""
+        """Restore the result of `after`, before anything of the epoch is drawn."""
 
     def check(self, order: dict[str, Any]) -> None:
-        """Refuse what a snapshot says of the order if it is damaged, or does not say how the order was drawn."""
+        """Raise BadState if a snapshot's `order` is damaged, or does not hold how the order was drawn."""
 
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return what a snapshot's `order` holds of it; empty at the beginning, to be filled in by the iterator."""
+        """Return its entries in a snapshot's `order`; empty at the beginning, to be filled in by the iterator."""
 
     def after(self) -> dict[str, Any]:
-        """Return what the order of the next epoch would begin with; empty if that is drawn anew."""
+        """Return what the order of the next epoch begins with; empty if that is drawn anew."""
 
 
 def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
-    """Return what tells the state of sampler and iterator; None if they have none."""
+    """Return a function that returns the states of samplers and iterator; None if they have none."""
     source = _opened(indices)
     own = source if is_stateful(source) else None
     if not parts and own is None:
@@ -272,14 +273,14 @@ def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]
 
 
 def _opened(indices: Any) -> Any:
-    """Return the iterator that may have a state, also if nothing was asked of it yet."""
+    """Return the iterator that may have a state, also if nothing was requested from it yet."""
     if not isinstance(indices, CutIndices):
         return indices
     return indices.open() if indices.source is None else indices.source
 
 
 def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
+    """Return the sampler's part of a snapshot; None if there is none, or if the snapshot's epoch was completed."""
     if order.get("finish") or order.get("sampler_state") is None:
         return None
     return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
@@ -288,5 +289,5 @@ def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
 def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
-    except Exception:  # it is the user's code, and only looked at to notice another sampler
+    except Exception:  # the user's code; the length only serves to detect another sampler
         return None

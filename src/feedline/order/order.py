@@ -25,19 +25,19 @@ from feedline.types.ranks import share_if_known
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an epoch is entered."""
+    """The position at which an epoch is entered."""
 
     key: Key
-    """Of its order."""
+    """The key of its order."""
     draw_key: int
-    """From which the random numbers of its samples follow."""
+    """The key from which the random numbers of its samples are derived."""
     order: dict[str, Any] = field(default_factory=dict)
-    """What a snapshot says of the order; empty at the beginning."""
+    """The `order` of a snapshot; empty at the beginning."""
     progress: Progress = field(default_factory=Progress)
 
     @property
     def consumed(self) -> int:
-        """How far the order was gone through before."""
+        """How far the order was consumed before, in its unit."""
         return int(self.order.get("consumed", 0))
 
 
@@ -47,13 +47,13 @@ class Order(ABC):
     seed: int | None = None
     """The sampler's own seed, if it has one."""
     unit: str
-    """What its plans count: see `Plan.state`."""
+    """What its plans count; see `Plan.state`."""
     endless = False
-    """True if it begins again when it has been gone through."""
+    """True if it begins again when it is exhausted."""
     skips = 0
-    """Batches of every epoch that are left out at its beginning."""
+    """Batches to skip at the beginning of every epoch."""
     drawing: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Entered while the beginning of an epoch is drawn by somebody else's sampler."""
+    """Entered while a third-party sampler draws the beginning of an epoch."""
 
     @property
     def samplers(self) -> list[Sampler | BatchSampler]:
@@ -61,7 +61,7 @@ class Order(ABC):
         return []
 
     def followers(self) -> list[Sampler | BatchSampler]:
-        """Return feedline's samplers inside one that is not: they follow the loader's seed, and hear of epochs."""
+        """Return feedline's samplers inside a third-party one: they follow the loader's seed and its epochs."""
         return []
 
     def is_of(self, other: Order) -> bool:
@@ -69,15 +69,15 @@ class Order(ABC):
         return self.expected() == other.expected()
 
     def told_epoch(self) -> int | None:
-        """Return the epoch that the sampler was told by hand since it was last asked for an order, None if none."""
+        """Return the epoch set by `set_epoch()` since the sampler's last order began, None if it was not called."""
         return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
 
     def is_stale(self) -> bool:
-        """True if an order that was begun is not that of the epoch that the sampler was told since, whichever it is."""
+        """True if `set_epoch()` was called after this order started."""
         return False
 
     def tell_epoch(self, epoch: int) -> None:
-        """Tell the sampler which epoch has begun, and forget what it was told."""
+        """Set the epoch that has begun on the sampler, and reset its note of a `set_epoch()` call."""
         for sampler in self.samplers:
             sampler.epoch = epoch
             sampler.epoch_was_set = False
@@ -93,38 +93,38 @@ class Order(ABC):
         if self._draws_alone():
             return self.draw_seed()
         if default is None and self._is_shared():
-            return 0  # ranks that drew a seed each would not share one order
+            return 0  # ranks that each drew a seed would not share one order
         return self.draw_seed() if default is None else default
 
     def _is_shared(self) -> bool:
-        """True if several ranks go through this order."""
+        """True if several ranks share this order."""
         return False
 
     def _draws_alone(self) -> bool:
-        """True if the sampler was given a generator, which is then the user's choice."""
+        """True if the user gave the sampler a generator, which then decides."""
         return any(sampler.generator is not None and sampler.loader_seed is None for sampler in self.samplers)
 
     def common_seed(self) -> int | None:
-        """Return the seed of samples' random numbers if ranks need the same and nobody gave one, else None."""
+        """Return a seed for the samples' random numbers if ranks must share one and none was given, else None."""
         return None
 
     def settle(self) -> dict[str, Any]:
-        """Draw now what the next epoch would draw; returns what its plan has to be given."""
+        """Draw now what the next epoch would draw, and return what its plan has to be given."""
         return {}
 
     def place_after(self, batches: int) -> int:
-        """Return what a snapshot's `consumed` is after so many batches of this rank."""
+        """Return the value of a snapshot's `consumed` after this many batches of this rank."""
         return batches
 
     def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
-        """Do what torch does when an iterator is made: ask a foreign sampler for its iterator."""
+        """Do what torch does when an iterator is made: request a third-party sampler's iterator."""
 
     def length(self) -> int | None:
         """Return how many batches an epoch has, if ranks have shares of the order; None to count as torch does."""
         return None
 
     def without_end(self, share: Share) -> Order | None:
-        """Return the order that goes on with another epoch when one has been gone through, None if it cannot be had.
+        """Return an order that starts another epoch whenever one is exhausted; None if that is not possible.
 
         Args:
             share: this rank, for an order that is not distributed yet.
@@ -137,19 +137,19 @@ class Order(ABC):
 
     @abstractmethod
     def expected(self) -> dict[str, Any]:
-        """Return what a snapshot's `order` must hold to fit."""
+        """Return the entries that a snapshot's `order` must have to fit."""
 
     def stride(self) -> tuple[int | None, int, int]:
-        """Return (batch size, rank, number of ranks): the same is needed where batches are told by their numbers."""
+        """Return (batch size, rank, number of ranks), which must match where a state identifies batches by number."""
         return None, 0, 1
 
     def batches_before(self, consumed: int) -> int:
-        """Return how many batches of this rank lie before a place in the order."""
+        """Return how many batches of this rank come before a position in the order."""
         size, _, ranks = self.stride()
         return -(-consumed // ((size or 1) * ranks))
 
     def check(self, order: dict[str, Any]) -> None:
-        """Refuse what a snapshot says of the order if that was another one.
+        """Check that a snapshot's `order` fits this one.
 
         Raises:
             BadState: it does not fit.
@@ -157,7 +157,7 @@ class Order(ABC):
         if not order:
             return
         expected = self.expected()
-        if "stride" in order and self.endless == bool(order.get("endless")):  # whose ranks are known when it begins
+        if "stride" in order and self.endless == bool(order.get("endless")):  # an endless order gets its ranks later
             expected["stride"] = list(self.stride())
         size = self.samplers[0].whole().size() if self.samplers else None
         if size is not None and not order.get("endless") and order.get("consumed", 0) > size:
@@ -173,15 +173,13 @@ class Order(ABC):
 
 
 def _hint(wrong: dict[str, Any]) -> str:
-    """Return what is the likely cause of a difference, in a sentence."""
+    """Return a sentence on the likely cause of a difference."""
     if wrong.get("unit") in ("samples", "batches"):
-        return "It had one of feedline's samplers, or shuffle=True with a seed: was seed= forgotten? "
+        return "It had one of feedline's samplers, or shuffle=True with a seed. Is seed= missing here? "
     if wrong.get("unit") == "own batches":
-        return "Its sampler was not one of feedline's: was seed= left out then? "
+        return "Its sampler was not one of feedline's. Was seed= missing there? "
     if "stride" in wrong:
-        return (
-            "Batches had been delivered out of turn, so batch size, rank and number of ranks must be what they were. "
-        )
+        return "Batches had been delivered out of order, so batch size, rank and number of ranks must be the same. "
     if "checksum" in str(wrong):
         return "A checksum stands for weights, lengths or labels. "
     return ""
@@ -197,15 +195,15 @@ def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
 
 
 class _SamplerOrder(Order):
-    """What the orders of feedline's samplers and batch samplers have in common."""
+    """The common base of the orders of feedline's samplers and batch samplers."""
 
     _sampler: Sampler | BatchSampler
     _planned: Sampler | BatchSampler
-    """What plans go through: the sampler, or the same without end."""
+    """The sampler that plans use: the sampler itself, or its endless form."""
     _batch_size: int | None = None
 
     @property
-    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
+    def seed(self) -> int | None:  # type: ignore[override]  # read-only: it belongs to the sampler
         return self._sampler.whole().seed
 
     @property
@@ -301,7 +299,7 @@ def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order 
 
 
 class SpanOrder(Order):
-    """The samples of an iterable dataset, shared out by the loader."""
+    """The samples of an iterable dataset that the loader shards."""
 
     unit = "stream samples"
 
@@ -322,7 +320,7 @@ class SpanOrder(Order):
 
 
 class StreamOrder(Order):
-    """The batches of an iterable dataset; with workers, each has a stream of its own."""
+    """The batches of an iterable dataset; each worker, if there are any, has its own stream."""
 
     unit = "stream batches"
 

@@ -9,40 +9,40 @@ from feedline.types import Draw
 
 
 class Plan(ABC):
-    """An iterator over what batches consist of. Batches are numbered from 0, from where the plan was entered.
+    """An iterator over the contents of batches. Batches are numbered from 0, from where the plan was entered.
 
     Used from the consumer's thread only.
     """
 
     can_move = True
-    """False if a task must stay with the worker it was given to."""
+    """False if a task must stay with the worker that it was assigned to."""
     goes_ahead = False
-    """True if nobody can notice when batches are asked for: the order follows from numbers that only the plan knows."""
+    """True if requesting batches early has no visible effect: the order follows from private numbers of the plan."""
     asks_user = False
-    """True if a sampler of the user's own is asked, which expects to be in the thread of the training loop."""
+    """True if a sampler of the user's own is called, which expects the training loop's thread."""
 
     def __iter__(self) -> Plan:
         return self
 
     @abstractmethod
     def __next__(self) -> Any:
-        """Return what the next batch consists of."""
+        """Return the contents of the next batch."""
 
     @abstractmethod
     def draw(self, ordinal: int) -> Draw:
-        """Return where the random numbers of a batch come from."""
+        """Return the source of random numbers for a batch."""
 
     @abstractmethod
     def state(self, done: int) -> dict[str, Any]:
         """Return what is needed to enter the order after the first `done` batches of this plan, in plain values.
 
-        "unit" says what is counted, "consumed" how many of these were gone through since the beginning of the epoch.
+        "unit" is what is counted, "consumed" how many of these were consumed since the beginning of the epoch.
         """
 
     def last_state(self, done: int) -> dict[str, Any]:
-        """Return `state(done)` of a plan that nobody goes on with, without drawing anything for it."""
+        """Return `state(done)` of a plan that is not continued, without drawing anything for it."""
         return self.state(done)
 
     def after(self) -> dict[str, Any]:
-        """Return what the plan of the next epoch has to be given, once this one has been gone through."""
+        """Return what the plan of the next epoch has to be given, once this one is exhausted."""
         return {}

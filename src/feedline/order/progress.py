@@ -9,17 +9,17 @@ from feedline.types import Notes
 
 @dataclass(slots=True)
 class StreamProgress:
-    """How far one worker's own stream is."""
+    """How far the training loop is in one worker's own stream."""
 
     batches: int = 0
-    """Batches of it that the training loop has."""
+    """Batches of the stream that the training loop has received."""
     ended: bool = False
     notes: Notes | None = None
-    """The last states that came with one of these batches."""
+    """The last states that arrived with one of these batches."""
     noted_at: int = 0
-    """Which batch that was."""
+    """The number of that batch."""
     read: int | None = None
-    """Samples that these batches took from the stream, if that is known: some may have been left out."""
+    """Samples that these batches took from the stream, if known: some may have been skipped."""
 
 
 def has_state(notes: Notes) -> bool:
@@ -29,28 +29,28 @@ def has_state(notes: Notes) -> bool:
 
 @dataclass(slots=True)
 class Progress:
-    """Which batches of a plan the training loop has."""
+    """Which batches of a plan the training loop has received."""
 
     delivered: int = 0
-    """The first so many."""
+    """The length of the complete prefix: all batches below this number."""
     early: set[int] = field(default_factory=set)
-    """And these, out of turn."""
+    """Batches after the prefix, delivered out of order."""
     ended: bool = False
     notes: dict[int, Notes] = field(default_factory=dict)
-    """The last states of each worker's dataset that came with a batch."""
+    """The last states of each worker's dataset that arrived with a batch."""
     streams: list[StreamProgress] = field(default_factory=list)
-    """If each worker has a stream of its own."""
+    """Used if each worker has its own stream."""
     turn: int = 0
-    """Whose stream comes next."""
+    """The number of the stream that is next."""
     read: int | None = None
-    """Samples that were taken from the one stream of an iteration without workers."""
+    """Samples taken from the stream of an iteration without workers."""
     missing: int = 0
-    """Batches among all these that nobody got: no sample was left of them, or an exception came instead."""
+    """Batches among these that were not delivered: no sample of them was left, or an exception was raised instead."""
     faults: tuple[int, int, int] | None = None
-    """How far the account of faults was with these batches, if others may have been asked for since."""
+    """The account of faults as of these batches, if others may have been requested since."""
 
     def count(self) -> int:
-        """Return how many batches the training loop got, of the plan and out of turn, or of all streams."""
+        """Return how many batches the training loop received, in or out of order, or from all streams."""
         return self.delivered + len(self.early) + sum(stream.batches for stream in self.streams) - self.missing
 
     def note(self, ordinal: int) -> None:
@@ -65,14 +65,14 @@ class Progress:
             self.delivered += 1
 
     def forget(self, ordinal: int) -> None:
-        """Forget that a batch was delivered, if it was noted: an interrupt kept it from the training loop."""
+        """Undo `note`, if the batch was noted: an interrupt kept it from the training loop."""
         self.early.discard(ordinal)
         if ordinal < self.delivered:
             self.early.update(range(ordinal + 1, self.delivered))
             self.delivered = ordinal
 
     def copy(self) -> Progress:
-        """Return how far the training loop is now, which stays so."""
+        """Return a copy, which does not change with this one."""
         return Progress(
             self.delivered,
             set(self.early),
@@ -86,6 +86,6 @@ class Progress:
         )
 
     def become(self, other: Progress) -> None:
-        """Say what another one says; what it holds is this one's from now on."""
+        """Take over the values of another `Progress`, including its containers."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))

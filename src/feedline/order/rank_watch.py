@@ -23,34 +23,34 @@ _KNOWS_RANKS = re.compile(
     "|data_parallel)(_|$)",
     re.IGNORECASE,
 )
-"""Names of attributes, variables and functions that nobody has who does not share out anything."""
+"""Names of attributes, variables and functions that only code dealing with ranks or shards has."""
 
 _NOT_READ = ("builtins", "abc", "typing", "collections", "torch", "torchvision", "feedline", "datasets", "numpy")
-"""Packages whose classes are not searched for such names: what they do about ranks is known."""
+"""Packages whose classes are not searched for such names: how they treat ranks is known."""
 
 _SHARE_OUT = ("webdataset", "wids", "litdata", "streaming")
-"""Packages whose datasets share themselves out, or refuse to be read by several ranks."""
+"""Packages whose datasets shard themselves, or cannot be read by several ranks."""
 
 _MOST_LAYERS = 16
-"""Datasets around one another that are followed: a bound in case of a cycle."""
+"""How many nested datasets are followed; a bound in case of a cycle."""
 
 
 class Sharing(NamedTuple):
     """What decides which rank gets which samples."""
 
     sampler: Any
-    """What the loader goes by, with whatever it is made around; None for iterable datasets."""
+    """The loader's sampler, with any samplers inside it; None for iterable datasets."""
     form: str
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
     is_settled: bool = False
-    """True if the loader or the dataset is known to share out samples, or was told not to."""
+    """True if the loader or the dataset is known to shard samples, or sharding was turned off."""
 
 
 class RankWatch:
-    """Tells the user of a loader about ranks: each thing once.
+    """Warns the user of a loader about problems with ranks, about each of them once.
 
     Args:
-        is_over: True if whoever uses the loader sees to the ranks, so that there is nothing to tell.
+        is_over: True if the code that uses the loader takes care of ranks, so that no warning is needed.
     """
 
     def __init__(self, *, is_over: bool = False) -> None:
@@ -58,16 +58,16 @@ class RankWatch:
         self._has_told_repeats = False
         self._has_told_epochs = False
         self._has_ended = False
-        """True if an epoch was gone through."""
+        """True if an epoch was completed."""
 
-    # Any, throughout: datasets and samplers of whatever make.
+    # Any, throughout: datasets and samplers of any type.
     def begin(self, dataset: Any, sharing: Sharing, *, has_ended: bool) -> None:
-        """Warn if an iteration that begins now delivers on every rank what the others deliver as well.
+        """Warn if an iteration that begins now delivers the same samples on every rank.
 
         Args:
             dataset: the loader's.
-            sharing: what decides about it.
-            has_ended: True if the iteration before was gone through.
+            sharing: what decides which rank gets which samples.
+            has_ended: True if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
         if self.is_over or self._has_told_repeats or sharing.is_settled:
@@ -78,30 +78,30 @@ class RankWatch:
         layers = layers_of(sharing.sampler)
         if any(rank_count(layer) > 1 or _knows_ranks(layer) for layer in layers):
             return
-        is_known = ranks_of_stream(dataset) is not None  # how it is split: not over ranks
+        is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
         if not is_known and any(map(_knows_ranks, _layers_of_dataset(dataset))):
             return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
         self._has_told_repeats = True
         warn_user(
-            f"Each of the {count} ranks delivers the whole dataset: nothing shares out its samples over the ranks. "
-            f"{_mended(dataset, sharing)} If every rank is to have all of them, if only one rank iterates, or "
-            "if the dataset is the rank's own part already, silence this: "
+            f"Each of the {count} ranks delivers the whole dataset: its samples are not split over the ranks. "
+            f"{_mended(dataset, sharing)} If every rank needs all samples, if only one rank iterates, or if the "
+            "dataset is already this rank's part, silence this warning: "
             'warnings.filterwarnings("ignore", "Each of the", feedline.errors.DataWarning).',
             DataWarning,
         )
 
     def first_batch(self, sharing: Sharing) -> None:
-        """Warn if the epoch that begins now has the order of the one before it, because nobody called `set_epoch`.
+        """Warn if this epoch has the same order as the last one, because `set_epoch` was not called.
 
-        Called when the first batch is asked for: frameworks make the iterator, then say which epoch it is.
+        Called when the first batch is requested: frameworks make the iterator before they set the epoch.
         """
         if self.is_over or self._has_told_epochs or not self._has_ended:
             return
         distributed = getattr(sys.modules.get("torch.utils.data"), "DistributedSampler", None)
         for layer in layers_of(sharing.sampler):
-            # Those of feedline, and some that are derived from torch's, count epochs themselves.
+            # feedline's samplers, and some derived from torch's, count epochs themselves.
             if getattr(type(layer), "__iter__", None) is not getattr(distributed, "__iter__", layer):
                 continue
             if layer.shuffle and layer.epoch == 0:
@@ -116,12 +116,12 @@ class RankWatch:
 
 
 def _mended(dataset: Any, sharing: Sharing) -> str:
-    """Say what to write instead."""
+    """Return a sentence on what to write instead."""
     form = sharing.form
     if form == "shard":
         if ranks_of_stream(dataset) is None:
             return "Give the loader shard=True."
-        return "Write dataset = split_dataset_by_node(dataset, rank, world_size), which is in datasets.distributed."
+        return "Use dataset = split_dataset_by_node(dataset, rank, world_size), from datasets.distributed."
     sampler = layers_of(sharing.sampler)[-1]
     is_plain = type(sampler).__module__.split(".")[0] in ("torch", "feedline")
     shuffle = {"SequentialSampler": "False", "RandomSampler": "True"}.get(type(sampler).__name__)
@@ -132,7 +132,7 @@ def _mended(dataset: Any, sharing: Sharing) -> str:
 
 
 def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and those inside of it."""
+    """Yield a dataset and the datasets inside it."""
     found = [dataset]
     for _ in range(_MOST_LAYERS):
         if not found:
@@ -146,7 +146,7 @@ def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
 
 
 def _knows_ranks(value: Any) -> bool:
-    """True if an attribute of an object, or a name in the code of its class, is about ranks."""
+    """True if the name of an attribute of an object, or a name in the code of its class, is about ranks."""
     if type(value).__module__.split(".")[0] in _SHARE_OUT:
         return True
     if any(_KNOWS_RANKS.search(name) for name in getattr(value, "__dict__", {})):
@@ -165,14 +165,14 @@ def _names_in(kind: type) -> Iterator[str]:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 codes.append(constant)
-            elif isinstance(constant, str) and len(constant) < 32:  # the name of a variable of the environment
+            elif isinstance(constant, str) and len(constant) < 32:  # may be the name of an environment variable
                 yield constant
 
 
 def _is_a_part(dataset: Any, sampler: Any, count: int) -> bool:
-    """True if what is delivered is so small a part of the dataset that it may be the part of this rank."""
+    """True if the sampler yields so small a part of the dataset that it may be the part of this rank."""
     whole = dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
     try:
         return len(sampler) < len(whole) and len(sampler) * count <= len(whole) + count
-    except (TypeError, NotImplementedError):  # something has no length
+    except (TypeError, NotImplementedError):  # one of them has no length
         return False

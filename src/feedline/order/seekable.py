@@ -17,19 +17,19 @@ _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
 
 _FIRST_BLOCK = 1 << 10
-"""Indices made for the first batches, which somebody is waiting for."""
+"""Indices made for the first batches: few, because training is waiting for them."""
 
 
 class SamplePlan(Plan):
     """Batches cut from the order of a sampler.
 
     Args:
-        sampler: the order; a distributed sampler's own part of it.
+        sampler: the order; for a distributed sampler, this rank's part of it.
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
         key: of the epoch's order.
-        draw_key: from which the random numbers of its samples follow.
-        consumed: places of the whole order that all ranks together have consumed already.
+        draw_key: the key from which the random numbers of its samples are derived.
+        consumed: positions of the whole order that all ranks together have consumed already.
     """
 
     goes_ahead = True
@@ -60,7 +60,7 @@ class SamplePlan(Plan):
 
     def __len__(self) -> int:
         if self._steps.count is None:
-            raise TypeError(f"{type(self._whole).__name__} never ends: the number of batches is not known.")
+            raise TypeError(f"{type(self._whole).__name__} never ends: it has no number of batches.")
         return self._steps.count
 
     def __next__(self) -> Any:
@@ -91,7 +91,7 @@ class SamplePlan(Plan):
         places = places + self._consumed
         if self._size is not None and len(places) and places[-1] >= self._size:
             places %= self._size  # the tail is padded with the beginning
-        return self._whole.at(places, self._key).copy()  # a user's own sampler may fill the same array again
+        return self._whole.at(places, self._key).copy()  # a user's own sampler may reuse the array
 
     def draw(self, ordinal: int) -> Draw:
         first = self._consumed + self._steps.start(ordinal) + self._share.rank
@@ -108,9 +108,9 @@ class BatchPlan(Plan):
     """The batches of a batch sampler.
 
     Args:
-        sampler: the order of batches; a distributed one's own part of it.
+        sampler: the order of batches; for a distributed one, this rank's part of it.
         key: of the epoch's order.
-        draw_key: from which the random numbers of its samples follow.
+        draw_key: the key from which the random numbers of its samples are derived.
         consumed: batches of the whole order that all ranks together have consumed already.
     """
 

@@ -22,41 +22,42 @@ def split_of(
     is_map: bool,
     splits_itself: bool = False,
 ) -> StreamSplit | None:
-    """Return how samples are shared out, None if each worker has a stream of its own.
+    """Return how the loader splits the samples; None if each worker reads its own stream.
 
     Args:
         dataset: the dataset.
-        shard: what the user said: True, False, a tail, or None for nothing, which is True for feedline's own streams.
+        shard: the user's argument: True, False, a tail, or None, which means True for feedline's own streams.
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
-        is_map: True for a map-style dataset, of which there is nothing to share out.
-        splits_itself: True if the dataset is known to do so in this loader, as torch's data pipes.
+        is_map: True for a map-style dataset, which needs no splitting.
+        splits_itself: True if the dataset is known to split itself in this loader, as torch's data pipes do.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
     if is_map:
         if shard:
             raise BadOption(
-                f"shard={shard!r} is about iterable datasets. This one has __getitem__: its workers share the samples "
-                "anyway, and ranks do with feedline.samplers.DistributedSampler, or distribute() around any sampler."
+                f"shard={shard!r} is about iterable datasets, but this one has __getitem__. Drop it: workers share the "
+                "samples anyway. To split them over ranks, use feedline.samplers.DistributedSampler, or distribute() "
+                "around any sampler."
             )
         return None
     if splits_itself:
         if shard:
             raise BadOption(
-                f"shard={shard!r} would split a second time, and samples would be missing: torch's data pipes and the "
-                "streaming datasets of Hugging Face split themselves over workers. Drop it. Data pipes split "
-                "themselves over ranks, too; for the others write dataset = split_dataset_by_node(dataset, rank, "
-                "world_size), which is in datasets.distributed."
+                f"shard={shard!r} would split the dataset a second time, and samples would be missing: torch's data "
+                "pipes and the streaming datasets of Hugging Face split themselves over workers. Drop it. Data pipes "
+                "also split themselves over ranks; for the others, use dataset = split_dataset_by_node(dataset, rank, "
+                "world_size), from datasets.distributed."
             )
         return None
     if isinstance(dataset, SplitSource):
         if shard == "exact":
             raise BadOption(
-                f"shard={shard!r} is about samples that do not go round, but a {type(dataset).__name__} splits itself, "
-                "and nobody knows how many samples each rank has. With shard='drop' ranks end together when the first "
-                "one has no more batches, with shard='pad' when the last one has; without it, each when its own part "
-                "does."
+                f"shard={shard!r} does not work with a {type(dataset).__name__}: it splits itself, so the number of "
+                "samples of each rank is unknown. Use shard='drop' to end all ranks when the first one has no more "
+                "batches, or shard='pad' to end them when the last one has none. Without shard=, each rank ends with "
+                "its own part."
             )
         return None
     if shard is None:
@@ -64,28 +65,28 @@ def split_of(
     if shard is False:
         return None
     share = own_share(None, None, "pad" if shard is True else str(shard))
-    if (ranks_of_stream(dataset) or 1) > 1:  # it was split over ranks before, and workers are left
+    if (ranks_of_stream(dataset) or 1) > 1:  # already split over ranks: only workers are left
         if shard in TAILS:
             raise BadOption(
-                f"shard={shard!r} is about samples that do not go round, but the dataset was split over ranks by "
-                "split_dataset_by_node, and ranks end when their own parts do. Drop one of the two."
+                f"shard={shard!r} cannot be combined with split_dataset_by_node: that has split the dataset over "
+                "ranks, and each rank ends with its own part. Drop one of the two."
             )
         share = Share()
     if share.tail == "exact" and share.world_size > 1:
         if drop_last:
             raise BadOption(
-                "drop_last=True leaves samples out, but shard='exact' promises every sample once. Drop one."
+                "drop_last=True leaves samples out, but shard='exact' promises every sample once. Drop one of the two."
             )
         if (batch_size or 1) == 1:
             raise BadOption(
-                f"shard='exact' with batches of one sample and {share.world_size} ranks cannot be kept: at the end "
+                f"shard='exact' with batches of one sample and {share.world_size} ranks cannot be kept: at the end, "
                 "some ranks would have a sample and others none. Use a larger batch size, or another tail."
             )
     return StreamSplit(batch_size or 1, share, drop_last)
 
 
 def tail_of(dataset: Any, shard: bool | str | None) -> Share | None:
-    """Return this rank and what ranks do that have no batches left, if they end together; None if each for itself."""
+    """Return this rank with its tail if ranks end an epoch together; None if each rank ends on its own."""
     if not isinstance(dataset, SplitSource) or shard not in TAILS:
         return None
     share = own_share(None, None, str(shard))
@@ -93,45 +94,45 @@ def tail_of(dataset: Any, shard: bool | str | None) -> Share | None:
 
 
 def steps_of(dataset: Any, split: StreamSplit) -> int | None:
-    """Return how many batches a rank gets of an iterable dataset that has a length; raises TypeError if it has none."""
+    """Return how many batches of an iterable dataset a rank gets. Raises TypeError: the dataset has no length."""
     return Steps(len(dataset), split.batch_size, split.share, drop_last=split.drop_last).count
 
 
-# Any: a sampler or batch sampler of whatever make, here and below.
+# Any: a sampler or batch sampler of any type, here and below.
 def warn_of_two_shares(sampler: Any) -> None:
-    """Warn if a sampler is a rank's share of what is a rank's share already: most samples would be left out."""
+    """Warn if a sampler takes one rank's share of what is already one rank's share: most samples would be left out."""
     shares = [layer for layer in layers_of(sampler) if rank_count(layer) > 1]
     if len(shares) < 2:
         return
     outer, inner = (type(share).__name__ for share in (shares[0], shares[-1]))
     count = math.prod(map(rank_count, shares))
     warn_user(
-        f"Samples are shared out over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one of "
-        f"{count}, and most samples come on no rank. Give the loader a sampler that is not distributed, and leave that "
-        f"to what has made the {outer}; or keep the {inner} and have no other put around it (with Lightning: "
-        "use_distributed_sampler=False).",
+        f"Samples are split over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one "
+        f"sample in {count}, and most samples reach no rank. Give the loader a sampler that is not distributed, and "
+        f"leave that to the code that made the {outer}; or keep the {inner}, and do not let a framework wrap it (with "
+        "Lightning: use_distributed_sampler=False).",
         DataWarning,
     )
 
 
 def layers_of(sampler: Any) -> list[Any]:
-    """Return a sampler and those it is made around, the outermost first: ours, torch's, the wrappers of frameworks."""
+    """Return a sampler and those inside it, outermost first: feedline's, torch's, and wrappers of frameworks."""
     layers: list[Any] = []
     while sampler is not None and not any(sampler is layer for layer in layers):
         layers.append(sampler)
         inside = getattr(sampler, "__dict__", {})
         found = (inside.get(name) for name in ("batch_sampler", "sampler", "_batch_sampler", "_sampler"))
         sampler = next((value for value in found if value is not None), None)
-        dataset = inside.get("dataset")  # of a DistributedSampler, in which wrappers hide the sampler
+        dataset = inside.get("dataset")  # a DistributedSampler's dataset, in which wrappers hide the sampler
         if sampler is None and any(hasattr(dataset, name) for name in ("num_replicas", "sampler", "_sampler")):
             sampler = dataset
     return layers
 
 
 def rank_count(sampler: Any) -> int:
-    """Return over how many ranks a sampler shares out what is inside it."""
+    """Return how many ranks a sampler splits the sampler inside it over."""
     if isinstance(getattr(sampler, "share", None), Share):
         return int(sampler.share.world_size)
-    # The second is how Accelerate calls it.
+    # The second is Accelerate's name for it.
     count = getattr(sampler, "num_replicas", None) or getattr(sampler, "num_processes", None)
     return count if isinstance(count, int) else 1

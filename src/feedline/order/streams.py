@@ -9,16 +9,16 @@ from feedline.randomness.keys import mix
 from feedline.types import Draw, Share, Span, StreamSplit
 
 _PLACES = 1 << 40
-"""The keys of a rank's samples lie so far from those of the next one: more than a stream has samples."""
+"""The distance between the keys of one rank's samples and the next rank's: more than a stream has samples."""
 
 
 class StreamPlan(Plan):
-    """Asks for the next batch of the stream that a worker has, or the loader without workers.
+    """Requests the next batch of a worker's stream, or of the loader's own without workers.
 
     Args:
         count: samples of a batch; None for single samples.
-        draw_key: from which the random numbers of the streams follow, with the worker and the rank.
-        share: this rank: what a stream yields may depend on it.
+        draw_key: the key from which the random numbers of the streams are derived, with the worker and the rank.
+        share: this rank, which the contents of a stream may depend on.
     """
 
     def __init__(self, count: int | None, draw_key: int, share: Share | None = None) -> None:
@@ -33,7 +33,7 @@ class StreamPlan(Plan):
         return self.draw_of(0)
 
     def draw_of(self, worker: int) -> Draw:
-        """Return where the random numbers of a worker's stream come from."""
+        """Return the source of random numbers for a worker's stream."""
         return Draw(mix(self._draw_key, worker), self._share.rank * _PLACES)
 
     def state(self, done: int) -> dict[str, Any]:
@@ -44,15 +44,15 @@ class StreamPlan(Plan):
 
 
 class SpanPlan(Plan):
-    """Steps through a stream that the loader shares out, one after the other, until it has ended.
+    """Consecutive steps through a stream that the loader shards, until the stream ends.
 
     Args:
-        split: how it is shared out.
-        draw_key: from which the random numbers of its samples follow.
+        split: how the stream is sharded.
+        draw_key: the key from which the random numbers of its samples are derived.
         consumed: samples of the stream that all ranks together have consumed already.
     """
 
-    can_move = False  # a worker's stream cannot go back to where another worker's was
+    can_move = False  # a worker's stream cannot go back to the position of another worker's
 
     def __init__(self, split: StreamSplit, *, draw_key: int = 0, consumed: int = 0) -> None:
         self._stride = split.batch_size * split.share.world_size

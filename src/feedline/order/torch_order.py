@@ -1,4 +1,4 @@
-"""The order that a torch loader has."""
+"""The order of a torch loader."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from feedline.types.ranks import share_if_known
 
 
 def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
-    """Return the order that a loader's arguments stand for."""
+    """Return the order that a loader's arguments define."""
     # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
     index_sampler: Any = loader._index_sampler
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
         if index_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
             raise BadOption(
-                f"{type(loader).__name__} overrides _index_sampler or _auto_collation, and its dataset is iterable: "
-                "batches of such a dataset are cut from its stream, and no sampler says how. Cut them in the dataset's "
-                "__iter__ (with batch_size=None), or drop the override."
+                f"{type(loader).__name__} overrides _index_sampler or _auto_collation, but its dataset is iterable: "
+                "batches are cut from its stream, without a sampler. Cut them in the dataset's __iter__ (with "
+                "batch_size=None), or drop the override."
             )
         return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
     index_sampler, skips = skipped_by(index_sampler)
@@ -43,7 +43,7 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
 
 
 def _of_batches(batch_sampler: Any) -> Order:
-    # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
+    # The second is feedline's own, around a third-party sampler; around feedline's it would be an abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
@@ -53,7 +53,7 @@ def _of_batches(batch_sampler: Any) -> Order:
 
 
 def _of_foreign(batch_sampler: Any) -> ForeignOrder:
-    """Return the order of a batch sampler that is not known, but perhaps the sampler behind it is."""
+    """Return the order of an unknown batch sampler; the sampler behind it may be known."""
     inner, share = sampler_behind(batch_sampler), share_if_known()
     if origin_of(inner) is None:
         return ForeignOrder(batch_sampler, inner=inner, share=share)
@@ -67,7 +67,7 @@ def _of_foreign(batch_sampler: Any) -> ForeignOrder:
 
 
 def sampler_of(batch_sampler: Any) -> Any:
-    """Return the sampler behind a batch sampler, if it is feedline's; for a share of batches, one that says so."""
+    """Return feedline's sampler behind a batch sampler, or None; for a share of batches, a distributed one."""
     if isinstance(batch_sampler, DistributedBatches):
         return BatchIndices(batch_sampler)
     inner = getattr(batch_sampler, "sampler", None)
@@ -75,7 +75,7 @@ def sampler_of(batch_sampler: Any) -> Any:
 
 
 def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:
-    """Return the order of a sampler that is cut into batches; `whole` is what torch would iterate over."""
+    """Return the order of a sampler that is cut into batches; torch would iterate over `whole`."""
     order = order_of(sampler, batch_size, drop_last=drop_last)
     if order is not None:
         return order
@@ -107,7 +107,7 @@ def _blocks(sampler: Any, batch_size: int | None, drop_last: bool, origin: dict[
 def batches_of(blocks: Iterable[NDArray[np.int64]], batch_size: int, *, drop_last: bool) -> Iterator[IndexBlock]:
     """Cut a stream of index blocks into batches.
 
-    A block is asked for only when the batch at hand cannot be filled without it, as if the indices came one by one.
+    A block is requested only when the current batch cannot be filled without it, as if the indices came one by one.
 
     Example:
         >>> import numpy as np

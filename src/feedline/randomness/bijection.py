@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from feedline.randomness.keys import mix, mix_array
 
 _PIECE = 1 << 14
-"""Places encrypted at a time: five arrays of 64 KB."""
+"""Positions encrypted at a time: five arrays of 64 KB."""
 SMALL = 1 << 10
 """Up to this size an order is a sorted table."""
 _ROUNDS = 8
-"""Twice the four from which on a network with random functions looks random; tests/test_bijection.py counts."""
+"""Twice the four rounds after which a network with random functions looks random.
+Test: tests/randomness/test_bijection.py"""
 _LARGEST = 1 << 63
 
 
 class Bijection:
-    """An order of the numbers 0 to `size` - 1 that follows from `key`, entered at any place.
+    """An order of the numbers 0 to `size` - 1 that is determined by `key` and can be entered at any position.
 
     Args:
         size: How many numbers, up to 2**63.
@@ -56,10 +57,10 @@ class Bijection:
             self._network = _Network(size, key)
 
     def __call__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices at these places, which may come in any order and more than once.
+        """Return the indices at these positions, which may be in any order and repeat.
 
         Raises:
-            IndexError: a place is not between 0 and `size` - 1.
+            IndexError: a position is not between 0 and `size` - 1.
         """
         places = np.asarray(places, dtype=np.int64)
         if places.size == 0:
@@ -78,7 +79,7 @@ class Bijection:
         return out.view(np.int64).reshape(places.shape)
 
     def _walk(self, numbers: NDArray[np.uint64]) -> None:
-        """Encrypt again, in place, what is too large. It ends: every place lies on a cycle, which holds the place."""
+        """Encrypt numbers that are too large again, in place. It ends: each is on a cycle with a place below `size`."""
         limit = np.uint64(self.size)
         where = np.flatnonzero(numbers >= limit)
         while len(where):
@@ -91,7 +92,7 @@ class Bijection:
 
 
 def small_orders(size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the orders of a small size under many keys at once, a row for each: all that `Bijection` would give.
+    """Return the orders of a small size under many keys at once, one per row, as `Bijection` would give them.
 
     Example:
         >>> bool((small_orders(5, np.array([7], np.uint64))[0] == Bijection(5, key=7)(np.arange(5))).all())
@@ -103,17 +104,17 @@ def small_orders(size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 class _Network:
-    """The Feistel network under a `Bijection`: a bijection of a few more numbers than asked for."""
+    """The Feistel network of a `Bijection`: a bijection of slightly more numbers than requested."""
 
     def __init__(self, size: int, key: int) -> None:
         bits = (size - 1).bit_length()
         low_bits = bits - bits // 2
         high_size = -(-size >> low_bits)
         # A hash becomes a number below high_size as hash * high_size >> 32, computed from 16 bits at a time. That needs
-        # a factor of 16 bits: of a longer one the last bits are made zeros (rounding up), and shifted in afterwards.
+        # a factor of 16 bits: the last bits of a longer one are set to zero (rounding up), and shifted in afterwards.
         zeros = max(0, high_size.bit_length() - 16)
         factor = -(-high_size >> zeros)
-        # Constants are arrays without dimensions: NumPy takes them a third faster than scalars.
+        # Constants are arrays without dimensions, which NumPy handles a third faster than scalars.
         self._low_bits = np.array(low_bits, np.uint64)
         self._low_mask = np.array((1 << low_bits) - 1, np.uint64)
         self._high_size = np.array(factor << zeros, np.uint32)
@@ -137,7 +138,7 @@ class _Network:
             np.add(hashed, spare, out=hashed)
             np.right_shift(hashed, self._to_high, out=hashed)
             np.add(high, hashed, out=high)
-            # Modulo without a division: below zero wraps round to something large.
+            # Modulo without a division: a negative result wraps around to a large number.
             np.subtract(high, self._high_size, out=spare)
             np.minimum(high, spare, out=high)
             _hash(high, odd, hashed, spare)
@@ -162,7 +163,7 @@ def _hash(
     out: NDArray[np.uint32],
     spare: NDArray[np.uint32],
 ) -> None:
-    """Write 32 keyed bits for each number into `out`; the first ones are the best."""
+    """Write 32 keyed bits for each number into `out`; the high bits are the best mixed."""
     np.bitwise_xor(source, key[0], out=out)
     np.multiply(out, _SPREAD, out=out)
     np.right_shift(out, _SIXTEEN, out=spare)

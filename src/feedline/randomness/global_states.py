@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-# The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
-_python = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
+# The method of Random's base class: Random.seed itself accepts strings and the like, which takes longer.
+_python = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the module's functions
 _seed_python = super(random.Random, _python).seed
 
 
 def seed_globals(key: int) -> None:
-    """Seed the generators of the process."""
+    """Seed the process-wide generators."""
     _seed_python(key)
     _python.gauss_next = None
     np.random.seed(key & 0xFFFFFFFF)
@@ -38,22 +38,22 @@ def seed_globals(key: int) -> None:
 
 
 class GlobalStates:
-    """What the generators of the process are at: compared, and given back."""
+    """The states of the process-wide generators, to be compared and restored."""
 
     __slots__ = ("_mark", "_normal", "_numpy", "_python", "_torch")
 
-    # Any: bytes, or what the generator's own functions make of its state; a tensor.
+    # Any: bytes, or the result of the generator's own functions; a tensor.
     def __init__(self, mark: Any, python: Any, normal: float | None, numpy: Any, torch: Any) -> None:
         self._mark = mark
         self._python = python
         self._normal = normal
-        """The normal number that Python has made and not handed out yet."""
+        """The normal number that Python has generated but not returned yet."""
         self._numpy = numpy
         self._torch = torch
 
     @classmethod
     def now(cls, like: GlobalStates | None = None) -> GlobalStates:
-        """Return the states of this moment: `like` itself, if the generators are as they were then."""
+        """Return the current states: `like` itself, if the generators have not changed since."""
         mark = _mark()
         if like is not None and mark is not None and like._mark == mark:
             return like
@@ -63,7 +63,7 @@ class GlobalStates:
         return cls(mark, python, _python.gauss_next, _numpy_state(), state)
 
     def have_moved(self) -> bool:
-        """True if a generator is not what it was."""
+        """True if a generator has changed since."""
         return GlobalStates.now(self) != self
 
     def __eq__(self, other: object) -> bool:
@@ -71,10 +71,10 @@ class GlobalStates:
             return NotImplemented
         return self is other or not self.differing(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it is compared, not looked up
+    __hash__ = None  # type: ignore[assignment]  # compared, never used as a key
 
     def differing(self, other: GlobalStates) -> list[str]:
-        """Name the generators whose states differ."""
+        """Return the names of the generators whose states differ."""
         mine, theirs = self._torch, other._torch
         same = {
             "random": self._python == other._python and self._normal == other._normal,
@@ -84,12 +84,12 @@ class GlobalStates:
         return [name for name, is_same in same.items() if not is_same]
 
     def is_seeded_with(self, key: int) -> bool:
-        """True if this is what seeding leaves behind: nothing was drawn since. The generators are seeded for this."""
+        """True if nothing was drawn since the generators were seeded with `key`. Seeds the generators to find out."""
         seed_globals(key)
         return self == GlobalStates.now()
 
     def restore(self) -> None:
-        """Give the generators back as they were."""
+        """Restore the generators."""
         if _PYTHON is None:
             random.setstate(self._python)
         else:
@@ -100,17 +100,17 @@ class GlobalStates:
         else:
             generator, words, store = self._numpy
             if generator is not np.random.get_bit_generator():  # type: ignore[attr-defined]
-                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # exchanged meanwhile
-            with generator.lock:  # another thread may be drawing: NumPy does so without the interpreter's lock
+                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # replaced meanwhile
+            with generator.lock:  # another thread may be drawing, and NumPy does so without the GIL
                 _words_of(generator)[0].raw = words
                 _NUMPY_STORE.raw = store
         if self._torch is not None:
-            # Not in memory: other threads may draw, and torch has a lock for that.
+            # Not directly in memory: other threads may be drawing, and torch has a lock for that.
             sys.modules["torch"].default_generator.set_state(self._torch)
 
 
 class globals_kept:  # noqa: N801  # a context manager, called like a function
-    """Give the generators of the process back as they were."""
+    """Restore the process-wide generators on exit."""
 
     __slots__ = ("_states",)
 
@@ -122,10 +122,10 @@ class globals_kept:  # noqa: N801  # a context manager, called like a function
 
 
 class OwnGenerators:
-    """Has the generators of the process go on, inside of `with`, where they were at its end, whoever draws meanwhile.
+    """Inside `with`, continues the process-wide generators from where the last `with` left them, whatever else draws.
 
     Args:
-        keeps: True to give them back as they were.
+        keeps: True to restore them on exit.
     """
 
     __slots__ = ("_keeps", "_others", "_own")
@@ -146,29 +146,29 @@ class OwnGenerators:
 
 
 UNCHANGED = nullcontext()
-"""Leaves the generators as they are."""
+"""Leaves the generators unchanged."""
 
 
-# -- where they lie in memory ---
+# -- where they are in memory ---
 
 _TWISTER_BYTES = 625 * 4
 _MARK_BYTES = 16
-"""A place and three words. That these come again by chance has a probability of 2^-96."""
+"""A position and three words. The probability that these repeat by chance is 2^-96."""
 
 _TORCH_BYTES = 5056
-"""Of the state that torch tells of its CPU generator: seed, left, is seeded, next, 624 words of 8 bytes each, numbers
-in store."""
+"""The size of the state that torch returns for its CPU generator: seed, left, is seeded, next, 624 words of 8 bytes
+each, cached normal numbers."""
 _NEAR_BYTES = 1024
-"""Where torch's generator keeps its words: so near to its beginning. It is more than twice as long."""
+"""torch's generator has its words within this distance of its start. The object is more than twice as long."""
 _TORCH_SEED_BEFORE = 16
-"""So many bytes before its words: the seed that it was given."""
+"""The seed is this many bytes before the words."""
 _TORCH_STORE_BYTES = 28
-"""What follows its words: a float and a double that may be in store, each with a flag behind it."""
+"""The bytes after the words: a float and a double, which may be cached normal numbers, each followed by a flag."""
 
 
 def _mark() -> tuple[Any, ...] | None:
-    """Return what tells the states of this moment from others; None if it is not sure where they lie."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
+    """Return values that identify the current states; None if it is uncertain where they are in memory."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # missing in NumPy's stubs
     _, numpy = _words_of(generator)
     torch, torch_seed, torch_store = _torch_memory()
     if _PYTHON_MARK is None or numpy is None or torch is None:
@@ -185,14 +185,14 @@ def _mark() -> tuple[Any, ...] | None:
     )
 
 
-# Any, below: an array of ctypes, whose type is made on the spot; None if it is not sure what lies there.
+# Any, below: a ctypes array, whose type is made on the spot; None if the memory layout is uncertain.
 def _bytes_at(address: int, size: int) -> Any:
-    """Return memory, as it is whenever `raw` is asked for."""
+    """Return memory whose `raw` is always its current content."""
     return (ctypes.c_char * size).from_address(address)
 
 
 def _address_of(generator: random.Random) -> int | None:
-    """Return where a generator of Python's keeps its place and its words."""
+    """Return the address of the position and words of a Python generator; None if uncertain."""
     if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + _TWISTER_BYTES:
         return None
     address = id(generator) + object.__basicsize__
@@ -201,7 +201,7 @@ def _address_of(generator: random.Random) -> int | None:
 
 
 def _numpy_state() -> Any:
-    """Return the state of NumPy's global generator: itself, its words and what it has in store, or a pickle."""
+    """Return the state of NumPy's global generator: itself, its words and its cached number; or a pickle."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     words, _ = _words_of(generator)
     if words is None:
@@ -214,23 +214,23 @@ _last_words: tuple[Any, tuple[Any, Any]] = (None, (None, None))
 
 
 def _words_of(generator: Any) -> tuple[Any, Any]:
-    """Return where a bit generator of NumPy's keeps its words, and its mark."""
+    """Return the memory of a NumPy bit generator's words, and of its mark."""
     global _last_words
     known, words = _last_words
     if known is not generator:
         words = None, None
-        if _NUMPY_STORE is not None and type(generator) is np.random.MT19937:  # otherwise exchanged by the program
+        if _NUMPY_STORE is not None and type(generator) is np.random.MT19937:  # otherwise the program has replaced it
             address = generator.ctypes.state_address
-            last = address + _TWISTER_BYTES - _MARK_BYTES  # the place comes last
+            last = address + _TWISTER_BYTES - _MARK_BYTES  # the position comes last
             words = _bytes_at(address, _TWISTER_BYTES), _bytes_at(last, _MARK_BYTES)
         _last_words = generator, words
     return words
 
 
 def _store_of_numpy() -> Any:
-    """Return where NumPy's global generator keeps a normal number, after whether it has one."""
+    """Return where NumPy's global generator keeps a cached normal number, preceded by a flag; None if uncertain."""
     generator, likewise = np.random.get_state.__self__, np.random.RandomState(0)  # type: ignore[attr-defined]
-    likewise.standard_normal()  # it makes two and keeps the second
+    likewise.standard_normal()  # generates two and caches the second
     kept = struct.pack("@ixxxxd", 1, likewise.get_state(legacy=False)["gauss"])
     if sys.implementation.name != "cpython" or type(generator) is not type(likewise):
         return None
@@ -246,7 +246,7 @@ _of_torch: tuple[Any, tuple[Any, Any, Any]] = (None, _UNSURE)
 
 
 def _torch_memory() -> tuple[Any, Any, Any]:
-    """Return the mark of torch's generator, its seed and its normal numbers in store; empty without torch."""
+    """Return the memory of torch's mark, seed and cached normal numbers; empty without torch."""
     global _of_torch
     torch = sys.modules.get("torch")
     if torch is None:
@@ -255,7 +255,7 @@ def _torch_memory() -> tuple[Any, Any, Any]:
     generator = torch.default_generator
     if known is not generator:
         memory = _memory_of(generator, torch)
-        _of_torch = generator, memory  # which must live for as long as its memory is read
+        _of_torch = generator, memory  # keeps the generator alive while its memory is read
     return memory
 
 
@@ -267,20 +267,20 @@ def _memory_of(generator: Any, torch: Any) -> tuple[Any, Any, Any]:
     behind = offset + _TWISTER_BYTES
     store, flags = _bytes_at(likewise._cdata + behind, _TORCH_STORE_BYTES), []
     for _ in range(4):
-        torch.randn((), generator=likewise, device="cpu", dtype=torch.float32)  # it makes two and keeps the second
+        torch.randn((), generator=likewise, device="cpu", dtype=torch.float32)  # generates two and caches the second
         flags.append(store.raw[-8])
     if flags != [1, 0, 1, 0]:
         return _UNSURE
     address = generator._cdata
     return (
         _bytes_at(address + offset, _MARK_BYTES),
-        _bytes_at(address + offset - _TORCH_SEED_BEFORE, 8),  # of which the words show the lower half only
+        _bytes_at(address + offset - _TORCH_SEED_BEFORE, 8),  # the words depend on its lower half only
         _bytes_at(address + behind, _TORCH_STORE_BYTES),
     )
 
 
 def _offset_in(generator: Any) -> int | None:
-    """Return where a generator of torch's keeps its place and its words, from its beginning."""
+    """Return the offset of the position and words in a torch generator; None if uncertain."""
     state = generator.get_state().numpy().tobytes()
     if len(state) != _TORCH_BYTES or sys.implementation.name != "cpython":
         return None

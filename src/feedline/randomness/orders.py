@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST = 1 << 32
-"""The largest size. Larger orders are few: a `Bijection` each will do."""
+"""The largest size. Larger orders are rare: use a `Bijection` for each."""
 
 _ROUNDS = 16
-"""Twice those of `feedline.randomness.bijection`, which leaves small sizes out: few bits take longer to mix.
-tests/test_orders.py counts."""
+"""Twice those of `feedline.randomness.bijection`, which does not encrypt small sizes: few bits take longer to mix.
+Test: tests/randomness/test_orders.py"""
 
 _PIECE = 1 << 13
 """Elements at a time: seven arrays of 32 KB stay in the cache."""
@@ -24,10 +24,10 @@ Words = NDArray[np.uint32]
 
 
 def indices_at(places: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return, element by element, the index at a place in the order of 0 to size - 1 that follows from the key.
+    """Return, for each element, the index at its position in the order of 0 to size - 1 that its key determines.
 
     Args:
-        places: from 0 to size - 1 of the same element.
+        places: the positions, from 0 to size - 1 of the same element.
         sizes: from 1 to `LARGEST`.
         keys: elements with the same size and key belong to the same order.
 
@@ -44,7 +44,7 @@ def indices_at(places: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArra
 
 
 def index_at(place: int, size: int, key: int) -> int:
-    """Return what `indices_at` returns for one element.
+    """Return the result of `indices_at` for one element.
 
     Example:
         >>> index_at(5, 10, 7) == int(indices_at(np.array([5]), np.array([10]), np.array([7], np.uint64))[0])
@@ -73,8 +73,8 @@ def index_at(place: int, size: int, key: int) -> int:
 
 
 def _piece_at(places: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    # A number is a pair (high, low): low has half the bits, but one at least, high is below the least that covers the
-    # size. So there are never more than twice as many pairs as numbers.
+    # A number is a pair (high, low). Low has half of the bits, but at least one; high has the smallest range that
+    # covers the size. So there are at most twice as many pairs as numbers.
     bits = np.frexp((sizes - 1).astype(np.float64))[1].astype(np.int64)
     low_bits = np.maximum((bits + 1) // 2, 1)
     high_sizes = (sizes + (1 << low_bits) - 1) >> low_bits
@@ -82,7 +82,7 @@ def _piece_at(places: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray
     network = (low_bits.astype(np.uint32), high_sizes.astype(np.uint32), *halves)
     numbers = _encrypted(places, *network)
     where = np.flatnonzero(numbers >= sizes)
-    while len(where):  # it ends: the cycle that a place lies on holds the place itself
+    while len(where):  # it ends: the cycle of a position contains the position itself
         again = _encrypted(numbers[where], *(part[where] for part in network))
         numbers[where] = again
         where = where[again >= sizes[where]]
@@ -103,7 +103,7 @@ def _encrypted(
         np.multiply(hashed, high_sizes, out=hashed)
         np.right_shift(hashed, _HALF, out=hashed)
         np.add(high, hashed, out=high)
-        # Modulo without a division: below zero wraps round to something large.
+        # Modulo without a division: a negative result wraps around to a large number.
         np.subtract(high, high_sizes, out=spare)
         np.minimum(high, spare, out=high)
         _hash(high, odd, keys, more_keys, hashed, spare)
@@ -116,7 +116,7 @@ def _encrypted(
 
 
 def _hash(source: Words, number: int, keys: Words, more_keys: Words, out: Words, spare: Words) -> None:
-    """Write 32 keyed bits for each half into `out`; the first ones are the best. `index_at` does the same."""
+    """Write 32 keyed bits for each half into `out`; the high bits are the best mixed. `index_at` does the same."""
     np.add(source, np.array(number, np.uint32), out=out)
     np.bitwise_xor(out, keys, out=out)
     np.multiply(out, _FIRST_WORD, out=out)
@@ -133,9 +133,9 @@ _WORD = 0xFFFFFFFF
 _FIRST = 0x85EBCA6B
 _SECOND = 0xC2B2AE35
 _NUMBERS = [(number * 0x9E3779B9 & _WORD, (number + 1) * 0x9E3779B9 & _WORD) for number in range(0, _ROUNDS, 2)]
-"""What is added in each round, so that no two hash alike."""
+"""Added in each round, so that no two rounds have the same hash."""
 
-# Arrays without dimensions: NumPy takes them a third faster than scalars.
+# Arrays without dimensions, which NumPy handles a third faster than scalars.
 _ONE = np.array(1, np.uint32)
 _BITS = np.array(32, np.uint32)
 _HALF = np.array(16, np.uint32)

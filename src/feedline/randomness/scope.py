@@ -29,20 +29,20 @@ from feedline.randomness.keys import mix
 from feedline.types import Draw
 
 _COLLATE = 1 << 62
-"""Stands in for a place: what the collate function draws is apart from what its samples draw."""
+"""Used in place of a position: the collate function draws other numbers than its samples."""
 _OPEN = 1 << 63
-"""Stands in for a batch: what is drawn when a stream is opened."""
+"""Used in place of a batch: for numbers drawn while a stream is opened."""
 
 
 _NO_DRAW = Draw(0)
 
 
 ranges: Callable[[str], AbstractContextManager[Any]] | None = None
-"""What shows a range in a profiler while one runs, such as torch's `record_function`; set by whoever knows."""
+"""Shows a range in a profiler while one is running, such as torch's `record_function`; set by the torch loader."""
 
 
 class Scope:
-    """Where one worker is: which batch, which sample of it."""
+    """The position of one worker: its batch, and the sample in it."""
 
     __slots__ = (
         "_collated",
@@ -70,40 +70,40 @@ class Scope:
         self._collated: int | None = None
         self.seeds_globals = seeds_globals
         self.is_common = False
-        """True while ranks draw the same: a stream may shuffle what it then shares out over ranks, before it begins."""
+        """True while all ranks draw the same: as it opens, a stream may shuffle what it then splits over ranks."""
         self.keeps_globals = keeps_globals
-        """True if the generators of the process are the training loop's own, and given back as they were."""
+        """True if the process-wide generators belong to the training loop, and must be restored."""
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
         self._range: AbstractContextManager[Any] | None = None
-        """Shows in a profiler what is being done."""
+        """The current stage in a profiler."""
         self.is_timed = False
-        """True if it is to be noted when collating begins."""
+        """True to record when collating begins."""
         self.collating = 0
-        """When it began last, in nanoseconds, if somebody wanted to know."""
+        """When collating last began, in nanoseconds, if `is_timed`."""
         self.stages: dict[str, int] = {}
-        """Nanoseconds that the task was in stages which have a name."""
+        """Nanoseconds that the task spent in each named stage."""
         self.slow: list[tuple[int, Any]] | None = None
         """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
         self.unfit: list[Any] | None = None
-        """The samples that the default collate function failed on, until notes on the exception are made."""
+        """The samples that the default collate function failed on, until a note on the exception describes them."""
 
     def begin(self, draw: Draw | Callable[[], Draw]) -> None:
-        """Begin a task; what returns its draw is asked when something is drawn, which most tasks do not do."""
+        """Begin a task. A callable `draw` is called when something is drawn, which most tasks do not do."""
         self._draw = draw
         self._place = 0
         self._items = None
         self._drawn_for = None
 
     def end(self) -> None:
-        """End the task: what would return its draw is let go of, and with it the order and the dataset behind that."""
+        """End the task, and release its draw with the order and dataset that it may refer to."""
         self._draw = _NO_DRAW
         if self._range is not None:
             self.show(None)
 
     def show(self, stage: str | None) -> None:
-        """Show in a profiler that a stage begins, and that the one before is over; None for no other."""
+        """Show in a profiler that a stage begins and the last one has ended; None for no further stage."""
         shown, self._range = self._range, None
         if shown is not None:
             shown.__exit__(None, None, None)
@@ -113,7 +113,7 @@ class Scope:
 
     @property
     def place(self) -> int:
-        """The number of the sample in its task, or in its stream; -1 while collating."""
+        """The position of the sample in its task, or in its stream; -1 while collating."""
         items = self._items
         if items is None:
             return self._place
@@ -125,44 +125,44 @@ class Scope:
         self._items = None
 
     def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
-        """Return an iterator over what is asked for; how far it is tells the place, at no cost unless it is needed."""
+        """Return an iterator over the items. Its progress gives `place`, which costs nothing unless it is read."""
         self._count = len(items)
         iterator = self._items = iter(items) if self.slow is None else Timed(items, self.slow)
         return iterator
 
     def reading(self, samples: list[Any], first: int) -> None:
-        """Note that samples of a stream are being appended to those from place `first` on: how many tells the place.
+        """Note that samples of a stream, from position `first` on, are appended to a list: its length gives `place`.
 
-        A list that is extended by an iterator grows with every sample, before the next one is asked for.
+        A list that is extended by an iterator grows with every sample, before the next one is requested.
         """
         self._count = first
         self._items = samples
 
     def apart(self, place: int) -> Scope:
-        """Return a scope for one sample of the task alone, which is made at the same time as others."""
+        """Return a scope for one sample of the task, which is made concurrently with others."""
         scope = Scope()
         if not isinstance(self._draw, Draw):
-            self._draw = self._draw()  # coroutines may outlive the task, and are to keep no order alive
+            self._draw = self._draw()  # coroutines may outlive the task, and must not keep the order alive
         scope.begin(self._draw)
         scope.place = place
         scope.stages = self.stages
         return scope
 
     def begin_again(self) -> None:
-        """Begin the same task once more: what its samples draw is drawn anew."""
+        """Begin the same task again: its samples draw the same numbers again."""
         self.begin(self._draw)
 
     def begin_sample_again(self) -> None:
-        """Begin the same sample once more: what it draws is drawn anew."""
+        """Begin the same sample again: it draws the same numbers again."""
         self._drawn_for = None
         if self.seeds_globals:
             seed_globals(self.key())
 
     def collate(self, number: int | None = None, *, draws: bool = True) -> None:
-        """Note that samples are being collated; of a stream, the batch that `number` tells from others.
+        """Note that samples are being collated.
 
         Args:
-            number: tells the batch of a stream from others.
+            number: identifies the batch of a stream; None for other batches.
             draws: False if the collate function is known to draw nothing.
         """
         self._collated = number
@@ -175,26 +175,26 @@ class Scope:
             seed_globals(self.key())
 
     def open(self) -> None:
-        """Note that a stream is being opened: a dataset may put its files in random order then."""
+        """Note that a stream is being opened: a dataset may shuffle its files now."""
         self.is_common = True
         self.collate(_OPEN)
 
     def part(self, *, seeds: bool) -> None:
-        """Have this rank draw other numbers than the others from now on.
+        """Make this rank draw other numbers than the other ranks from now on.
 
         Args:
-            seeds: True to seed the generators of the process as well, if ranks drew the same from them.
+            seeds: True to seed the process-wide generators as well, if ranks drew the same numbers from them.
         """
         common, self.is_common = self.key(), False
         if seeds and self.key() != common:
             seed_globals(self.key())
 
     def kept(self) -> AbstractContextManager[None]:
-        """Give the generators of the process back afterwards, if they are seeded here and not one's own."""
+        """Restore the process-wide generators afterwards, if they are seeded here and belong to the training loop."""
         return globals_kept() if self.seeds_globals and self.keeps_globals else UNCHANGED
 
     def own_generators(self) -> AbstractContextManager[None]:
-        """Return what has the generators of the process, if they are seeded here, go on from where they are now."""
+        """Return a context that continues the process-wide generators from here, if this scope seeds them."""
         return OwnGenerators(keeps=self.keeps_globals) if self.seeds_globals else UNCHANGED
 
     def key(self) -> int:
@@ -211,16 +211,16 @@ class Scope:
         return sys.getrefcount(self._generator)
 
     def generator(self) -> np.random.Generator:
-        """Return the generator of the current sample: the same object, going on, however often it is asked for."""
+        """Return the generator of the current sample: the same object, with its progress, on every call."""
         generator = self._generator
         place = self.place
         if generator is not None and self._drawn_for == place:
             return generator
-        if generator is None or self._reference_count() > _NOT_KEPT:  # somebody keeps it: it stays as it is
+        if generator is None or self._reference_count() > _NOT_KEPT:  # the user has kept it, so it must not change
             generator = self._generator = np.random.Generator(np.random.PCG64(0))
         self._drawn_for = place
         key = self.key()
-        generator.bit_generator.state = {  # ten times quicker than making a generator
+        generator.bit_generator.state = {  # ten times faster than making a generator
             "bit_generator": "PCG64",
             "state": {"state": key << 64 | mix(key, 0), "inc": _INCREMENT},
             "has_uint32": 0,
@@ -230,11 +230,11 @@ class Scope:
 
 
 class Timed(Iterator[Any]):
-    """Items, one after the other; notes how long it takes until the next one is asked for.
+    """An iterator over items that measures the time until the next one is requested.
 
     Args:
-        items: what is yielded.
-        took: what the time for each, and the item, is appended to.
+        items: to yield.
+        took: a list to which the time for each item, and the item, are appended.
     """
 
     def __init__(self, items: list[Any] | tuple[Any, ...], took: list[tuple[int, Any]]) -> None:
@@ -256,7 +256,7 @@ class Timed(Iterator[Any]):
 
 
 def _references_of_our_own() -> int:
-    """Count the references to a generator that nobody keeps; Python's versions count differently."""
+    """Count the references to a generator that only the scope holds; this differs between versions of Python."""
     scope = Scope()
     generator = scope.generator()
     count = scope._reference_count()
@@ -265,13 +265,13 @@ def _references_of_our_own() -> int:
 
 
 _INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F
-"""Any odd number: all generators go through one sequence of 2^128 numbers, each from a place of its own."""
+"""Any odd number: all generators use the same sequence of 2^128 numbers, each from its own position."""
 
 _NOT_KEPT = _references_of_our_own()
 
 
 _of_task: ContextVar[Scope | None] = ContextVar("feedline sample", default=None)
-"""The scope of a sample that is made by a coroutine, among others on the same thread."""
+"""The scope of a sample that a coroutine makes, among others on the same thread."""
 
 
 class _Current(threading.local):
@@ -283,11 +283,11 @@ _current = _Current()
 
 
 def rng() -> np.random.Generator:
-    """Return the NumPy generator of the sample that is being made.
+    """Return the NumPy generator of the current sample.
 
-    Inside a dataset, transform or collate function that a loader calls, it follows from the loader's seed, the epoch
-    and the place of the sample, and from nothing else: engines and numbers of workers do not matter. Ask for it in
-    every call instead of keeping it. Outside a loader it is an ordinary generator.
+    Inside a dataset, transform or collate function that a loader calls, it depends only on the loader's seed, the epoch
+    and the position of the sample, not on the engine or the number of workers. Call this function each time instead of
+    keeping its result. Outside a loader it is an ordinary generator.
 
     Example:
         >>> import feedline
@@ -303,25 +303,25 @@ def rng() -> np.random.Generator:
 
 
 def current_scope() -> Scope | None:
-    """Return the scope of the sample that is being made on this thread; None outside of a loader."""
+    """Return the scope of the sample that is being made on this thread; None outside a loader."""
     return _current.scope or _of_task.get()
 
 
 def is_in_loader() -> bool:
-    """True while a loader of feedline has a dataset do something on this thread."""
+    """True while a feedline loader is running a dataset's code on this thread."""
     return current_scope() is not None
 
 
 def enter(scope: Scope | None) -> Scope | None:
-    """Make `scope` the current one of this thread; returns the one before it, to be entered again afterwards."""
+    """Make `scope` the current one of this thread; returns the previous one, to be entered again afterwards."""
     before, _current.scope = _current.scope, scope
     return before
 
 
 def enter_task(scope: Scope | None) -> Scope | None:
-    """Make `scope` the current one of the coroutine that calls this, and of the threads that it has work done by.
+    """Make `scope` the current one of the calling coroutine, and of threads that run work for it.
 
-    Returns the one before it, to be entered again afterwards.
+    Returns the previous one, to be entered again afterwards.
     """
     before = _of_task.get()
     _of_task.set(scope)

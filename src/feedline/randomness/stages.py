@@ -15,12 +15,12 @@ TRANSFORM = "transform"
 
 
 class stage:  # noqa: N801  a context manager, which users call
-    """Name what a dataset does inside of this context: its time is a stage of its own in `loader.stats()`.
+    """Name a step of a dataset inside a context: `loader.stats()` shows its time as a separate stage.
 
-    Inside of itself, a stage counts once. Costs about a microsecond. Outside of a loader nothing happens.
+    A stage nested inside itself counts once. Costs about a microsecond. Does nothing outside a loader.
 
     Args:
-        name: of the stage, such as "decode"; "transform" is the loader's own word for what is done to a sample after
+        name: of the stage, such as "decode"; "transform" is the loader's own name for everything done to a sample after
             it was read.
 
     Example:
@@ -46,7 +46,7 @@ class stage:  # noqa: N801  a context manager, which users call
 
     def __enter__(self) -> None:
         scope = current_scope()
-        # A negative number says that it is entered already, up the stack.
+        # A negative number means that it is already entered, further up the stack.
         if scope is None or scope.stages.get(self._name, 0) < 0:
             return
         self._scope = scope

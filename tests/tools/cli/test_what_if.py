@@ -70,7 +70,7 @@ def test_stages_that_the_dataset_has_named(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "no recording"),
+        ("", "not a recording"),
         ('{"format":"feedline recording","version":1,"rows":{"got":[1', "cut off"),
         ('{"format":"feedline recording","version":99}', "version 99"),
         (None, "cannot be read"),

@@ -13,7 +13,7 @@ from feedline.system.optional import is_tensor
 
 # Any, throughout: values of any kind.
 class Column(ABC):
-    """Values in a few arrays. It never changes, so threads and processes read it at the same time."""
+    """Values in a few arrays. A column never changes, so threads and processes can read it concurrently."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -30,17 +30,17 @@ class Column(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """The memory of the values."""
+        """Bytes of memory that the values take."""
 
 
-# Any: a buffer; type checkers know no memoryview of an array.
+# Any: a buffer; type checkers do not accept an array for memoryview.
 def view_of(array: Any) -> memoryview:
-    """Return an array as a view, which gives single values several times faster."""
+    """Return an array as a memoryview, which reads single values several times faster."""
     return memoryview(array)
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Compare values as `==` does, also those that hold arrays, for which `==` has no answer."""
+    """Compare values as `==` does, including values with arrays inside, which `==` cannot compare."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.array_equal(one, other)
     if is_tensor(one) or is_tensor(other):

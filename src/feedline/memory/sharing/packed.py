@@ -1,11 +1,11 @@
-"""Many strings in a few arrays: what they have in common is stored once per block.
+"""Many strings in a few arrays: their common parts are stored once per block.
 
 Strings are cut into blocks. The first string of a block is its head and is stored whole. For the others, only the
 middle is stored, between the prefix and the suffix that they share with the head. Sorted paths of a folder differ in a
-few characters each. Finding a string means adding up the lengths of at most one block of middles; no other string is
-read.
+few characters each. Finding a string means adding up the lengths of at most one block of middles; no other string
+is read.
 
-Strings in any other order are stored sorted if that saves more than storing the new position of each costs.
+Strings in any other order are stored sorted if that saves more bytes than storing the new position of each takes.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from numpy.typing import NDArray
 from feedline.memory.sharing.column import Column, view_of
 
 _BLOCK = 32
-"""Strings that have a head in common. More save little: the head is a thirtieth of what is stored already."""
+"""Strings per head. More would save little: the head is already only a thirtieth of the data."""
 
 _CHUNK = 1 << 15
 """Strings packed in one step, a multiple of the block; keeps the memory for packing small."""
 
 _MOST_SHARED = 255
-"""Bytes of a head that others may share at either end: their number is kept in a byte."""
+"""The longest prefix or suffix that a string can share with its head: its length is stored in a byte."""
 
 _MOST_AT_END = 32
-"""Those at the end, where file names have a few in common."""
+"""The longest shared suffix; file names share short ones."""
 
 _SORT_ABOVE = 10
-"""Bytes for each string from which on sorting is tried: below, its place would cost as much as there is to save."""
+"""Bytes per string above which sorting is tried: below, storing positions would cost as much as sorting can save."""
 
 
 class Packed(Column):
-    """Strings, or bytes, in a few arrays.
+    """Strings or bytes in a few arrays.
 
     Args:
-        values: all of them strings, or all of them bytes. Strings may hold lone surrogates, as odd file names do.
+        values: all strings, or all bytes. Strings may contain lone surrogates, as undecodable file names do.
         is_text: True for strings.
-        is_encoded: True if these come as bytes already, in UTF-8 with lone surrogates passed.
+        is_encoded: True if the strings are given as bytes, in UTF-8 with "surrogatepass".
 
     Example:
         >>> paths = Packed((f"train/cat/{number:05d}.jpg" for number in range(10_000)), is_text=True)
@@ -54,7 +54,7 @@ class Packed(Column):
     def __init__(self, values: Iterable[Any], *, is_text: bool, is_encoded: bool = False) -> None:
         self._is_text = is_text
         self._order: NDArray[Any] | None = None
-        """Where each string is stored; None if they are stored in their order."""
+        """Where each string is stored; None if they are stored in their original order."""
         self._store(values, encode=is_text and not is_encoded)
         if is_text and isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
             order = sorted(range(len(values)), key=values.__getitem__)
@@ -123,7 +123,7 @@ class Packed(Column):
         return sum(view.nbytes for view in self._views) + (0 if self._order is None else self._order.nbytes)
 
     def arrays(self) -> dict[str, Any]:
-        """Return what it consists of, to be stored; `of_arrays` makes the same of it again."""
+        """Return the arrays to store; `of_arrays` rebuilds the column from them."""
         return {
             "is_text": self._is_text,
             "begin": self._begin,
@@ -136,9 +136,11 @@ class Packed(Column):
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, Any]) -> Packed:
-        """Return what `arrays` was made of. Raises KeyError, TypeError, ValueError or AttributeError: it is damaged.
+        """Rebuild a column from the result of `arrays`.
 
-        A name is checked with its block, so that next to no memory is needed for that.
+        Raises KeyError, TypeError, ValueError or AttributeError: the arrays are damaged.
+
+        Prefixes and suffixes are checked per block, so that the check needs almost no memory.
         """
         begin, end, middle = (arrays[name] for name in ("begin", "end", "middle"))
         starts, data, order = arrays["starts"], arrays["data"], arrays["order"]
@@ -152,7 +154,7 @@ class Packed(Column):
         elif is_whole:
             firsts = np.arange(0, len(middle), _BLOCK)
             heads = middle[::_BLOCK]
-            sizes = np.concatenate(  # in parts, since NumPy makes a copy of another type
+            sizes = np.concatenate(  # in parts, because NumPy copies arrays of another type
                 [
                     np.add.reduceat(part, np.arange(0, len(part), _BLOCK), dtype=np.int64)
                     for part in (middle[start : start + _CHUNK] for start in range(0, len(middle), _CHUNK))
@@ -179,13 +181,13 @@ class Packed(Column):
 
 
 def _is_order(order: NDArray[Any], count: int) -> bool:
-    """True if it names each of `count` places once."""
+    """True if it contains each of `count` places once."""
     if order.shape != (count,) or order.dtype.kind not in "iu":
         return False
     if count and not 0 <= int(order.min()) <= int(order.max()) < count:
         return False
     is_named = np.zeros(count, np.bool_)
-    for start in range(0, count, _CHUNK):  # NumPy makes a copy of what it indexes with
+    for start in range(0, count, _CHUNK):  # in parts, because NumPy copies the indices
         is_named[order[start : start + _CHUNK]] = True
     return bool(is_named.all())
 
@@ -204,7 +206,7 @@ def _joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _pack(chunk: list[bytes]) -> _Chunk:
-    """Return what each value shares with its head, at both ends; how long the middles are; the middles."""
+    """Return the lengths of shared prefixes, of shared suffixes and of middles, and the bytes of the middles."""
     lengths = np.fromiter(map(len, chunk), np.int64, len(chunk))
     heads = np.arange(len(chunk)) // _BLOCK * _BLOCK
     room = np.minimum(lengths, lengths[heads])
@@ -222,13 +224,13 @@ def _pack(chunk: list[bytes]) -> _Chunk:
 def _shared(values: list[bytes], most: int) -> NDArray[np.int64]:
     """Return how many bytes, up to `most`, each value has in common with the first of its block.
 
-    What is too short counts as if it went on with zeros.
+    A value that is too short counts as padded with zeros.
     """
     width = min(max(map(len, values)), most)
     if width == 0:
         return np.zeros(len(values), np.int64)
     filled = values + [b""] * (-len(values) % _BLOCK)
-    table = np.array(filled, f"S{width}").view(np.uint8).reshape(-1, _BLOCK, width)  # cut off, or filled up with zeros
+    table = np.array(filled, f"S{width}").view(np.uint8).reshape(-1, _BLOCK, width)  # truncated, or padded with zeros
     differs = np.ones((*table.shape[:2], width + 1), bool)
     np.not_equal(table, table[:, :1], out=differs[:, :, :width])
     shared: NDArray[np.int64] = differs.argmax(2).reshape(-1)[: len(values)]

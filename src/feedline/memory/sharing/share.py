@@ -21,10 +21,10 @@ from feedline.types.records import NotARecord
 # Any, throughout: values of any kind.
 @dataclass(eq=False)
 class Rows(Column):
-    """Arrays of one shape and type, stacked; numbers of NumPy are arrays without axes."""
+    """Arrays of one shape and type, stacked; NumPy scalars are arrays without axes."""
 
     _held: Any
-    """An array, or another column; it has a length and bytes."""
+    """An array, or another column: something with a length and `nbytes`."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -40,14 +40,14 @@ class Rows(Column):
 
 
 class Numbers(Rows):
-    """Numbers of Python, all of one type, as an array."""
+    """Python numbers, all of one type, as an array."""
 
     def get(self, place: int) -> Any:
         return self._held.item(place)
 
 
 class Records(Rows):
-    """Values that differ in kind, each as a record."""
+    """Values of different kinds, each encoded as a record."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         super().__init__(Packed(map(records.encode, values), is_text=False))
@@ -62,7 +62,7 @@ class Fields(Column):
 
     _kind: type
     _keys: tuple[Any, ...] | None
-    """None if it has no keys."""
+    """None for tuples and lists."""
     _columns: list[Column]
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Fields(Column):
 
 @dataclass(eq=False)
 class Ragged(Column):
-    """Lists or tuples of different lengths: all their items one after the other."""
+    """Lists or tuples of different lengths: all their items in one column, one after the other."""
 
     _kind: type
     _stops: NDArray[np.int64]
@@ -101,10 +101,10 @@ class Ragged(Column):
 
 @dataclass(eq=False)
 class Parts(Column):
-    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only."""
+    """A few large values: lists and dicts that are shared themselves, and arrays, which are read-only."""
 
     _values: list[Any]
-    """Those; and for each short one among them a column with nothing else, which it is copied out of."""
+    """The large values; each short one among them is a column of its own with one value, which is copied when read."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -122,13 +122,13 @@ class Parts(Column):
 
 
 _LONG = 1000
-"""Items from which on a list inside another is not copied when it is read, but shared itself. A guess, not measured."""
+"""A list of this many items inside another is shared itself, not copied when read. A guess, not measured."""
 
 _LARGE_BYTES = 1 << 16
 """The same for arrays."""
 
 _FEW = 10_000
-"""Values that may be kept as objects of Python, if some of them are long."""
+"""Up to this many values may stay Python objects, if some of them are long."""
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
 _NUMBERS: dict[type, Any] = {bool: np.bool_, float: np.float64, complex: np.complex128}
@@ -138,22 +138,22 @@ _NUMBERS: dict[type, Any] = {bool: np.bool_, float: np.float64, complex: np.comp
 def share(values: Any) -> Any:
     """Store a list or dict once for all workers, in a few arrays instead of one Python object for each value.
 
-    Workers that read a Python list copy it bit by bit, because reading an object writes its count of references; and it
-    takes several times the memory of what it says. What this returns is read by all workers from the same memory,
-    whichever way they are started, and reading a value copies only this value. It looks like the original: a
+    Workers that read a Python list gradually copy it, because reading an object writes its reference count. A list also
+    takes several times the memory of its data. All workers read the result of this function from the same memory,
+    whichever way they are started, and reading a value copies only that value. The result looks like the original: a
     `collections.abc.Sequence` or `Mapping` that equals it, but cannot be changed.
 
     Args:
         values: a list, tuple or dict of strings, bytes, numbers, arrays, tensors, or of lists, tuples, dicts and named
             tuples of these, nested in any way. Keys are strings, bytes, numbers or tuples of these. Arrays and tensors
-            by themselves are shared by the loader anyway and come back as they are.
+            by themselves are returned unchanged, because the loader shares them anyway.
 
     Returns:
         A `SharedList` or `SharedDict`. Lists inside are copied when they are read, but shared themselves if they are
         long (1,000 items on average).
 
     Raises:
-        TypeError: it is no list or dict, or holds something else.
+        TypeError: it is not a list or dict, or contains a value of another type.
 
     Example:
         >>> import feedline
@@ -172,17 +172,17 @@ def share(values: Any) -> Any:
             return SharedDict(column_of(list(values)), column_of(list(values.values())))
         if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Sequence):
             raise NotARecord(
-                f"feedline.share takes a list, tuple or dict, not a {type(values).__name__}. Make one first, for "
-                "instance with list(...)."
+                f"feedline.share takes a list, tuple or dict, not a {type(values).__name__}. Convert it first, "
+                "for instance with list(...)."
             )
         listed = values if isinstance(values, (list, tuple)) else list(values)
         return SharedList(column_of(listed), tuple if isinstance(values, tuple) else list)
     except NotARecord as exc:
-        raise NotARecord(str(exc).replace("sample", "A value that was to be shared,", 1)) from exc
+        raise NotARecord(str(exc).replace("sample", "feedline.share: value", 1)) from exc
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """Return values in the column that fits them best."""
+    """Return a column of the type that fits the values best."""
     kinds = set(map(type, values))
     if len(kinds) != 1:
         return _mixed(values)
@@ -218,7 +218,7 @@ def _arrays(values: Sequence[Any]) -> Column:
     if len({(value.dtype, value.shape) for value in values}) > 1:
         return Parts(list(values)) if _is_few_large(values) else Records(values)
     if values[0].dtype.hasobject:
-        return Records(values)  # which says why not
+        return Records(values)  # which raises an error that explains why
     return Rows(np.stack(values))
 
 

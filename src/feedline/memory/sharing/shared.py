@@ -15,15 +15,15 @@ from feedline.memory.sharing.column import Column, is_same, view_of
 from feedline.types.sizes import bytes_text
 
 _SHOWN = 3
-"""Values, or keys, that a repr spells out."""
+"""Values, or keys, that a repr shows."""
 
 
 # Any, throughout: values of any kind.
 class SharedList(Sequence[Any]):
-    """A sequence whose values lie in a few arrays; see `feedline.share`, which makes it.
+    """A sequence whose values are stored in a few arrays; made by `feedline.share`.
 
-    It cannot be changed. It equals a list, or tuple if it was made of one, with the same values. A slice is another
-    view of the same memory.
+    It cannot be changed. It equals a list (or a tuple, if it was made from one) with the same values. A slice is
+    another view of the same memory.
     """
 
     def __init__(self, column: Column, kind: type, places: range | None = None) -> None:
@@ -62,7 +62,7 @@ class SharedList(Sequence[Any]):
 
     @property
     def nbytes(self) -> int:
-        """The memory of the values, those left out by a slice included."""
+        """The memory of all values, including those that a slice leaves out."""
         return self._column.nbytes
 
     def __repr__(self) -> str:
@@ -71,12 +71,12 @@ class SharedList(Sequence[Any]):
 
 
 class SharedDict(Mapping[Any, Any]):
-    """A mapping whose keys and values lie in a few arrays; see `feedline.share`, which makes it.
+    """A mapping whose keys and values are stored in a few arrays; made by `feedline.share`.
 
     It cannot be changed, keeps its order, and equals a dict with the same keys and values.
 
-    A key is found by a number made of it, among these numbers in sorted order. Python's own hash will not do: that of
-    strings differs from process to process.
+    Lookup is a binary search in the sorted hashes of the keys. Python's own hash cannot be used: for strings, it
+    differs between processes.
     """
 
     def __init__(self, keys: Column, values: Column) -> None:
@@ -136,7 +136,7 @@ class SharedDict(Mapping[Any, Any]):
 
     @property
     def nbytes(self) -> int:
-        """The memory of keys and values."""
+        """The memory of the keys, the values and the lookup table."""
         return self._keys.nbytes + self._values.nbytes + self._numbers.nbytes + self._order.nbytes
 
     def __repr__(self) -> str:
@@ -159,9 +159,9 @@ class _Items(ItemsView[Any, Any]):
 
 
 def number_of(key: Any) -> int:
-    """Return a number below 2**32 that is the same for equal keys, in every process.
+    """Return a hash of a key below 2**32 that is the same for equal keys in every process.
 
-    Raises TypeError: this cannot be a key, as it could not in a dict.
+    Raises TypeError: the key is not hashable.
     """
     if isinstance(key, str):
         return zlib.crc32(key.encode("utf-8", "surrogatepass"))
@@ -172,4 +172,4 @@ def number_of(key: Any) -> int:
         for part in key:
             number = zlib.crc32(number_of(part).to_bytes(4, "little"), number)
         return number
-    return 0 if key is None else hash(key) & 0xFFFFFFFF  # those of numbers are alike everywhere
+    return 0 if key is None else hash(key) & 0xFFFFFFFF  # the hashes of numbers are the same everywhere
