@@ -211,7 +211,7 @@ class PortableEngine(LaneEngine[_Errand]):
             if channel.thread is not None and channel.thread is not threading.current_thread():
                 channel.thread.join(_THREAD_PATIENCE_S)
         for process in processes:
-            lifetime.is_over(process)  # or it would not even be killed
+            lifetime.is_over(process)  # closes its files; a process that survived `kill` keeps them
         self._ended = self.worker_objects
         self._channels.clear()
         self._answers = Mailbox()  # drops the batches that were not collected
