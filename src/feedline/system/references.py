@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class References(Generic[T]):
-    """Those of some objects that are alive, in the order in which they were added.
+    """Weak references to objects: iterates over those that are alive, in the order in which they were added.
 
     Example:
         >>> class Thing: ...
@@ -31,15 +31,15 @@ class References(Generic[T]):
         self._references: list[weakref.ref[T]] = []
 
     def add(self, added: T) -> None:
-        """Refer to one more, and forget those that are gone."""
+        """Add an object, and forget those that are gone."""
         self._references = [weakref.ref(other) for other in self if other is not added] + [weakref.ref(added)]
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all objects."""
         self._references = []
 
     def __iter__(self) -> Iterator[T]:
-        for reference in self._references:  # a list that nobody changes: other threads may add meanwhile
+        for reference in self._references:  # this list is never changed: other threads may add meanwhile
             alive = reference()
             if alive is not None:
                 yield alive
