@@ -20,7 +20,7 @@ from feedline.types.labels import classes_of, refuse_dataset
 
 
 class WeightedRandomSampler(Seeded):
-    """Draws indices with probabilities in proportion to weights, of which there may be any number.
+    """Draws indices with probabilities in proportion to any number of weights.
 
     With replacement, a draw takes constant time and the order needs no memory besides a table of 16 bytes per weight.
     Without replacement, the order of an epoch is made as a whole: each draw is in proportion to the remaining weights.

@@ -104,7 +104,7 @@ class Epochs:
         return Start(loaded.epoch, loaded, is_resumed=True)
 
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
-        """Record that an iteration has begun. Only now, the state that was loaded for it is used up."""
+        """Record that an iteration has begun. Only then is the state that was loaded for it used up."""
         self._loaded = self._settled = self._by_hand = self.settled_order = None
         self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start

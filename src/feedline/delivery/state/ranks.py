@@ -60,7 +60,7 @@ def _without(mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
-    """Reject snapshots that are not from all ranks at one moment, as far as they show it.
+    """Reject snapshots that are not from all ranks at one moment, as far as they show that.
 
     Snapshots of streams contain their rank; older ones did only inside an epoch.
     """

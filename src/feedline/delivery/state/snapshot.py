@@ -45,7 +45,7 @@ class Snapshot:
 
     @property
     def is_shared(self) -> bool:
-        """True if any rank can resume from it: this rank has not begun its own part of the epoch, or has ended it."""
+        """True if any rank can resume from it: it holds no unfinished part of an epoch that belongs to one rank."""
         return not self.ranks and (self.ended or not self.streams or "rank" not in self.order)
 
     def as_dict(self) -> dict[str, Any]:
