@@ -113,13 +113,12 @@ class Epochs:
     def begins_again(self, order: Order, *, dataset_told: bool) -> bool:
         """Return whether the last iteration, which has delivered nothing yet, has to begin again.
 
-        It has to if `set_epoch` was called with another epoch, or the dataset was changed, since it began. The next
-        `begin` then returns how. The seeds stay as they are.
+        It has to if `set_epoch` was called with another epoch since it began, or on the dataset. The next `begin` then
+        returns how. The seeds stay as they are.
 
         Args:
             order: the order of the iteration.
-            dataset_told: True if a method of the dataset, such as `set_epoch`, was called since then and the workers
-                are already making samples.
+            dataset_told: True if the dataset's `set_epoch` was called since then, and workers are making other samples.
         """
         start, checkpoint = self._start, self.checkpoint
         assert checkpoint is not None
