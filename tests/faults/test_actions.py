@@ -121,7 +121,7 @@ def test_numbers_of_numpy_become_pythons() -> None:
 
 @pytest.mark.parametrize("by", [nothing, same])
 def test_a_replacement_is_another_sample(by: Any) -> None:
-    with pytest.raises(BadOption, match=r"instead of 7, which failed, and returned .* index of another sample"):
+    with pytest.raises(BadOption, match=r"returned .* for sample 7, which failed.* index of another sample"):
         Replace(by).verdict(failure(), 0.5)
 
 

@@ -93,7 +93,7 @@ class NoLength:
         ({"scheduler": "fifo"}, "is not a feedline.abc.Scheduler"),
         ({"memory_budget": -1}, "memory_budget=-1"),
         ({"memory_budget": 10}, "memory_budget=10 is less than 1024.*'4GB'"),
-        ({"memory_budget": "1 XB"}, "memory_budget='1 XB' is no number of bytes"),
+        ({"memory_budget": "1 XB"}, "memory_budget='1 XB' is not a number of bytes"),
     ],
 )
 def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:

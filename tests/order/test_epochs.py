@@ -216,7 +216,7 @@ def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
     loader = make("a sampler")
     loader.load_state_dict(state_in_epoch(2))
     loader.sampler.set_epoch(5)
-    with pytest.warns(StateWarning, match=r"set_epoch\(5\) was called, but .* goes on in epoch 2"):
+    with pytest.warns(StateWarning, match=r"set_epoch\(5\) was called, but .* resumes epoch 2"):
         rest = values(loader)
     assert rest == epochs[2][2:]
     assert values(loader) == epochs[3]

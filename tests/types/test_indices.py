@@ -151,7 +151,7 @@ def test_an_index_that_cannot_be_shown_is_no_failure_of_its_own() -> None:
     ids=named,
 )
 def test_a_damaged_index(packed: Any) -> None:
-    with pytest.raises(BadState, match=r"damaged: .* is no index of a sample"):
+    with pytest.raises(BadState, match=r"damaged: .* is not a sample index"):
         unpack_index(packed)
 
 

@@ -45,7 +45,7 @@ def test_no_labels() -> None:
     [
         ([0.0, float("nan"), float("nan")], r"classes\[1\] is .*nan.*2 of 3 samples have no label"),
         (np.array(["a", float("nan")], object), r"classes\[1\] is nan"),
-        (["a", None], r"cannot be told apart by sorting \(NoneType, str\)"),
+        (["a", None], r"cannot be sorted \(NoneType, str\)"),
         ([1, "1"], r"\(int, str\)"),
         (np.zeros((3, 2)), r"shape \(3, 2\).*argmax"),
         ([[1], [2, 3]], "not one label per sample"),

@@ -170,8 +170,8 @@ def test_what_is_no_rank(variables: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("variables", "match"),
     [
-        ("PMIX_RANK=3", "PMIX_RANK='3'.*nothing says among how many"),
-        (f"{SRUN} WORLD_SIZE=8", "WORLD_SIZE=8 but no RANK.*SLURM_STEP_NUM_TASKS='11' is another number"),
+        ("PMIX_RANK=3", "PMIX_RANK='3'.*the number of ranks is not set"),
+        (f"{SRUN} WORLD_SIZE=8", "WORLD_SIZE=8 but no RANK.*SLURM_STEP_NUM_TASKS='11' differs"),
         ("OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=6", "rank=6 is not among"),
         ("PMI_RANK=a PMI_SIZE=6", "PMI_RANK='a' is not an integer"),
     ],

@@ -496,7 +496,7 @@ def test_pipes_and_sockets_are_warned_of() -> None:
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as pipe, open(write_end, "wb"), socket.socket() as sock:
         first, second = told(Holding(pipe=pipe, client=Record(sock)))
-    assert first.startswith("dataset.pipe is an open file (io.BufferedReader), and workers that are forked inherit it")
+    assert first.startswith("dataset.pipe is an open file (io.BufferedReader), and forked workers inherit it")
     assert second.startswith("dataset.client.connection is an open socket.socket")
     assert "connect in __getitem__" in second
 

@@ -73,7 +73,7 @@ THERE = re.escape(str(objects.__file__))
     [
         (lambda: 1, rf"a lambda, defined at {HERE}:\d+\.", "at the top level.*functools.partial"),
         (local_function(), rf"local_function.<locals>.inside, defined at {THERE}:\d+", "top level"),
-        (vars(decorated)["__wrapped__"], "does not lead to it", "decorator"),
+        (vars(decorated)["__wrapped__"], "refers to something else", "decorator"),
         (functools.cache(local_function()), "the function .*local_function.<locals>.inside", "top level of a module"),
         (
             local_class(),

@@ -20,10 +20,10 @@ ALLOWED = (
     "Use 'raise', 'skip', 'retry' or 'replace', or with options one of Raise(), Skip(...), Retry(...), Replace(...) "
     "of feedline.faults."
 )
-"""Ends every message about something that is no action."""
+"""Ends every message about an invalid action."""
 
 _MOST_DOUBLINGS = 1000
-"""Keeps the doubled wait within what a float holds; the longest wait is reached long before."""
+"""Keeps the doubled wait within the range of a float; the longest wait is reached long before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Raise:
     """
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample."""
+        """Return what happens to the sample."""
         return Verdict("raise")
 
 
@@ -50,7 +50,7 @@ class Skip:
     """
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample."""
+        """Return what happens to the sample."""
         return Verdict("skip")
 
 
@@ -58,7 +58,7 @@ class Skip:
 class Replace:
     """Put another sample in its place.
 
-    The failure of a whole batch, in the collate function, is raised: there is no other to take its place.
+    The failure of a whole batch, in the collate function, is raised: there is no other batch to take its place.
 
     Example:
         >>> failure = Failure(7, OSError(), "fetch", 1, None)
@@ -69,41 +69,42 @@ class Replace:
     """
 
     by: Callable[[Any], Any] | None = None  # from the index of the sample that failed to the index of another
-    """Chooses the other sample. None for the neighbour: the first that works of index + 1, index + 2 and so on, and
-    after the last sample of the dataset the first."""
+    """Chooses the other sample. None for the neighbour: the first of index + 1, index + 2 and so on that works,
+    continuing with the first sample of the dataset after the last.
+    """
 
     def __post_init__(self) -> None:
         if self.by is not None and not callable(self.by):
             raise BadOption(
-                f"Replace(by={self.by!r:.200}) cannot be called. Give a function from the index of the sample that "
-                "failed to the index of another; or leave it out for the next sample that works."
+                f"Replace(by={self.by!r:.200}) cannot be called. Give a function that maps the index of the failed "
+                "sample to the index of another, or leave it out for the next sample that works."
             )
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample.
+        """Return what happens to the sample.
 
         Raises:
-            BadOption: `by` names no other sample.
+            BadOption: `by` does not return another sample.
         """
-        if failure.stage == "collate":  # and `by` knows nothing of lists of indices
+        if failure.stage == "collate":  # `by` expects no list of indices
             return Verdict("raise")
         if self.by is None:
             return Verdict("replace", index=NEIGHBOUR)
         other = self.by(failure.index)
         if other is None or index_key(other) == index_key(failure.index):
             raise BadOption(
-                f"Replace(by={self.by!r:.200}) was asked for a sample instead of {failure.index!r:.80}, which failed, "
-                f"and returned {other!r:.80}. It has to return the index of another sample."
+                f"Replace(by={self.by!r:.200}) returned {other!r:.80} for sample {failure.index!r:.80}, which failed. "
+                "It has to return the index of another sample."
             )
         return Verdict("replace", index=other)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try the sample again, after waits that double each time; then something else.
+    """Try the sample again, after waits that double each time; then do something else.
 
-    The wait before further try n is `min(longest_s, wait_s * 2 ** (n - 1))`, times a number between 0.5 and 1.5 that
-    chance decides, so that workers that failed together do not come back together.
+    The wait before further try n is `min(longest_s, wait_s * 2 ** (n - 1))`, times a random number between 0.5 and 1.5,
+    so that workers that failed together do not retry together.
 
     Example:
         >>> retry = Retry(attempts=2, then="skip")
@@ -117,18 +118,18 @@ class Retry:
     attempts: int = 3
     """Further tries after the first."""
     then: Action = "raise"
-    """What becomes of the sample if none of them works; anything but another retry."""
+    """What happens to the sample if none of them works; anything but another retry."""
     wait_s: float = 0.1
     """Wait before the first further try."""
     longest_s: float = 30.0
-    """Where the waits stop to grow."""
+    """The longest wait."""
 
     def __post_init__(self) -> None:
-        attempts: Any = self.attempts  # whatever the user gave
+        attempts: Any = self.attempts  # any value from the user
         if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
             raise BadOption(
-                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use what "
-                "comes after them on its own, such as 'skip'."
+                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use the "
+                "action that follows them on its own, such as 'skip'."
             )
         object.__setattr__(self, "attempts", int(attempts))
         then = action_of(self.then, "Retry(then=...)")
@@ -147,7 +148,7 @@ class Retry:
             )
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample."""
+        """Return what happens to the sample."""
         if failure.attempt > self.attempts:
             return action_of(self.then, "then").verdict(failure, chance)
         doubled_s = self.wait_s * 2.0 ** min(failure.attempt - 1, _MOST_DOUBLINGS)
@@ -160,9 +161,9 @@ Action: TypeAlias = ActionObject | Literal["raise", "skip", "retry", "replace"]
 _BY_NAME: dict[str, type[ActionObject]] = {"raise": Raise, "skip": Skip, "retry": Retry, "replace": Replace}
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def action_of(value: Any, name: str) -> ActionObject:
-    """Return the action that a value stands for; `name` is what the user knows the value by.
+    """Return the action that a value stands for; `name` describes the value to the user.
 
     Raises:
         BadOption: it stands for none.
@@ -176,11 +177,11 @@ def action_of(value: Any, name: str) -> ActionObject:
         return action
     hint = ""
     if isinstance(value, type) and issubclass(value, (Raise, Skip, Retry, Replace)):
-        hint = f"It is the class; with parentheses, {value.__name__}(), it is an action. "
+        hint = f"It is a class: use {value.__name__}(). "
     raise BadOption(f"{name}: {value!r:.200} is not an action. {hint}{ALLOWED}")
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def find_action(value: Any) -> ActionObject | None:
     """Return the action that a value stands for, or None.
 
@@ -193,7 +194,7 @@ def find_action(value: Any) -> ActionObject | None:
     return _BY_NAME[value]() if isinstance(value, str) and value in _BY_NAME else None
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def _seconds(value: Any, name: str) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0:

@@ -16,7 +16,7 @@ from feedline.types.indices import index_key
 from feedline.types.shown import counted, csv_cell
 
 MOST_ENTRIES = 10_000
-"""Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""
+"""Faults that are kept in detail. A guess: more than anyone reads, and a few megabytes in a saved state at most."""
 
 _SHOWN = 3
 """Faults that the repr shows."""
@@ -25,11 +25,10 @@ _COLUMNS = ("time", *(field.name for field in fields(Fault) if field.name != "ti
 
 
 class FaultLog(Sequence[Fault]):
-    """The samples that failed and what became of them, the oldest first; `loader.faults` is one.
+    """The samples that failed and what happened to them, the oldest first; `loader.faults` is one.
 
-    At most 10,000 faults are kept in detail, and `dropped` tells how many older ones are not. Samples that were skipped
-    or replaced are in quarantine for good: they are not tried again, also after a state was saved and loaded, until
-    `release` or `clear`.
+    At most 10,000 faults are kept in detail; `dropped` counts the older ones. Samples that were skipped or replaced
+    stay in quarantine: they are not tried again, even after a state was saved and loaded, until `release` or `clear`.
 
     One thread appends to it; others may read.
 
@@ -50,48 +49,48 @@ class FaultLog(Sequence[Fault]):
         self._entries: deque[Fault] = deque(maxlen=most_entries)
         self._counts = dict.fromkeys(ACTIONS, 0)
         self._quarantined: dict[Hashable, Fault] = {}
-        """By the keys of their indices."""
+        """Faults by the keys of their indices."""
 
     def append(self, fault: Fault, *, quarantine: bool = True) -> None:
         """Add a fault. For the loader only.
 
         Args:
             fault: the fault.
-            quarantine: False if the sample could not be recognised: one of a stream.
+            quarantine: False if the sample could not be recognised again, because it is from a stream.
         """
         self._counts[fault.action] += 1
         self._entries.append(fault)
-        # A batch that could not be collated says nothing of the samples in it.
+        # A batch that could not be collated says nothing about its samples.
         if quarantine and fault.lost and fault.stage != "collate":
             self._quarantined[index_key(fault.index)] = fault
 
     @property
     def quarantined(self) -> Quarantine:
-        """The samples that are not tried again: those that were skipped or replaced."""
+        """The samples that are not tried again, because they were skipped or replaced."""
         return Quarantine(self._quarantined)
 
-    # Any: whatever the sampler yields.
+    # Any: anything the sampler yields.
     def quarantined_as(self, index: Any) -> Fault | None:
-        """Return why a sample is in quarantine; None if it is not."""
+        """Return the fault that put a sample in quarantine; None if it is not there."""
         return self._quarantined.get(index_key(index)) if self._quarantined else None
 
-    # Any: whatever the sampler yields.
+    # Any: anything the sampler yields.
     def has_any_of(self, indices: list[Any]) -> bool:
-        """True if any of these samples may be in quarantine. Quick for numbers; others have to be looked at closely."""
+        """True if any of these samples may be in quarantine. Fast for integers; True for any other kind of index."""
         return set(map(type, indices)) != {int} or not self._quarantined.keys().isdisjoint(indices)
 
     @property
     def total(self) -> int:
-        """How many faults there were, those not kept in detail included."""
+        """Number of faults, including those no longer kept in detail."""
         return sum(self._counts.values())
 
     @property
     def dropped(self) -> int:
-        """How many faults are not kept in detail any more."""
+        """Number of faults no longer kept in detail."""
         return self.total - len(self._entries)
 
     def counts(self) -> dict[str, int]:
-        """Return how many faults ended in which way, those not kept in detail included.
+        """Return the number of faults by action, including those no longer kept in detail.
 
         Example:
             >>> FaultLog().counts()
@@ -105,15 +104,15 @@ class FaultLog(Sequence[Fault]):
         self._counts.update(dict.fromkeys(ACTIONS, 0))
         self._quarantined.clear()
 
-    # Any: whatever the sampler yields.
+    # Any: anything the sampler yields.
     def release(self, index: Any) -> bool:
-        """Take one sample out of quarantine, so that it is tried again; False if it is not in there."""
+        """Take one sample out of quarantine, so that it is tried again; False if it is not there."""
         return self._quarantined.pop(index_key(index), self) is not self
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the faults that are kept in detail to a file, as a table in UTF-8 with a header.
+        """Write the faults that are kept in detail to a CSV file in UTF-8, with a header.
 
-        Times are in ISO 8601, in UTC. Texts that a spreadsheet would take for a formula have a quote before them.
+        Times are in ISO 8601, in UTC. Text that a spreadsheet would take for a formula is prefixed with a quote.
 
         Example:
             >>> import tempfile, pathlib
@@ -122,7 +121,7 @@ class FaultLog(Sequence[Fault]):
             >>> print(path.read_text())
             time,index,error,message,stage,worker,attempt,action,epoch,replacement
         """
-        # A file name that is no UTF-8 comes as surrogates, which UTF-8 cannot write as they are.
+        # A file name that is not UTF-8 contains surrogates, which UTF-8 cannot encode.
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
             table.writeheader()
@@ -136,7 +135,7 @@ class FaultLog(Sequence[Fault]):
         """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty.
 
         Args:
-            total: how many faults there were when the log was as it is to be told; None for now.
+            total: return the log as it was after this many faults; None for the current log.
         """
         state: dict[str, Any] = {}
         dropped, entries, held = self.dropped, list(self), list(self._quarantined.values())
@@ -156,13 +155,13 @@ class FaultLog(Sequence[Fault]):
 
     # Any: what `state` returned, or damage.
     def restore(self, state: Any) -> None:
-        """Become the log whose state this is; what was in it is forgotten.
+        """Replace the contents of the log by a saved state.
 
         Raises:
             BadState: it is something else, or damaged; the log stays as it was.
         """
         if not isinstance(state, Mapping):
-            raise BadState(f"The state is damaged: that of the faults is a dict, not {type(state).__name__}.")
+            raise BadState(f"The state is damaged: its faults are not a dict but {type(state).__name__}.")
         entries = [Fault.from_dict(entry) for entry in _list_of(state, "entries")]
         quarantined = [_found(entry) for entry in _list_of(state, "quarantined")]
         counts = _counts_of(state, entries)
@@ -185,7 +184,7 @@ class FaultLog(Sequence[Fault]):
         return list(self._entries)[place] if isinstance(place, slice) else self._entries[place]
 
     def __iter__(self) -> Iterator[Fault]:
-        return iter(list(self._entries))  # a copy: what is appended meanwhile does not disturb
+        return iter(list(self._entries))  # a copy, which later appends do not affect
 
     def __repr__(self) -> str:
         total = len(self) + self.dropped
@@ -197,10 +196,10 @@ class FaultLog(Sequence[Fault]):
         return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
 
 
-class Quarantine(Set[Any]):  # Any: indices, whatever the sampler yields
+class Quarantine(Set[Any]):  # Any: indices, anything the sampler yields
     """A view of the samples in quarantine: `in`, `len`, iteration and comparison with sets.
 
-    It follows the log that it is of. An index is recognised in any form: as a number of NumPy's or Python's, as a list
+    It follows the changes of its log. An index is recognised in any form: as a number of NumPy's or Python's, as a list
     or array, and after a state was saved and loaded.
 
     Example:
@@ -218,7 +217,7 @@ class Quarantine(Set[Any]):  # Any: indices, whatever the sampler yields
 
     def __init__(self, faults: Mapping[Hashable, Fault]) -> None:
         self._faults = faults
-        """By the keys of their indices."""
+        """Faults by the keys of their indices."""
 
     def __contains__(self, index: object) -> bool:
         return bool(self._faults) and index_key(index) in self._faults
@@ -240,16 +239,16 @@ class Quarantine(Set[Any]):  # Any: indices, whatever the sampler yields
         return f"Quarantine({list(self)!r:.400})"
 
 
-# Any: what a state holds of a sample in quarantine.
+# Any: the saved form of a sample in quarantine.
 def _kept(fault: Fault) -> dict[str, Any]:
-    """Describe a sample in quarantine: enough to treat it as before, whatever the entries have forgotten."""
+    """Describe a sample in quarantine: enough to treat it as before, even if its entry was dropped."""
     return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement")}
 
 
 def _found(entry: Any) -> Fault:
-    """Read what `_kept` made."""
+    """Read a description that `_kept` made."""
     if not isinstance(entry, Mapping):
-        raise BadState(f"The state is damaged: {entry!r:.200} is no sample in quarantine.")
+        raise BadState(f"The state is damaged: {entry!r:.200} is not a sample in quarantine.")
     unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
     return Fault.from_dict({**unknown, **entry})
 
@@ -278,12 +277,12 @@ def _counts_of(state: Mapping[Any, Any], entries: Sequence[Fault]) -> dict[str, 
     for action, count in saved.items():
         if type(count) is not int or count < there[action]:
             raise BadState(
-                f"The state is damaged: it counts {count!r:.80} faults that ended in {action!r}, and has "
+                f"The state is damaged: it counts {count!r:.80} faults that ended in {action!r}, but holds "
                 f"{there[action]} of them."
             )
     if type(dropped) is not int or sum(saved.values()) != len(entries) + dropped:
         raise BadState(
-            f"The state is damaged: it counts {sum(saved.values())} faults, of which {dropped!r:.80} were dropped, and "
-            f"has {len(entries)}."
+            f"The state is damaged: it counts {sum(saved.values())} faults, of which {dropped!r:.80} were dropped, but "
+            f"holds {len(entries)}."
         )
     return dict(saved)

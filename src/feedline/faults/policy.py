@@ -1,4 +1,4 @@
-"""The policy for failed samples: rules by exception class, and a budget; or a function of the user's."""
+"""The policy for failed samples: rules by exception class, and a budget; or the user's own function."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from feedline.errors import BadOption
 from feedline.faults.actions import ALLOWED, Action, ActionObject, Raise, action_of, find_action
 
 Rule: TypeAlias = type[BaseException] | str
-"""Which exceptions a rule is about: a class, or the name of one."""
+"""The exceptions that a rule applies to: a class, or the name of one."""
 
 OnError: TypeAlias = Action | ErrorPolicy | Callable[[Failure], Action | Verdict] | None
-"""What the loaders take as `on_error=`."""
+"""The values that loaders accept as `on_error=`."""
 
 SHARE_COUNTS_FROM = 100
-"""Samples after which their share that was lost counts. A guess: fewer say little, as one bad sample among the first
-two would be half of them."""
+"""Samples after which the share of lost ones counts. A guess: fewer say little, as one bad sample among the first two
+would be half of them.
+"""
 
 
 class Policy(ErrorPolicy):
-    """What becomes of samples that failed, by class of the exception.
+    """Decides what happens to failed samples, by class of the exception.
 
-    The rule of the most specific class wins: the first class of the exception's method resolution order that has one.
-    A class is meant by a name if the name is its own ("UnidentifiedImageError"), or that after its module or a package
-    above it: "json.decoder.JSONDecodeError" and "json.JSONDecodeError" are both right. Of several rules for one class
-    that by the class itself comes first, then that by the longest name. A name costs no import, and one that no
-    exception has is never noticed.
+    The rule of the most specific class wins: the first class of the exception's method resolution order that has one. A
+    name refers to a class if it is the class's own name ("UnidentifiedImageError"), or that name after its module or a
+    package above it: "json.decoder.JSONDecodeError" and "json.JSONDecodeError" are both right. If several rules fit one
+    class, the rule by the class itself comes first, then the one with the longest name. A name costs no import, and a
+    name that no exception has is never noticed.
 
-    Interrupts and exits are never caught: what is no `Exception` is raised.
+    Interrupts and exits are never caught: anything that is not an `Exception` is raised.
 
     Args:
-        rules: from classes of exceptions, or their names, to actions.
+        rules: maps exception classes, or their names, to actions.
         otherwise: the action for all others.
         max_failures: how many samples may be lost in an epoch, skipped or replaced; None for any number. Samples that
             worked in the end are not lost.
-        max_share: which share of the samples may be lost, from 0 to 1; half of them if not given. 1.0 turns it off.
+        max_share: the share of samples that may be lost, from 0 to 1; half of them if not given. 1.0 turns it off.
 
     Raises:
-        BadOption: a rule is about something that cannot be caught, an action is none, or the budget is no number.
+        BadOption: a rule is about something that cannot be caught, an action is invalid, or the budget is not a number.
 
     Example:
         >>> from feedline.faults import Retry
@@ -84,7 +85,7 @@ class Policy(ErrorPolicy):
 
     @property
     def otherwise(self) -> ActionObject:
-        """The action where no rule applies."""
+        """The action if no rule applies."""
         return self._otherwise
 
     @property
@@ -146,10 +147,10 @@ class Policy(ErrorPolicy):
 
 
 class FunctionPolicy(ErrorPolicy):
-    """Asks a function, which gets the failure and returns an action or a verdict.
+    """Calls a function with the failure, which returns an action or a verdict.
 
-    A `Retry` that it returns counts attempts by `failure.attempt`, as one in a rule does. A verdict is taken as it is:
-    a function that returns `Verdict("retry")` has to look at `failure.attempt` itself, or it never ends.
+    A `Retry` that it returns counts attempts by `failure.attempt`, as one in a rule does. A verdict is used as it is: a
+    function that returns `Verdict("retry")` has to check `failure.attempt` itself, or it retries forever.
 
     Example:
         >>> policy = FunctionPolicy(lambda failure: "skip" if failure.index > 5 else "raise")
@@ -161,10 +162,10 @@ class FunctionPolicy(ErrorPolicy):
         self.function = function
 
     def decide(self, failure: Failure, chance: float) -> Verdict:
-        """Return what becomes of the sample.
+        """Return what happens to the sample.
 
         Raises:
-            BadOption: the function returned something else than an action or a verdict.
+            BadOption: the function returned something other than an action or a verdict.
         """
         if not isinstance(failure.error, Exception):
             return Verdict("raise")
@@ -174,8 +175,8 @@ class FunctionPolicy(ErrorPolicy):
         action = find_action(answer)
         if action is None:
             raise BadOption(
-                f"on_error={self.function!r:.200} was asked about sample {failure.index!r:.80}, which failed with "
-                f"{failure.error!r:.200}, and returned {answer!r:.200}, which is not an action. {ALLOWED}"
+                f"on_error={self.function!r:.200} returned {answer!r:.200}, which is not an action, for sample "
+                f"{failure.index!r:.80}, which failed with {failure.error!r:.200}. {ALLOWED}"
             )
         return action.verdict(failure, chance)
 
@@ -189,7 +190,7 @@ class FunctionPolicy(ErrorPolicy):
         return f"FunctionPolicy({self.function!r})"
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def policy_of(on_error: Any) -> ErrorPolicy:
     """Return the policy that a loader's `on_error` stands for.
 
@@ -198,7 +199,7 @@ def policy_of(on_error: Any) -> ErrorPolicy:
             action.
 
     Raises:
-        BadOption: it is nothing of that.
+        BadOption: it is none of these.
 
     Example:
         >>> policy_of("skip")
@@ -213,28 +214,28 @@ def policy_of(on_error: Any) -> ErrorPolicy:
     action = find_action(on_error)
     if action is not None:
         return Policy(otherwise=action)
-    if callable(on_error) and not isinstance(on_error, type):  # a class is a slip of the pen: Skip for Skip()
+    if callable(on_error) and not isinstance(on_error, type):  # a class is probably a typo: Skip for Skip()
         return FunctionPolicy(on_error)
     hint = ""
     if isinstance(on_error, Mapping):
-        hint = " Rules by class of exception are given as feedline.faults.Policy({OSError: 'retry'})."
+        hint = " For rules by exception class use feedline.faults.Policy({OSError: 'retry'})."
     elif isinstance(on_error, type):
-        hint = f" It is a class: if {on_error.__name__}() was meant, add the parentheses."
+        hint = f" It is a class: did you mean {on_error.__name__}()?"
     raise BadOption(
-        f"on_error={on_error!r:.200} does not say what becomes of samples that fail.{hint} Use 'raise', 'skip', "
+        f"on_error={on_error!r:.200} is not a valid policy for failed samples.{hint} Use 'raise', 'skip', "
         "'retry' or 'replace', an action or a Policy of feedline.faults, or a function that returns an action."
     )
 
 
 def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> str | None:
-    """Say why a policy's budget is exceeded, or return None if it is not.
+    """Return why a policy's budget is exceeded; None if it is not.
 
     The share counts once 100 samples were seen, or when the epoch has ended.
 
     Args:
         policy: the policy.
-        failures: samples that were lost, as `Fault.lost` tells.
-        seen: all samples, those that were lost included.
+        failures: samples that were lost, as defined by `Fault.lost`.
+        seen: all samples, including those that were lost.
         ended: True at the end of an epoch.
 
     Example:
@@ -243,7 +244,7 @@ def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> s
         >>> print(exceeded(Policy(max_share=0.1), failures=11, seen=100, ended=False))
         11 of 100 samples failed (11.0%), and max_share=0.1 allows 10.0%. ...
     """
-    advice = "The loader's `faults` say which samples, and why."
+    advice = "The loader's `faults` list the samples and the reasons."
     if policy.max_failures is not None and failures > policy.max_failures:
         return (
             f"{failures} of {max(seen, failures)} samples failed, and max_failures={policy.max_failures} allows no "
@@ -263,14 +264,14 @@ def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> s
 
 
 def _names(kind: type) -> list[str]:
-    """Return the names by which a rule may mean a class, the longest first."""
+    """Return the names by which a rule may refer to a class, the longest first."""
     parts = str(kind.__module__).split(".")
-    own = dict.fromkeys((kind.__qualname__, kind.__name__))  # they differ where a class is inside another
+    own = dict.fromkeys((kind.__qualname__, kind.__name__))  # they differ for nested classes
     modules = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     return [*(f"{module}.{name}" for module in modules for name in own), *own]
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def _check_rule(rule: Any) -> Rule:
     kind = rule
     if isinstance(rule, str):
@@ -283,34 +284,34 @@ def _check_rule(rule: Any) -> Rule:
             raise BadOption(f"A rule is for {rule!r}, which is another name of {kind.__name__}. Use that one.")
     if not isinstance(kind, type):
         raise BadOption(
-            f"A rule is for {rule!r:.200}, which is not a class of exceptions nor the name of one. "
+            f"A rule is for {rule!r:.200}, which is neither an exception class nor the name of one. "
             "Several classes need a rule each."
         )
     if not issubclass(kind, Exception):
         raise BadOption(
-            f"A rule is for {_shown(rule)}, which is no Exception. Only these are failures of a sample; what "
-            "interrupts or ends a program is never caught."
+            f"A rule is for {_shown(rule)}, which is not an Exception. Only these are failures of a sample; "
+            "interrupts and exits are never caught."
         )
     checked: Rule = rule
     return checked
 
 
-# Any: a rule, or what the user gave for one.
+# Any: a rule, or the value that the user gave for one.
 def _shown(rule: Any) -> str:
     return error_name(rule) if isinstance(rule, type) else f"{rule!r:.200}"
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def _check_count(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-        hint = " A share of them is given as max_share." if isinstance(value, float) else ""
+        hint = " For a share of them use max_share." if isinstance(value, float) else ""
         raise BadOption(f"max_failures={value!r:.200} is not a number of samples, 0 or more.{hint}")
     return int(value)
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def _check_share(value: Any) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0:
@@ -319,6 +320,6 @@ def _check_share(value: Any) -> float:
         hint = f" For {value} per cent give {value / 100:g}." if value <= 100 else ""
         raise BadOption(
             f"max_share={value} is more than 1, which stands for all samples: 0.05 is 5 per cent.{hint} "
-            "A number of samples is given as max_failures."
+            "For a number of samples use max_failures."
         )
     return float(value)

@@ -23,15 +23,14 @@ from feedline.types import Key, Share
 from feedline.types.indices import taken_each
 
 _BLOCK = 1 << 14
-"""Indices made at a time when batches are iterated over."""
+"""Indices computed at a time when batches are iterated over."""
 
 
 class BatchSampler(Iterable[list[Any]]):
     """Yields the indices of a sampler in batches.
 
     Args:
-        sampler: Any iterable of indices. Over a `feedline.abc.Sampler`, batches are made without going through those
-            before them.
+        sampler: Any iterable of indices. Over a `feedline.abc.Sampler`, a batch is made without those before it.
         batch_size: Indices in a batch.
         drop_last: Leave out a last batch that is smaller.
 
@@ -40,7 +39,7 @@ class BatchSampler(Iterable[list[Any]]):
         [[0, 1], [2, 3], [4]]
     """
 
-    # Any: the arguments are those of __init__; there are none when pickle makes the object.
+    # Any: the arguments of __init__; there are none when pickle creates the object.
     def __new__(cls, sampler: Any = None, *arguments: Any, **options: Any) -> BatchSampler:
         if cls is BatchSampler and isinstance(sampler, abc.Sampler):
             return object.__new__(CutBatches)
@@ -74,13 +73,13 @@ class BatchSampler(Iterable[list[Any]]):
         return f"BatchSampler({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
 
 
-# Any: it stands for a plain attribute of the contract.
+# Any: stands for a plain attribute of the contract.
 def _of_the_sampler(name: str) -> Any:
     return property(lambda self: getattr(self.sampler, name), lambda self, value: setattr(self.sampler, name, value))
 
 
 class CutBatches(BatchSampler, abc.BatchSampler):
-    """The batches of one of feedline's samplers, whose seed and epoch are theirs."""
+    """The batches of one of feedline's samplers, with the sampler's seed and epoch."""
 
     sampler: abc.Sampler
     seed = _of_the_sampler("seed")
@@ -111,7 +110,7 @@ class CutBatches(BatchSampler, abc.BatchSampler):
         return self.sampler.begin()
 
     def describe(self) -> dict[str, Any]:
-        # Not how many batches: that depends on the number of ranks, and follows from the rest.
+        # Without the number of batches, which depends on the number of ranks and follows from the rest.
         return {
             "kind": "BatchSampler",
             "batch_size": self.batch_size,

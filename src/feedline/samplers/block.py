@@ -19,27 +19,27 @@ from feedline.system.optional import is_tensor
 from feedline.types import Key
 
 _BLOCKS, _SAMPLES = range(2)
-"""What the key of an epoch is mixed with, so that its random decisions are independent."""
+"""Values mixed into the key of an epoch, so that its random decisions are independent."""
 
 
 class BlockSampler(Seeded):
     """Yields every index once, in an order that stays within a few blocks of neighbours at a time.
 
-    For stores that read or unpack many samples together: chunks of HDF5, row groups, spinning disks. Blocks come in
-    random order; `window` of them at a time are shuffled together, sample by sample. A store that keeps that many
-    blocks reads each of them once in an epoch.
+    For stores that read or unpack many samples together: HDF5 chunks, row groups, spinning disks. Blocks come in random
+    order, and the samples of `window` blocks at a time are shuffled together. A store that keeps that many blocks in
+    memory reads each of them once per epoch.
 
-    An order holds three numbers per block, of the last epoch that was asked for, and nothing per sample.
+    An order holds three numbers per block, for the last epoch requested, and nothing per sample.
 
     Args:
         sizes: how many samples each block has, in the order of the dataset: `HDF5Dataset.chunk_sizes`.
-        window: how many blocks are shuffled together. 1 keeps the samples of a block together; as many as there are
-            blocks is a plain shuffle.
+        window: how many blocks are shuffled together. 1 keeps the samples of a block together; the number of blocks
+            gives a plain shuffle.
         seed: fixes the orders of all epochs.
         generator: torch or NumPy generator to draw the seed of each epoch from instead.
 
     Raises:
-        BadOption: a size is no count, there are no samples, or a window has more than 2**32 samples.
+        BadOption: a size is not a count, there are no samples, or a window has more than 2**32 samples.
 
     Example:
         >>> sampler = BlockSampler([4, 4, 4], window=1, seed=1)
@@ -59,7 +59,7 @@ class BlockSampler(Seeded):
             raise BadOption("The blocks have no samples: there is nothing to yield.")
         if int(self._sizes.max()) * self.window > LARGEST:
             raise BadOption(
-                f"window={window} blocks of up to {self._sizes.max()} samples are more than 2**32. Use fewer."
+                f"window={window} blocks of up to {self._sizes.max()} samples hold more than 2**32. Use fewer."
             )
         self._epoch_order: _Order | None = None
 
@@ -101,9 +101,9 @@ class _Order:
 
     key: Key
     secret: int
-    """From which the orders of the windows follow."""
+    """Key of the orders inside the windows."""
     blocks: IndexArray
-    """Which block comes when."""
+    """The blocks in the order in which they come."""
     ends: IndexArray
     """Where each of them ends."""
     window_ends: IndexArray

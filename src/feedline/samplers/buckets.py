@@ -25,12 +25,14 @@ from feedline.types import Key
 from feedline.types.labels import refuse_dataset
 
 _RATIO = 1.05
-"""How much longer than its shortest the longest sample of a bucket may be. Of 100,000 log-normal lengths (sigma 1,
-batches of 32) 4 % is then padding, against 82 % without buckets; with 1.1 it is 6 %, with 1.02 3 %."""
+"""Maximum ratio of the longest to the shortest sample of a bucket. Of 100,000 log-normal lengths (sigma 1, batches of
+32), 4 % is then padding, compared with 82 % without buckets; with 1.1 it is 6 %, with 1.02 3 %.
+"""
 
 _LEAST_BATCHES = 4
-"""How many batches a bucket has at least: in smaller ones the same few samples would meet in every epoch. It costs
-padding where there are few samples: of 3,000 lengths (sigma 0.5) 4 % with 2, 8 % with 4, 19 % with 16."""
+"""Minimum number of batches of a bucket: in smaller ones the same few samples would meet in every epoch. It costs
+padding if there are few samples: of 3,000 lengths (sigma 0.5), 4 % with 2, 8 % with 4, 19 % with 16.
+"""
 
 _BLOCK = 1 << 10
 """Batches whose order is computed at a time; ten times as many take hardly longer than one."""
@@ -93,7 +95,7 @@ class BucketBatches(SeededBatches):
         return self._table[places + (int(self._ends[bucket]) - size)]
 
     def _shuffled(self, number: int, secret: int) -> int:
-        """Return which batch, counted from bucket to bucket, comes in place of batch `number`."""
+        """Return which batch, numbered bucket by bucket, comes in place of batch `number`."""
         first = number - number % _BLOCK
         block = self._block  # read once: another thread may replace it
         if block is None or block[:2] != (secret, first):
@@ -104,7 +106,7 @@ class BucketBatches(SeededBatches):
     def padding(self) -> float:
         """Return the share of a batch that is padding, on average over all epochs.
 
-        That is if samples are padded to the longest of their batch; 0 if there is nothing but zeros.
+        Assumes that samples are padded to the longest of their batch. Returns 0 if all lengths are 0.
 
         Example:
             >>> from feedline.samplers.buckets import LengthBucketBatchSampler
@@ -123,10 +125,10 @@ class BucketBatches(SeededBatches):
         return 1 - real / padded if padded else 0.0
 
     def _expected(self, lengths: NDArray[np.float64], count: int, *, last: bool) -> tuple[float, float]:
-        """Return the longest and the mean length to expect in those batches of a bucket that have `count` samples."""
+        """Return the expected longest and mean length of the batches of a bucket that have `count` samples."""
         if self.shuffle:
-            # The share of draws of `count` in which none is beyond place j; with every place less it falls by
-            # (j - count) / j.
+            # The share of draws of `count` in which none is beyond position j; each position less multiplies it by (j -
+            # count) / j.
             places = np.arange(len(lengths), 0, -1, dtype=np.float64)
             below = np.cumprod(np.maximum(places - count, 0) / places)[::-1]
             return float(lengths @ np.diff(below, append=1.0)), float(lengths.mean())
@@ -152,8 +154,8 @@ class BucketBatches(SeededBatches):
 def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[list[int], list[int]]:
     """Return where buckets end in sorted lengths, and their batch sizes.
 
-    A bucket that is too small is made longer. What does not make a full batch is left to the next bucket, where it is a
-    little shorter than the others, so that only the last bucket has a batch that is not full.
+    A bucket that is too small is extended. Samples that do not fill a batch are left to the next bucket, where they are
+    a little shorter than the others, so only the last bucket has a batch that is not full.
     """
     ends: list[int] = []
     batch_sizes: list[int] = []
@@ -177,7 +179,7 @@ def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[lis
 def lengths_of(lengths: Any) -> Lengths:
     """Return the lengths of samples as an array of 64-bit integers or floats.
 
-    Raises BadOption: they are no lengths: not numbers, negative, NaN or infinite, or there are none.
+    Raises BadOption if they are not numbers, or are negative, NaN or infinite, or if there are none.
     """
     refuse_sampler("lengths", lengths)
     refuse_dataset("lengths", lengths, "[len(dataset[i]) for i in range(len(dataset))]")
@@ -197,16 +199,16 @@ def lengths_of(lengths: Any) -> Lengths:
 class LengthBucketBatchSampler(BucketBatches):
     """Yields batches of samples of similar length, so that little of a batch is padding.
 
-    Samples of similar length share a bucket, and batches are made of the samples of one bucket. Which samples meet in a
-    batch, and in which order the batches come, is random. `padding()` tells what share of a batch is padding.
+    Samples of similar length share a bucket, and each batch is made of samples from one bucket. Which samples meet in a
+    batch, and the order of the batches, are random. `padding()` returns the share of a batch that is padding.
 
     Args:
         lengths: the length of each sample, as a list, array or tensor of numbers.
         batch_size: samples in a batch.
-        boundaries: the longest length of each bucket, in ascending order; one bucket more is for what is longer. Chosen
+        boundaries: the longest length of each bucket, in ascending order; one more bucket holds longer samples. Chosen
             if None: the lengths of a bucket are within 5 % of each other, unless that makes less than 4 batches.
-        drop_last: leave out batches that are smaller. Of chosen buckets there is one at most, the last of the longest
-            samples; of given boundaries, the last of each. Which samples are left out differs from epoch to epoch.
+        drop_last: leave out batches that are smaller. With chosen buckets there is at most one, the last of the longest
+            samples; with given boundaries, the last of each. Which samples are left out differs from epoch to epoch.
         shuffle: False for all samples in the order of their length.
         seed: fixes the orders of all epochs.
         generator: torch or NumPy generator to draw the seed of each epoch from instead.
@@ -261,9 +263,9 @@ class TokenBudgetBatchSampler(BucketBatches):
     """Yields batches of similar length with as many samples as a budget of tokens allows.
 
     The budget is for the padded batch: its number of samples times the longest of their lengths never exceeds
-    `max_tokens`. So memory is bounded, and every batch is about the same work. Samples of similar length share a
-    bucket; which of them meet in a batch, and in which order the batches come, is random. The number of batches is the
-    same in every epoch. `padding()` tells what share of a batch is padding.
+    `max_tokens`. So memory is bounded, and every batch is about the same amount of work. Samples of similar length
+    share a bucket; which of them meet in a batch, and the order of the batches, are random. The number of batches is
+    the same in every epoch. `padding()` returns the share of a batch that is padding.
 
     Args:
         lengths: the length of each sample, as a list, array or tensor of numbers: tokens, frames, seconds.
@@ -272,8 +274,8 @@ class TokenBudgetBatchSampler(BucketBatches):
         shuffle: False for all samples in the order of their length.
         seed: fixes the orders of all epochs.
         generator: torch or NumPy generator to draw the seed of each epoch from instead.
-        max_batch_size: the most samples of a batch, however short they are; None for no limit.
-        multiple_of: what padded lengths are rounded up to, as in `feedline.collate.pad(multiple_of=...)`.
+        max_batch_size: maximum number of samples in a batch, however short they are; None for no limit.
+        multiple_of: round padded lengths up to a multiple of this, as `feedline.collate.pad(multiple_of=...)` does.
 
     Raises:
         BadOption: a sample is longer than the budget, or a length is negative or not a number.
@@ -313,12 +315,12 @@ class TokenBudgetBatchSampler(BucketBatches):
             count = int((array > budget).sum())
             raise BadOption(
                 f"lengths[{longest}]={array[longest]} is more than max_tokens={budget}, so that sample fits into no "
-                f"batch; of {len(array)} samples {count} are too long. Raise max_tokens, cut these samples, or leave "
+                f"batch; {count} of {len(array)} samples are too long. Raise max_tokens, cut these samples, or leave "
                 "them out."
             )
         super().__init__(
             array,
-            # Samples without any length count as 1: a batch of all of them would be as much work as any.
+            # A length of 0 counts as 1: even samples without a length are work, and a batch must not hold all of them.
             lambda longest: max(1, int(min(budget // (longest or 1), most))),
             None,
             drop_last=drop_last,
@@ -332,7 +334,7 @@ class TokenBudgetBatchSampler(BucketBatches):
         return self._form(f"max_tokens={self.max_tokens}{most}")
 
 
-# Any: whatever the user gave.
+# Any: any value from the user.
 def _check_budget(budget: Any) -> int | float:
     number = isinstance(budget, (int, float, np.integer, np.floating)) and not isinstance(budget, bool)
     if not number or not math.isfinite(budget) or budget <= 0:

@@ -21,25 +21,25 @@ from feedline.types.ranks import own_share
 class Shared(Ordered):
     """Base of samplers that yield one rank's share of an order.
 
-    Ranks may come to be after the sampler: frameworks start them, and send the sampler there. So if nobody has said
-    which rank this is, and there was one only, it is looked up again whenever the share is needed. torch's
-    DistributedSampler is an error in that case.
+    Ranks may start after the sampler was created: frameworks start them, and send the sampler there. So if the rank was
+    not given, and there was only one, it is looked up again whenever the share is needed. torch's DistributedSampler
+    raises an error in that case.
 
-    It counts epochs by itself. An order without seed and generator gets the seed 0, because ranks that drew a seed each
-    would not share one order; a generator must be seeded alike on all ranks.
+    It counts epochs by itself. An order without seed and generator gets the seed 0, because ranks that each drew a seed
+    would not share one order; a generator must be seeded equally on all ranks.
     """
 
     def __init__(self, whole: Ordered, share: Share, *, is_found: bool = False) -> None:
         self._share = share
         self._is_found = is_found
-        """True if nobody has said which rank this is."""
+        """True if the rank was not given, but looked up."""
         self.generator = whole.generator
         self.seed = 0 if whole.seed is None and whole.generator is None else whole.seed
         self.epoch = whole.epoch
         self.epoch_was_set = whole.epoch_was_set
 
     def describe(self) -> dict[str, Any]:
-        """Return what describes the whole: its state fits any number of ranks."""
+        """Return the description of the whole order: its state fits any number of ranks."""
         return self.whole().describe()
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class Shared(Ordered):
 
 
 class Distributed(Shared, Sampler):
-    """Yields every `world_size`-th index of a sampler, beginning with the `rank`-th; `distribute` makes it.
+    """Yields every `world_size`-th index of a sampler, starting with the `rank`-th; `distribute` creates it.
 
     Example:
         >>> list(Distributed(SequentialSampler("abcde"), Share(rank=1, world_size=2)))
@@ -88,20 +88,20 @@ class Distributed(Shared, Sampler):
 
 
 class DistributedSampler(Distributed):
-    """Yields this rank's share of a dataset's indices, the arguments being those of torch's DistributedSampler.
+    """Yields this rank's share of a dataset's indices, with the arguments of torch's DistributedSampler.
 
     Args:
-        dataset: Only its length matters.
+        dataset: Only its length is used.
         num_replicas: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1 for as long as
             there is neither.
-        rank: This one; from the process group or the launcher if None, else 0.
-        shuffle: Put the whole in random order first, another one in each epoch.
+        rank: Rank of this process; from the process group or the launcher if None, else 0.
+        shuffle: Shuffle the whole order before it is divided, differently in each epoch.
         seed: Must be the same on all ranks.
         drop_last: Leave indices out, rather than repeat some, to give each rank the same number.
-        tail: Instead of `drop_last`: "pad" repeats, "drop" leaves out, "exact" does neither, so that the
-            last ranks may have an index less.
+        tail: Instead of `drop_last`: "pad" repeats, "drop" leaves out, "exact" does neither, so that the last ranks may
+            have one index less.
 
-    `set_epoch` need not be called: each iteration is the next epoch. Where it is called, it is obeyed.
+    `set_epoch` need not be called: each iteration is the next epoch. If it is called, it takes effect.
 
     Example:
         >>> [list(DistributedSampler("abcde", 2, rank, shuffle=False, tail="exact")) for rank in range(2)]
@@ -122,7 +122,7 @@ class DistributedSampler(Distributed):
         if drop_last and tail not in (None, "drop"):
             raise BadOption(f"drop_last=True and tail={tail!r} contradict each other. Drop one of them.")
         share = own_share(rank, num_replicas, tail or ("drop" if drop_last else "pad"))
-        # Torch takes an empty dataset here, and refuses it in RandomSampler.
+        # torch accepts an empty dataset here, and rejects it in RandomSampler.
         shuffled = shuffle and len(dataset) > 0
         super().__init__(
             RandomSampler(dataset, seed=seed) if shuffled else SequentialSampler(dataset),
@@ -152,17 +152,17 @@ class DistributedSampler(Distributed):
 
 
 class DistributedBatches(Shared, abc.BatchSampler):
-    """Yields every `world_size`-th batch of a batch sampler, beginning with the `rank`-th; `distribute` makes it.
+    """Yields every `world_size`-th batch of a batch sampler, starting with the `rank`-th; `distribute` creates it.
 
-    Batches that do not go round are repeated from the beginning ("pad"), left out ("drop"), or split into one
-    piece for each rank ("exact"): all ranks take the same number of steps in any case.
+    An incomplete last round is filled up from the beginning ("pad"), left out ("drop"), or split into one piece for
+    each rank ("exact"): all ranks take the same number of steps in any case.
     """
 
     def __init__(self, batches: abc.BatchSampler, share: Share, *, first: int = 0, is_found: bool = False) -> None:
         super().__init__(batches, share, is_found=is_found)
         self.batches = batches
         self.first = first
-        """The batch of the whole with which this begins."""
+        """The batch of the whole order with which this begins."""
 
     def size(self) -> int | None:
         total = self.batches.size()
@@ -184,9 +184,9 @@ class DistributedBatches(Shared, abc.BatchSampler):
         return split(last, self.share.world_size)[self.share.rank]
 
     def check(self, key: Key) -> None:
-        """Refuse an epoch whose last round cannot be split.
+        """Reject an epoch whose last round cannot be split.
 
-        Raises BadOption: with the tail "exact", there are fewer indices in it than ranks.
+        Raises BadOption if the tail is "exact" and the round has fewer indices than ranks.
         """
         size = self.size()
         if size and self.share.tail == "exact":
@@ -204,9 +204,9 @@ class DistributedBatches(Shared, abc.BatchSampler):
 
 
 class BatchIndices(Iterable[int]):
-    """The indices of this rank's batches, one after the other: what a loader over such batches has as its `sampler`.
+    """The indices of this rank's batches, one after the other: the `sampler` of a loader over such batches.
 
-    To torch it is a DistributedSampler, which frameworks look for there to see that ranks have their shares already.
+    To torch it is a DistributedSampler. Frameworks look for one there to see that ranks already have their shares.
     """
 
     def __init__(self, batches: DistributedBatches) -> None:
@@ -223,7 +223,7 @@ class BatchIndices(Iterable[int]):
         return self.batches.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.batches.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -237,9 +237,9 @@ class BatchIndices(Iterable[int]):
 
 
 def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
-    """Split batches into `count` pieces, each of them from one batch, by halving the largest again and again.
+    """Split batches into `count` pieces, each of them from one batch, by repeatedly halving the largest.
 
-    Raises BadOption: there are fewer indices than pieces.
+    Raises BadOption if there are fewer indices than pieces.
     """
     pieces = list(batches)
     indices = sum(map(len, pieces))
@@ -256,7 +256,7 @@ def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
     return pieces
 
 
-# Any: a foreign sampler is whatever can be iterated over.
+# Any: a foreign sampler is anything that can be iterated over.
 def distribute(
     sampler: abc.Sampler | abc.BatchSampler | Iterable[Any],
     rank: int | None = None,
@@ -266,21 +266,21 @@ def distribute(
 ) -> abc.Sampler | abc.BatchSampler:
     """Return this rank's share of a sampler or batch sampler: feedline's, torch's, a list, or your own.
 
-    Batches that are cut from one of feedline's samplers are cut from the share of its indices. Other batches are
-    shared as they are. What is neither feedline's nor a list is iterated over on each rank, an epoch at a
-    time, with `random`, `numpy.random` and torch's default generator seeded alike for that time, so that the ranks see
-    the same order. A sampler that has a generator of its own must be given one that is seeded alike on all ranks.
+    Batches that are cut from one of feedline's samplers are cut from the rank's share of its indices. Other batches are
+    distributed as they are. Anything that is neither feedline's nor a list is iterated over on each rank, one epoch at
+    a time, with `random`, `numpy.random` and torch's default generator seeded equally for that time, so that all ranks
+    see the same order. A sampler with a generator of its own must be given one that is seeded equally on all ranks.
 
     Args:
         sampler: Needs a length unless it is feedline's.
-        rank: This one; from the process group or the launcher if None, else 0.
+        rank: Rank of this process; from the process group or the launcher if None, else 0.
         world_size: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
-        tail: What becomes of indices or batches that do not go round. "pad" repeats some from the beginning, "drop"
-            leaves them out. "exact" does neither: the last ranks may have an index less, and batches of the last round
-            are split so that every rank has one.
+        tail: What happens to indices or batches that cannot be divided evenly. "pad" repeats some from the beginning,
+            "drop" leaves them out. "exact" does neither: the last ranks may have one index less, and batches of the
+            last round are split so that every rank has one.
 
     Raises:
-        BadOption: the sampler is shared already, or has no length, or rank and world size make no sense.
+        BadOption: the sampler is already one rank's share, or has no length, or rank and world size are invalid.
 
     Example:
         >>> [list(distribute([10, 20, 30], rank, 2)) for rank in range(2)]
@@ -295,8 +295,8 @@ def distribute(
         return _distributed_batches(sampler, share, is_found=is_found)
     if not hasattr(sampler, "__len__"):
         raise BadOption(
-            f"{sampler!r} has no length, so that nobody knows how much of it each of {share.world_size} ranks gets. "
-            "Give it `__len__`, or make a feedline.abc.Sampler of it."
+            f"{sampler!r} has no length, so it cannot be divided among {share.world_size} ranks. Give it `__len__`, or "
+            "turn it into a feedline.abc.Sampler."
         )
     if yields_batches(sampler):
         return DistributedBatches(ForeignBatchSampler(sampler), share, is_found=is_found)
@@ -319,7 +319,7 @@ def _refuse_shared(sampler: Any) -> None:
     while inner is not None:
         if getattr(inner, "share", None) is not None or hasattr(inner, "num_replicas"):
             raise BadOption(
-                f"{sampler!r} is one rank's share already, and a share of a share would leave indices out. "
+                f"{sampler!r} is already one rank's share, and a share of a share would leave indices out. "
                 "Distribute the sampler it was made from."
             )
         inner = getattr(inner, "sampler", None)

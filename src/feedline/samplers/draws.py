@@ -27,10 +27,10 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def draw_below(bound: int, places: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-    """Return for each place a number from 0 to `bound` - 1, all of them equally likely; `bound` is at most 2**63.
+    """Return a number from 0 to `bound` - 1 for each position, all equally likely; `bound` is at most 2**63.
 
     The number is the high half of a 128-bit product of 64 random bits and the bound (Lemire's method). A few low halves
-    are refused and drawn again, which makes it exact.
+    are rejected and drawn again, which makes it exact.
     """
     high, low = _product(mix_array(key, places), bound)
     refused = np.uint64((1 << 64) % bound)
@@ -44,14 +44,14 @@ def draw_below(bound: int, places: NDArray[np.int64], key: int) -> NDArray[np.in
 
 
 def draw_exponential(places: NDArray[np.int64], key: int) -> NDArray[np.float64]:
-    """Return for each place a number above 0, exponentially distributed with mean 1.
+    """Return a number above 0 for each position, exponentially distributed with mean 1.
 
-    Small ones have all the digits of a float: they decide in draws without replacement.
+    Small numbers have the full precision of a float: they decide in draws without replacement.
     """
     fraction = mix_array(key, places).astype(np.float64)
     fraction += 0.5
     fraction *= 2.0**-64
-    # 64 bits rounded to 53 may have become 1, of which there is no logarithm.
+    # Rounding 64 bits to 53 may have made it 1, which leads to the logarithm of 0.
     np.minimum(fraction, 1 - 2.0**-53, out=fraction)
     np.negative(fraction, out=fraction)
     np.log1p(fraction, out=fraction)
@@ -96,7 +96,7 @@ class AliasTable:
         self.threshold, self.alias = _sweep(integers(weights, len(weights) << self.height_bits), 1 << self.height_bits)
 
     def draw(self, places: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """Return the number drawn at each place."""
+        """Return the number drawn at each position."""
         drawn = draw_below(len(self.threshold) << self.height_bits, places, key)
         column: NDArray[np.int64] = drawn >> self.height_bits
         drawn &= (1 << self.height_bits) - 1
@@ -113,7 +113,7 @@ def integers(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     scaled = weights / weights.max()  # the sum of large weights may be infinite
     scaled *= total / scaled.sum()
     rounded: NDArray[np.int64] = np.rint(scaled, out=scaled).astype(np.int64)
-    # What rounding left over goes to the largest, which notice it least.
+    # The largest weights take the rounding error, where it matters least.
     large = np.flatnonzero(rounded >= rounded.max() // 2)
     share, rest = divmod(total - int(rounded.sum()), len(large))
     rounded[large] += share

@@ -23,7 +23,7 @@ from feedline.types.indices import taken_each
 
 
 class _Foreign(Ordered):
-    """What can be iterated over and has a length. Any: whatever it is."""
+    """An iterable with a length. Any: it may be of any class."""
 
     seed: int | None = 0
 
@@ -41,11 +41,11 @@ class _Foreign(Ordered):
 
 
 class ForeignSampler(_Foreign, Sampler):
-    """The order of any iterable of indices that has a length, one epoch at a time. An epoch takes 8 bytes an index.
+    """The order of any iterable of indices that has a length, one epoch at a time. An epoch takes 8 bytes per index.
 
     Args:
         foreign: If it has `set_epoch`, that is called. If it, or the sampler inside it, has a torch generator as
-            `generator`, that is seeded like the others while an epoch is made.
+            `generator`, that is seeded like the global ones while an epoch is made.
     """
 
     _last: tuple[Key, IndexArray] | None = None
@@ -58,7 +58,7 @@ class ForeignSampler(_Foreign, Sampler):
 
 
 class ForeignBatchSampler(_Foreign, BatchSampler):
-    """The batches of any iterable of lists of indices that has a length, one epoch at a time, as `ForeignSampler`."""
+    """The batches of any iterable of lists of indices that has a length, one epoch at a time, like `ForeignSampler`."""
 
     _last: tuple[Key, list[IndexArray]] | None = None
 
@@ -70,11 +70,11 @@ class ForeignBatchSampler(_Foreign, BatchSampler):
         return last[1][number]
 
 
-# Any: a sampler is whatever can be iterated over, here and below.
+# Any: a sampler is anything that can be iterated over, here and below.
 def yields_batches(foreign: Any) -> bool:
-    """Tell whether a sampler yields batches, by looking at what comes first; False if nothing comes.
+    """True if a sampler yields batches, judging by its first item; False if it yields nothing.
 
-    torch's samplers are known, and shuffle a whole dataset before anything comes.
+    torch's samplers are recognised by their classes, because they shuffle a whole dataset before the first item.
     """
     known = sys.modules.get("torch.utils.data.sampler")
     if known is not None and isinstance(foreign, known.BatchSampler):
@@ -88,7 +88,7 @@ def yields_batches(foreign: Any) -> bool:
 
 @contextmanager
 def seeded_generators(foreign: Any, key: Key) -> Iterator[None]:
-    """Seed every generator that a sampler may draw from, and put them back as they were afterwards."""
+    """Seed every generator that a sampler may draw from, and restore them afterwards."""
     number = epoch_key(key.seed, key.epoch)
     own = [(generator, generator.get_state()) for generator in _own_generators(foreign, sys.modules.get("torch"))]
     with globals_kept():
@@ -120,8 +120,8 @@ def _one_epoch(foreign: Any, key: Key) -> list[Any]:
     if len(found) != expected:
         more = "more" if len(found) > expected else f"only {len(found)}"
         raise BadOption(
-            f"{_name(foreign)} has a length of {expected} but yields {more}. Ranks share an order by its length: make "
-            "`__len__` tell what `__iter__` yields."
+            f"{_name(foreign)} has a length of {expected} but yields {more}. Ranks divide an order by its length: make "
+            "`__len__` return how many items `__iter__` yields."
         )
     return found
 
@@ -130,7 +130,7 @@ def _as_indices(found: Any, foreign: Any) -> IndexArray:
     array = np.asarray(found)
     if array.ndim == 1 and (array.dtype.kind in "iu" or len(array) == 0):
         return array.astype(np.int64)
-    raise BadOption(f"{_name(foreign)} yields {str(found)[:80]}, and only integers can be shared among ranks.")
+    raise BadOption(f"{_name(foreign)} yields {str(found)[:80]}, and only integers can be distributed over ranks.")
 
 
 def _name(foreign: Any) -> str:

@@ -34,7 +34,7 @@ class SequentialSampler(Sampler):
         return places
 
     def draw_seed(self) -> int:
-        return 0  # nothing is drawn, and so nobody's generator is touched
+        return 0  # nothing is drawn, so no generator is advanced
 
     def __repr__(self) -> str:
         return f"SequentialSampler({self.size()} samples)"
@@ -43,14 +43,14 @@ class SequentialSampler(Sampler):
 class RandomSampler(Seeded):
     """Yields the indices of a dataset in random order, or draws them with replacement.
 
-    No permutation is ever held: the index at a place is computed, so that a dataset of any size costs no memory and its
-    order is entered anywhere.
+    No permutation is stored: the index at a position is computed. So a dataset of any size costs no memory, and its
+    order can be entered anywhere.
 
     Args:
-        data_source: The dataset; only its length matters, and is asked for in each epoch.
-        replacement: Draw each index anew, whatever came before.
-        num_samples: Indices in an epoch; as many as samples by default. Without replacement, more than that go through
-            the dataset several times, each time in another order.
+        data_source: The dataset; only its length is used, and is queried in each epoch.
+        replacement: Draw each index independently of those before it.
+        num_samples: Indices in an epoch; as many as samples by default. Without replacement, a larger number goes
+            through the dataset several times, each time in another order.
         generator: torch or NumPy generator to draw the seed of each epoch from; torch's default generator if None.
         seed: Fixes the orders of all epochs instead.
 
@@ -123,7 +123,7 @@ class SubsetRandomSampler(Seeded):
         if array.ndim != 1:
             raise BadOption(f"indices is not a list of integers but has shape {array.shape}.")
         if array.dtype == np.bool_ and len(array):
-            raise BadOption("indices is a mask of booleans. Pass the places where it is true: numpy.flatnonzero(mask).")
+            raise BadOption("indices is a boolean mask. Pass the positions where it is true: numpy.flatnonzero(mask).")
         if array.dtype.kind not in "iu" and len(array):
             raise BadOption(f"indices holds {array.dtype} values, for example {array[0]!r}; it must hold integers.")
         self._array = array.astype(np.int64)

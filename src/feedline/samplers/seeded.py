@@ -15,11 +15,11 @@ from feedline.randomness.bijection import SMALL, Bijection, small_orders
 from feedline.randomness.keys import mix, mix_array
 
 _AT_ONCE = 1 << 14
-"""Numbers put in order at a time, when a dataset is so small that its passes are many."""
+"""Numbers put in order at a time, if a dataset is so small that it has many passes."""
 
 
 class _Origin(Ordered):
-    """Where seeds come from: one that was given, or a generator."""
+    """Where seeds come from: a given seed, or a generator."""
 
     # Any: a torch or NumPy generator.
     def __init__(self, seed: int | None, generator: Any) -> None:
@@ -32,7 +32,7 @@ class _Origin(Ordered):
         self.generator = generator
 
     def _origin(self) -> str:
-        """Say where seeds come from, for `__repr__`."""
+        """Describe where seeds come from, for `__repr__`."""
         if self.generator is not None:
             return f", generator={self.generator!r}"
         return "" if self.seed is None else f", seed={self.seed}"
@@ -48,7 +48,7 @@ def _order(size: int, key: int) -> Bijection:
 
 
 def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
-    """Return the indices of an order that goes through `size` numbers again and again, each time in another order."""
+    """Return the indices of an order that goes through `size` numbers repeatedly, each time in another order."""
     if len(places) == 0:
         return np.empty(0, np.int64)
     first, last = int(places.min()) // size, int(places.max()) // size
@@ -57,7 +57,7 @@ def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
     passes, within = np.divmod(places, size)
     numbers, row = np.unique(passes, return_inverse=True)
     out = np.empty(len(places), np.int64)
-    # Passes through a few samples are many, and are made many at a time.
+    # A small dataset has many passes, which are made many at a time.
     at_once = _AT_ONCE // size if size <= SMALL else 1
     for start in range(0, len(numbers), at_once):
         where = np.flatnonzero((row >= start) & (row < start + at_once))
@@ -82,7 +82,7 @@ class SeededBatches(_Origin, BatchSampler):
         self.shuffle = bool(shuffle)
 
     def _options(self) -> str:
-        """Say what differs from the defaults, for `__repr__`."""
+        """Describe the options that differ from the defaults, for `__repr__`."""
         return f"{', drop_last=True' * self.drop_last}{', shuffle=False' * (not self.shuffle)}{self._origin()}"
 
     def _check_number(self, number: int) -> None:
@@ -91,21 +91,21 @@ class SeededBatches(_Origin, BatchSampler):
             raise IndexError(f"batch {number} is not among the {size} batches of an epoch, 0 to {size - 1}.")
 
 
-# Any: what the user, or a framework, has given.
+# Any: a value from the user or a framework.
 def refuse_sampler(name: str, value: Any) -> None:
-    """Refuse a sampler in the place of lengths or labels, where frameworks put one to share batches out over ranks."""
+    """Reject a sampler in place of lengths or labels, where frameworks put one to distribute batches over ranks."""
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
         raise BadOption(
-            f"{name} is a {type(value).__name__}: probably a framework wants to share batches out over ranks that way, "
-            "which works for a plain BatchSampler only. Share them out before: give the loader "
-            "batch_sampler=feedline.samplers.distribute(...) around this one, when the ranks are there; frameworks "
-            "then leave it alone."
+            f"{name} is a {type(value).__name__}: probably a framework tried to distribute batches over ranks that "
+            "way, which works only for a plain BatchSampler. Distribute them yourself, once the ranks have started: "
+            "give the loader batch_sampler=feedline.samplers.distribute(...) around this one. Frameworks leave that "
+            "alone."
         )
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a count as an int; refuse what is none."""
+    """Return a count as an int; reject anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise BadOption(f"{name}={value!r} is not a positive integer.")
     return int(value)

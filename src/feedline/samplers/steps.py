@@ -18,9 +18,9 @@ class Steps:
     """The steps through an order.
 
     Args:
-        total: places of the order; None if it never ends.
-        batch_size: places of one rank in one step.
-        share: whose steps these are.
+        total: number of positions in the order; None if it never ends.
+        batch_size: positions of one rank in one step.
+        share: the rank whose steps these are.
         drop_last: True to leave out a last step that is not full.
 
     Raises:
@@ -61,13 +61,13 @@ class Steps:
             )
         if total and total < (self.count or 0) * world_size:
             raise BadOption(
-                f"tail='exact' cannot be kept: the last of {self.count} steps would have no sample for some of the "
+                f"tail='exact' is not possible: the last of {self.count} steps would have no sample for some of the "
                 f"{world_size} ranks ({total} samples, batch size {self._batch_size}). Use a batch size of 2 or more "
                 "and at least as many samples as ranks, or tail='pad' or 'drop'."
             )
 
     def start(self, number: int) -> int:
-        """Return how many places of the order all ranks have consumed before step `number`."""
+        """Return how many positions of the order all ranks have consumed before step `number`."""
         if self.count is None:
             return number * self._stride
         if number >= self.count:
@@ -78,12 +78,12 @@ class Steps:
 
     @property
     def even(self) -> float:
-        """How many of the first steps are full, so that a rank's own places in them are evenly spaced throughout."""
+        """How many of the first steps are full, so that a rank's own positions in them are evenly spaced throughout."""
         if self.count is None:
             return float("inf")
         return max(0, self.count - (1 if self._last_start is None else 2))
 
     def own(self, number: int) -> NDArray[np.int64]:
-        """Return this rank's places in a step. With the tail "pad" they may lie beyond the end of the order."""
+        """Return this rank's positions in a step. With the tail "pad" they may lie beyond the end of the order."""
         start = self.start(number) + self._share.rank
         return np.arange(start, self.start(number + 1), self._share.world_size, dtype=np.int64)

@@ -33,11 +33,12 @@ Mode: TypeAlias = Literal["proportional", "each"]
 MODES = get_args(Mode)
 
 _BLOCK = 1 << 13
-"""Samples in the batches that are made at a time: NumPy's cost per call is then small against that per sample."""
+"""Samples in the batches that are made at a time, so that NumPy's cost per call is small compared with that per sample.
+"""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _CLASSES, _BEGIN, _PHASE, _MEMBERS, _WITHIN = range(5)
-"""What the key of an epoch is mixed with, so that its random decisions are independent."""
+"""Values mixed into the key of an epoch, so that its random decisions are independent."""
 
 
 class StratifiedBatchSampler(SeededBatches):
@@ -49,10 +50,10 @@ class StratifiedBatchSampler(SeededBatches):
         labels: the class of each sample: integers or strings, as a list, array or tensor.
         batch_size: samples in a batch.
         mode: "proportional": every batch has the proportions of the dataset, each count rounded down or up, and an
-            epoch has every sample once. "each": every batch also has at least one sample of each class. Classes
-            whose share is less are gone through several times in an epoch, in another order each time; the others
-            share the rest of the batch in proportion. An epoch is the least number of batches in which every
-            sample can come at least once. All of them are full.
+            epoch has every sample once. "each": every batch also has at least one sample of each class. Classes with a
+            smaller share are repeated within an epoch, in another order each time; the others share the rest of the
+            batch in proportion. An epoch is the smallest number of batches in which every sample can come at least
+            once. All of them are full.
         drop_last: leave out a last batch that is smaller. Which samples are left out differs from epoch to epoch.
         shuffle: False for the same batches in every epoch, each in the order of the dataset.
         seed: fixes the orders of all epochs.
@@ -112,14 +113,14 @@ class StratifiedBatchSampler(SeededBatches):
         step = 1 if self._asked is None else max(1, number - self._asked)
         self._asked = number
         if block is None or block.key != key or number not in block.numbers:
-            # The next ones of a rank are as far apart as the last two were.
+            # A rank's next batches are as far apart as its last two were.
             numbers = range(number, self._strata.full, step)[: max(1, _BLOCK // self.batch_size)]
             block = self._block = _Block(key, numbers, self._samples(row, numbers, *row.at(numbers)))
         batch: IndexArray = block.samples[block.numbers.index(number)]
         return batch.copy()
 
     def _samples(self, row: _Row, numbers: range, classes: IndexArray, turns: IndexArray) -> IndexArray:
-        """Return the samples of some batches, one in each line, given their classes and turns."""
+        """Return the samples of some batches, one batch per row, given their classes and turns."""
         sizes = self._strata.sizes[classes]
         passes, places = np.divmod(turns, sizes)
         if self.shuffle:
@@ -158,7 +159,7 @@ class StratifiedBatchSampler(SeededBatches):
 
 @dataclass(frozen=True)
 class _Block:
-    """Batches that were made together, one in each line."""
+    """Batches that were made together, one per row."""
 
     key: Key
     numbers: range
@@ -167,7 +168,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Strata:
-    """What is the same in all epochs."""
+    """Values that are the same in all epochs."""
 
     sizes: IndexArray
     """Members of each class."""
@@ -177,11 +178,12 @@ class _Strata:
     full: int
     """Full batches of an epoch."""
     least: int
-    """Turns that a class has in full batches, however few members it has."""
+    """Minimum number of turns of a class in full batches, however few members it has."""
     surplus: int
-    """Places of the full batches beyond what the classes need; if there are too few, the rest makes a last batch."""
+    """Positions of the full batches beyond what the classes need; if negative, the remaining samples make a last batch.
+    """
     stride: int
-    """How far apart two batches that follow each other are in the row."""
+    """Distance in the row between consecutive batches."""
 
 
 def _strata(sizes: IndexArray, batch_size: int, *, each: bool) -> _Strata:
@@ -195,10 +197,10 @@ def _strata(sizes: IndexArray, batch_size: int, *, each: bool) -> _Strata:
 
 
 def _least_batches(sizes: IndexArray, batch_size: int) -> int:
-    """Return how many batches it takes until every sample was there, if each has a sample of each class."""
+    """Return how many batches it takes to include every sample, if each batch has a sample of each class."""
     if batch_size < len(sizes):
         raise BadOption(
-            f"mode='each' wants a sample of each of the {len(sizes)} classes in a batch, but batch_size={batch_size}. "
+            f"mode='each' needs a sample of each of the {len(sizes)} classes in a batch, but batch_size={batch_size}. "
             f"Use a batch size of at least {len(sizes)}, or mode='proportional'."
         )
     low, high = 1, int(sizes.max())
@@ -212,7 +214,7 @@ def _least_batches(sizes: IndexArray, batch_size: int) -> int:
 
 
 class _Row:
-    """The row of one epoch: which classes follow each other, and how many turns each has."""
+    """The row of one epoch: the order of the classes, and how many turns each has."""
 
     def __init__(self, strata: _Strata, key: Key, *, shuffle: bool) -> None:
         self.key = key
@@ -232,23 +234,23 @@ class _Row:
         self._ends = np.cumsum(self._turns)
 
     def at(self, numbers: range) -> tuple[IndexArray, IndexArray]:
-        """Return class and turn of each place of some full batches, one batch in each line."""
+        """Return class and turn of each position of some full batches, one batch per row."""
         full, stride = self._strata.full, self._strata.stride
-        # In Python's integers: a batch number times the stride may have more than 64 bits.
+        # In Python's integers: a batch number times the stride may exceed 64 bits.
         begin = (numbers.start * stride + self._begin) % full
         begins = (begin + np.arange(len(numbers)) * (numbers.step * stride % full)) % full
         places = begins[:, None] + np.arange(self._strata.batch_size) * full
         where = np.searchsorted(self._ends, places, side="right")
         turns = self._turns[where]
         rounds, more = np.divmod(places - (self._ends[where] - turns), full)
-        # First come those that each batch has, in the order of batches, so that a class is gone through once before
-        # it is gone through again; then those that only some batches have.
+        # First come the turns that each batch has, in the order of batches, so that all members of a class come once
+        # before any comes again; then the turns that only some batches have.
         common = turns // full
         ordinary = np.asarray(numbers)[:, None] * common + rounds
         return self._classes[where], np.where(rounds < common, ordinary, common * full + more)
 
     def last(self) -> tuple[IndexArray, IndexArray]:
-        """Return class and turn of each place of the last batch, which is not full."""
+        """Return class and turn of each position of the last batch, which is not full."""
         counts = -self._shares
         where = np.repeat(np.arange(len(counts)), counts)
         rank = np.arange(len(where)) - (np.cumsum(counts) - counts)[where]
@@ -256,7 +258,7 @@ class _Row:
 
 
 def _spread(total: int, sizes: IndexArray, phase: int) -> IndexArray:
-    """Share `total` (which may be negative) out in proportion to sizes, each share rounded down or up.
+    """Divide `total` (which may be negative) in proportion to sizes, each share rounded down or up.
 
     `phase`, from 0 to the sum of sizes - 1, decides which shares are rounded up.
 

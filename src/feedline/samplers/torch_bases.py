@@ -34,7 +34,7 @@ _BASES: dict[type, str] = {
     SubsetRandomSampler: "SubsetRandomSampler",
     WeightedRandomSampler: "WeightedRandomSampler",
 }
-"""What torch calls each."""
+"""torch's name for each class."""
 
 
 def add_torch_bases() -> None:
@@ -52,6 +52,6 @@ def _add(torch_data: ModuleType) -> None:
         except TypeError as exc:  # an import must not fail for this
             warn_user(
                 f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
-                f"both ({exc}). Frameworks will not recognise it. In that class name feedline's sampler first.",
+                f"both ({exc}). Frameworks will not recognise it. In that class, put feedline's sampler first.",
                 OptionWarning,
             )

@@ -20,16 +20,15 @@ from feedline.types.labels import classes_of, refuse_dataset
 
 
 class WeightedRandomSampler(Seeded):
-    """Draws indices with probabilities in proportion to weights, of which there may be any number.
+    """Draws indices with probabilities in proportion to any number of weights.
 
-    With replacement, a draw takes constant time and the order needs no memory beside a table of 16 bytes for each
-    weight. Without replacement, the order of an epoch is made as a whole: each draw is in proportion to
-    the weights that are left.
+    With replacement, a draw takes constant time and the order needs no memory besides a table of 16 bytes per weight.
+    Without replacement, the order of an epoch is made as a whole: each draw is in proportion to the remaining weights.
 
     Args:
-        weights: One for each index, not negative; they need not sum to one. Zero is never drawn.
+        weights: One for each index, not negative; they need not sum to one. An index with weight zero is never drawn.
         num_samples: Indices in an epoch.
-        replacement: Draw each index anew, whatever came before.
+        replacement: Draw each index independently of those before it.
         generator: torch or NumPy generator to draw the seed of each epoch from; torch's default generator if None.
         seed: Fixes the orders of all epochs instead.
 
@@ -63,7 +62,7 @@ class WeightedRandomSampler(Seeded):
         if num_samples > len(self._positive):
             raise BadOption(
                 f"num_samples={num_samples} indices cannot be drawn without replacement: only {len(self._positive)} of "
-                f"{len(self._array)} weights are above zero. Ask for fewer, or draw with replacement."
+                f"{len(self._array)} weights are above zero. Draw fewer, or draw with replacement."
             )
         self._last: tuple[Key, IndexArray] | None = None
 
@@ -73,19 +72,19 @@ class WeightedRandomSampler(Seeded):
     def at(self, places: IndexArray, key: Key) -> IndexArray:
         if self.replacement:
             return self._table.draw(places, epoch_key(key.seed, key.epoch))
-        # The order is kept for as long as the epoch is asked for. One reference is read: other threads may change it.
+        # The order is kept until another epoch is requested. The attribute is read once: other threads may replace it.
         last = self._last
         if last is None or last[0] != key:
             last = self._last = (key, self._successive(epoch_key(key.seed, key.epoch)))
         return last[1][places]
 
     def _successive(self, key: int) -> IndexArray:
-        """Draw all indices of an epoch, each in proportion to the weights that are left.
+        """Draw all indices of an epoch, each in proportion to the remaining weights.
 
-        Imagine a clock for each index that rings after a random time, the sooner the heavier. Clocks have no memory, so
-        the order in which they ring is that of successive draws.
+        Imagine a clock for each index that rings after a random time, sooner for heavier ones. Clocks have no memory,
+        so the order in which they ring is that of successive draws.
         """
-        # The logarithm of the time, because the quotient of extreme weights is more than a float can hold.
+        # The logarithm of the time, because the quotient of extreme weights exceeds the range of a float.
         times = np.log(draw_exponential(self._positive, key))
         times -= np.log(self._array[self._positive])
         first = np.arange(len(times))
@@ -102,7 +101,7 @@ class WeightedRandomSampler(Seeded):
         return f"WeightedRandomSampler({len(self._array)} weights, {self.num_samples}{drawn}{self._origin()})"
 
 
-# Any: weights as the user has them.
+# Any: weights in any form.
 def _checked(weights: Any) -> NDArray[np.float64]:
     refuse_dataset("weights", weights, "[1.0] * len(dataset)")
     if is_tensor(weights):
@@ -112,13 +111,13 @@ def _checked(weights: Any) -> NDArray[np.float64]:
         raise BadOption(f"weights is not a list of numbers but has shape {array.shape}.")
     if len(array) == 0:
         raise BadOption("weights is empty: there is nothing to draw from.")
-    if not (array.min() >= 0 and array.max() < np.inf):  # also for NaN, which is the extreme of anything it is in
+    if not (array.min() >= 0 and array.max() < np.inf):  # also for NaN, which min and max return if there is one
         wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
         place = int(wrong[0])
-        others = f" (and so for {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        others = f" (nor are {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise BadOption(
             f"weights[{place}]={array[place]} is not a finite number of at least 0{others}. "
-            "A weight says how much likelier an index is than others."
+            "A weight is the relative probability of an index."
         )
     if not array.any():
         raise BadOption(f"all {len(array)} weights are zero: nothing can be drawn.")

@@ -1,4 +1,4 @@
-"""Decisions without side effects."""
+"""Schedulers, which make decisions without side effects."""
 
 from feedline.schedulers.plain import InOrder, LeastLoaded, Unordered
 

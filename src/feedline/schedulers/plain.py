@@ -8,18 +8,19 @@ from typing import Any
 from feedline.abc.scheduler import Scheduler, WorkerView
 
 _SURELY_LATE_S = 0.1
-"""Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late;
-idle workers run ahead with their own work before that."""
+"""A shorter pause may be due to the operating system. Work moves to another worker only when one is surely late; idle
+workers run ahead with their own work before that.
+"""
 
 _PLACES = 2
-"""Tasks that a worker has at most with `LeastLoaded`: one at work, one that follows without a pause."""
+"""Maximum number of tasks of a worker with `LeastLoaded`: one in progress, one that follows without a pause."""
 
 
 class InOrder(Scheduler):
     """The default scheduler: batch i is made by worker i mod n.
 
-    With `seed=`, where a batch does not depend on who makes it, and on threads, which share one dataset, an idle worker
-    takes over what a late one has not begun.
+    With `seed=`, where a batch does not depend on the worker that makes it, and on threads, which share one dataset, an
+    idle worker takes over tasks that a late one has not begun.
 
     Example:
         >>> policy = InOrder()
@@ -43,7 +44,7 @@ class InOrder(Scheduler):
         if idle is None:
             return None
         late_since = now_s - max(_SURELY_LATE_S, 4 * typical_s)
-        # Also one that has a single task: it may not have begun it, if it was stopped or does not come to run.
+        # Also a worker with a single task: it may not have begun it, if it was stopped or does not get to run.
         late = [worker for worker in workers if worker.outstanding and worker.since_s < late_since]
         if not late:
             return None
@@ -51,11 +52,11 @@ class InOrder(Scheduler):
 
 
 class LeastLoaded(InOrder):
-    """Batches in order; each is made by the worker that has least to do, and is held back until one has a place.
+    """Batches in order; each goes to the worker with the fewest tasks, and is held back until one has space for it.
 
-    A worker that is slow with one batch then gets no more, where `InOrder` has given it its share of all that is
-    prefetched. Who makes a batch depends on how long others take: give the loader a `seed` if samples draw random
-    numbers. Goes through all workers for a batch, so it is not for thousands of them in one loader.
+    A worker that is slow with one batch then gets no more, whereas `InOrder` would have given it its share of all
+    prefetched batches. The worker that makes a batch depends on how long others take: give the loader a `seed` if
+    samples draw random numbers. Examines all workers for each batch, so it is not for thousands of them in one loader.
 
     Example:
         >>> policy = LeastLoaded()
@@ -73,7 +74,7 @@ class LeastLoaded(InOrder):
 
 
 class Unordered(Scheduler):
-    """Delivers whatever is ready; a freed place goes to the worker that answered (torch's `in_order=False`).
+    """Delivers any batch that is ready; a freed place goes to the worker that answered (torch's `in_order=False`).
 
     Example:
         >>> policy = Unordered()

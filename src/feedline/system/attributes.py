@@ -16,18 +16,18 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 MOST = 2000
-"""Attributes of one object that are looked at."""
+"""Maximum number of attributes of one object that are examined."""
 
 _IN_AN_ARRAY = 1 << 4
-"""Of a class: Python looks after the dictionaries of its objects (Py_TPFLAGS_MANAGED_DICT)."""
+"""Flag of a class: Python manages the dictionaries of its objects (Py_TPFLAGS_MANAGED_DICT)."""
 
 _IN_PYTHON = 1 << 9
-"""Of a class: it was made by a `class` statement, or by C code in the same way (Py_TPFLAGS_HEAPTYPE)."""
+"""Flag of a class: it was made by a `class` statement, or by C code in the same way (Py_TPFLAGS_HEAPTYPE)."""
 
 
-# Any: whatever the user has made.
+# Any: any object of the user's.
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what an object holds.
+    """Yield the names and values that an object holds.
 
     Example:
         >>> class Point:
@@ -40,7 +40,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
         try:
             held = descriptor.__get__(value)
         except AttributeError:
-            continue  # a slot that was not filled
+            continue  # an empty slot
         if type(descriptor) is MemberDescriptorType:
             yield name, held
         elif held is not None:
@@ -48,7 +48,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def held_by(value: Any) -> Iterator[Any]:
-    """Yield what an object holds, without names. Its attributes stay as quick to read as they were.
+    """Yield the values that an object holds, without names. Its attributes stay as fast to access as they were.
 
     Example:
         >>> class Point:
@@ -60,7 +60,7 @@ def held_by(value: Any) -> Iterator[Any]:
     kind = type(value)
     if _is_plain(kind):
         held = [part for part in gc.get_referents(value) if part is not kind]
-        if len(held) != 1 or not issubclass(type(held[0]), dict):  # which may be the dictionary itself: it is there
+        if len(held) != 1 or not issubclass(type(held[0]), dict):  # else it may be the object's own dictionary
             yield from itertools.islice(held, MOST)
             return
     for _, part in attributes_of(value):
@@ -68,12 +68,12 @@ def held_by(value: Any) -> Iterator[Any]:
 
 
 def _is_plain(kind: type) -> bool:
-    """True if all that objects of a class hold are attributes in an array, or in a dictionary that was asked for."""
+    """True if objects of a class hold nothing but attributes, in an array or in a dictionary that was accessed."""
     if not kind.__flags__ & _IN_AN_ARRAY or any(name != "__dict__" for name, _ in _descriptors(kind)):
         return False
     if not all(base.__flags__ & _IN_PYTHON for base in kind.__mro__[:-1]):
         return False
-    return kind.__basicsize__ == _Plain.__basicsize__  # those of classes in C have parts besides
+    return kind.__basicsize__ == _Plain.__basicsize__  # objects of C classes have other parts
 
 
 class _Plain:
@@ -84,8 +84,8 @@ _places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKe
 
 
 def _descriptors(kind: type) -> list[tuple[str, Any]]:
-    """Return where objects of a class keep what they hold: its slots and its dictionary."""
-    if type(kind) is not type:  # whose own class may compare and hash as it likes
+    """Return where objects of a class keep their contents: its slots and its dictionary."""
+    if type(kind) is not type:  # a metaclass may define its own comparison and hash
         return _find_descriptors(kind)
     if kind not in _places:
         _places[kind] = _find_descriptors(kind)

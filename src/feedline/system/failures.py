@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 TRANSFORMS = ("transform", "transforms", "target_transform")
-"""Attributes under which datasets keep what they do to a sample after reading it, by custom."""
+"""Attributes in which datasets conventionally keep their transforms."""
 
 INSTEAD_OF_PATH = (
     "Open a path with feedline.datasets.open_dataset(path), or with one of the sources, such as LMDBDataset(path); "
     "`feedline inspect PATH` shows what is in it, and the line that reads it."
 )
-"""What to say of a path in the place of a dataset."""
+"""Advice for a path given in place of a dataset."""
 
 
 class WorkerTraceback(Exception):
@@ -33,7 +33,7 @@ class WorkerTraceback(Exception):
 
 
 def words(exc: BaseException) -> str:
-    """Return what an exception says, to be part of a sentence: without a full stop; its class, if it says nothing.
+    """Return the text of an exception for use in a sentence: without a full stop; its class, if it has no text.
 
     Example:
         >>> words(ValueError("too large.")), words(KeyError())
@@ -43,7 +43,7 @@ def words(exc: BaseException) -> str:
 
 
 def without_frames(exc: Exception) -> Exception:
-    """Let an exception that is kept for later hold no frames: they would keep alive whoever is up the stack.
+    """Drop the frames of an exception that is kept for later: they would keep objects of its callers alive.
 
     Its traceback becomes the text of its cause.
     """
@@ -54,13 +54,13 @@ def without_frames(exc: Exception) -> Exception:
 
 
 def twin_of(exc: Exception) -> Exception:
-    """Return a copy of an exception, to be raised in its place: whoever gets it adds frames, which the original keeps.
+    """Return a copy of an exception, to be raised in its place: raising adds frames, which the original would keep.
 
-    One that cannot be copied is returned itself; the garbage collector has to do then.
+    If it cannot be copied, it is returned itself, and its frames are left to the garbage collector.
     """
     try:
         twin = copy.copy(exc)
-    except Exception:  # of the user's own
+    except Exception:  # raised by the user's class
         return exc
     twin.__cause__ = exc.__cause__
     return twin if type(twin) is type(exc) else exc
@@ -77,26 +77,25 @@ def add_note(exc: BaseException, note: str) -> None:
 
 # Any: an iterator of any kind.
 def broke_generator(exc: BaseException, iterator: Any, name: str) -> bool:
-    """Say whether an exception has ended the iterator that raised it, which is so of generators, and add a note if so.
+    """True if an exception has ended the iterator that raised it, as it does with generators; adds a note then.
 
     Args:
         exc: the exception.
-        iterator: what raised it.
-        name: of the dataset that it belongs to.
+        iterator: the iterator that raised it.
+        name: name of the dataset that it belongs to.
     """
     if not inspect.isgenerator(iterator):
         return False
     add_note(
         exc,
-        f"The iterator of {name} is a generator, which ends with the first exception: the samples after it cannot be "
-        "had, whatever on_error says. Catch the exception inside of __iter__, or write an iterator class with "
-        "__next__.",
+        f"The iterator of {name} is a generator, which ends with the first exception: the samples after it are lost, "
+        "whatever on_error says. Catch the exception inside __iter__, or write an iterator class with __next__.",
     )
     return True
 
 
 def stage_of(exc: BaseException, dataset: Any) -> str:
-    """Say whether a sample failed while it was fetched or while it was transformed, by the frames it passed."""
+    """Return whether a sample failed while it was fetched or while it was transformed, judging by the traceback."""
     codes = {code for transform in _transforms_of(dataset) for code in _codes_of(transform)}
     trace = exc.__traceback__
     while codes and trace is not None:
@@ -107,8 +106,8 @@ def stage_of(exc: BaseException, dataset: Any) -> str:
 
 
 def _transforms_of(dataset: Any) -> Iterator[Any]:
-    """Yield what a dataset, or a dataset that it wraps, transforms its samples with."""
-    for _ in range(8):  # wrapped in one another; a bound in case of a cycle
+    """Yield the transforms of a dataset, and of the datasets that it wraps."""
+    for _ in range(8):  # nested datasets; a bound in case of a cycle
         attributes = getattr(dataset, "__dict__", {})
         for name in TRANSFORMS:
             if attributes.get(name) is not None:
@@ -134,9 +133,9 @@ def _codes_of(called: Any) -> Iterator[types.CodeType]:
 def signal_behind(exc: BaseException) -> int | None:
     """Return the number of the signal whose handler has raised an exception; None if no handler has.
 
-    Python runs handlers between two instructions of the main thread. What they raise says nothing about the work that
-    it interrupts, whatever its class: it can be told by the frame of the handler among those it passed. So a handler
-    has to be installed still: one that a dataset sets for a moment, for a time-out of its own, is the dataset's affair.
+    Python runs handlers between two instructions of the main thread. Their exceptions, of any class, say nothing about
+    the work they interrupt. The handler's frame in the traceback identifies them. So the handler must still be
+    installed: one that a dataset sets for a moment, for a timeout of its own, is left to the dataset.
     """
     if isinstance(exc, KeyboardInterrupt):
         return signal.SIGINT
@@ -151,12 +150,12 @@ def signal_behind(exc: BaseException) -> int | None:
 
 
 def is_interrupt(exc: BaseException) -> bool:
-    """True if an exception came out of a signal handler, such as Ctrl-C: what it interrupted is not to blame."""
+    """True if an exception was raised by a signal handler, as for Ctrl-C: the interrupted code is not to blame."""
     return signal_behind(exc) is not None
 
 
 def told_indices(indices: Any, most: int = 8) -> str:
-    """Name the samples of a batch in a few words."""
+    """Describe the samples of a batch briefly."""
     if isinstance(indices, (str, bytes)):
         return repr(indices)
     try:

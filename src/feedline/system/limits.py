@@ -11,13 +11,13 @@ from feedline.system.process import core_count
 
 
 def usable_cores() -> int:
-    """Return how many cores' worth of time this process can have: those it may run on, or what its groups grant."""
+    """Return how many cores' worth of time this process gets: the cores it may run on, or the limit of its groups."""
     quota = cpu_quota(own_groups())
     return core_count() if quota is None else max(1, min(core_count(), int(quota)))
 
 
 def memory_limit() -> int:
-    """Return the memory this process may use: the machine's, or that of its control group or one above, if less."""
+    """Return the memory this process may use: the machine's, or a lower limit of its control group or one above."""
     granted = [
         count[0]
         for folder in own_groups()
@@ -28,7 +28,7 @@ def memory_limit() -> int:
 
 
 def physical_bytes() -> tuple[int | None, int | None]:
-    """Return the machine's memory, and what of it can be had without swapping."""
+    """Return the machine's memory, and how much of it is available without swapping."""
     if not hasattr(os, "sysconf"):
         return None, None
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -61,19 +61,19 @@ def limits_of(name: str) -> tuple[int | None, int | None]:
 
 
 def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
+    """Return the folders of this process's control groups, of both versions, and of the groups above them."""
     try:
         return list(_groups_in(listing.read_text(), root))
     except OSError:
         return []
 
 
-@functools.lru_cache(1)  # this is asked for every epoch, and nearly never changes
+@functools.lru_cache(1)  # called every epoch, and the result hardly ever changes
 def _groups_in(listing: str, root: Path) -> tuple[Path, ...]:
     folders: dict[Path, None] = {}
     for line in listing.splitlines():
         _, controllers, group = line.split(":", 2)
-        # Version 1 has a tree per controller, sometimes of several.
+        # Version 1 has a tree per controller, or for several together.
         for top in (
             [root] if not controllers else [root / controllers, *(root / name for name in controllers.split(","))]
         ):

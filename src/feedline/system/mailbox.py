@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Holds what other threads have put in until one thread collects it.
+    """Holds items that other threads put in until one thread collects them.
 
-    `queue.SimpleQueue` alone would not do. Before Python 3.13, `SimpleQueue.get(timeout=...)` ignores its timeout if a
-    signal arrives while it waits and the timeout has passed once the signal is handled: it then waits until an item
+    `queue.SimpleQueue` alone would not work. Before Python 3.13, `SimpleQueue.get(timeout=...)` ignores its timeout if
+    a signal arrives while it waits and the timeout has passed once the signal is handled: it then waits until an item
     comes, which may be never. A lock does not have that bug, so the consumer waits for a lock, and `put` releases it.
     Test: tests/system/test_mailbox.py::test_a_signal_does_not_extend_the_wait
     """
@@ -32,7 +32,7 @@ class Mailbox(Generic[T]):
 
     # Any: the arguments of `make`.
     def put_result(self, make: Callable[..., T], *arguments: Any) -> None:
-        """Call `make` and add what it returns, to which this thread keeps no reference once it can be collected."""
+        """Call `make` and add its result, to which this thread keeps no reference once it can be collected."""
         self._items.put(make(*arguments))
         self._notify()
 
@@ -43,7 +43,7 @@ class Mailbox(Generic[T]):
             return
 
     def collect(self, timeout_s: float | None) -> list[T]:
-        """Wait up to `timeout_s` for an item (None: without limit), and return all that are there.
+        """Wait up to `timeout_s` for an item (None: without limit), and return all items.
 
         The list may be empty before the time is over: an earlier call may have taken the item that ended the wait.
         """

@@ -11,11 +11,11 @@ import ctypes
 from pathlib import Path
 
 _OMP_PAUSE_HARD = 2
-_FORKED = 0x40  # PF_FORKNOEXEC, of the flags in /proc/self/stat: forked, and no other program since
+_FORKED = 0x40  # PF_FORKNOEXEC, a flag in /proc/self/stat: forked, and no other program executed since
 
 
 def _libraries(name: str = "libgomp") -> list[ctypes.CDLL]:
-    """Return every copy of a library that this process has loaded; packages like to bring their own."""
+    """Return every copy of a library that this process has loaded; packages often bring their own."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
@@ -24,15 +24,15 @@ def _libraries(name: str = "libgomp") -> list[ctypes.CDLL]:
 
 
 def blas_limits() -> list[ctypes.c_int]:
-    """Return, for every OpenBLAS on OpenMP that is loaded, how many threads it may use: to be set to 1 after a fork.
+    """Return the thread limit of every loaded OpenBLAS that uses OpenMP, to be set to 1 after a fork.
 
     Such a library holds a lock during every product on several threads. A process that is forked while another thread
-    computes one inherits the lock, and nobody who would release it; on one thread the lock is not asked for.
+    computes one inherits the lock without the thread that would release it. On one thread the lock is not taken.
     Test: tests/faults/test_fork_safety.py::test_workers_start_while_torch_computes_on_threads
     """
     limits = []
     for library in _libraries("openblas"):
-        with contextlib.suppress(ValueError):  # built without OpenMP: it looks after forks itself
+        with contextlib.suppress(ValueError):  # built without OpenMP: it handles forks itself
             limits.append(ctypes.c_int.in_dll(library, "blas_omp_number_max"))
     return limits
 
@@ -40,9 +40,9 @@ def blas_limits() -> list[ctypes.c_int]:
 def dismiss_idle_threads() -> None:
     """End the idle threads of this thread's pool, so that a fork does not inherit a dead pool.
 
-    They would not exist in the child, and a parallel region there would wait for them for ever. In this process they
+    They would not exist in the child, and a parallel region there would wait for them forever. In this process they
     come back when needed. A process that was forked itself keeps its pool: its threads may be dead already, which
-    nothing tells, and ending them would wait for them. Its workers are safe while they compute on one thread.
+    cannot be detected, and ending them would wait for them. Its workers are safe while they compute on one thread.
     """
     if is_forked():
         return
@@ -53,7 +53,7 @@ def dismiss_idle_threads() -> None:
 
 
 def limit_this_thread() -> None:
-    """Let parallel regions that this thread begins run on this thread alone."""
+    """Make parallel regions that this thread begins run on this thread alone."""
     for library in _libraries():
         library.omp_set_num_threads(1)
 

@@ -14,7 +14,7 @@ from feedline.errors import MissingExtra
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import `module`, or say which extra brings it.
+    """Import `module`, or raise an error that names the extra to install.
 
     Raises:
         MissingExtra: the package is not installed.
@@ -28,26 +28,26 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
 
 
 def is_tensor(value: Any) -> bool:
-    """True for torch tensors. torch is not imported to find out: without it nobody can have made one."""
+    """True for torch tensors. Does not import torch: without it there can be no tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def when_imported(module: str, act: Callable[[ModuleType], None]) -> None:
-    """Call `act` with a module as soon as it has been imported, by anybody: now if it is there already.
+    """Call `act` with a module as soon as any code has imported it: now if it is imported already.
 
-    `act` runs before whoever imports the module sees it.
+    `act` runs before the importing code sees the module.
     """
-    if sys.modules.get(module) is not None:  # None forbids to import it
-        act(importlib.import_module(module))  # which waits for another thread that is still at it
+    if sys.modules.get(module) is not None:  # None forbids its import
+        act(importlib.import_module(module))  # waits for another thread that is still importing it
     else:
         sys.meta_path.insert(0, _Watch(module, act))
 
 
 class _Watch(MetaPathFinder):
-    """Finds a module as Python's other finders do, and has something done after it.
+    """Finds a module as Python's other finders do, and arranges a call after its import.
 
-    It stays where it is: whoever removed it while another thread goes through the finders would hide one from it.
+    It is never removed: if it were, another thread that iterates over the finders would skip one.
     """
 
     def __init__(self, module: str, act: Callable[[ModuleType], None]) -> None:
@@ -59,7 +59,7 @@ class _Watch(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._module:
             return None
-        # Those after this one only: two watches that ask all others would ask each other for ever.
+        # Only those after this one: two watches that query all others would query each other forever.
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
         spec = next((spec for spec in found if spec is not None), None)
@@ -69,12 +69,12 @@ class _Watch(MetaPathFinder):
 
 
 class _ThenAct(Loader):
-    """Loads a module as another loader does, and has something done after it.
+    """Loads a module as another loader does, and calls a function afterwards.
 
-    It stands before that loader instead of changing it: one loader may serve many modules, or be a proxy.
+    It wraps that loader instead of changing it: one loader may serve many modules, or be a proxy.
     """
 
-    # Any: a loader of whatever make.
+    # Any: a loader of any class.
     def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
         self._loader = loader
         self._act = act

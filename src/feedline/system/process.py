@@ -13,7 +13,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def core_count() -> int:
-    """Return on how many cores this process may run, which a container or `taskset` often limits.
+    """Return how many cores this process may run on, which a container or `taskset` often limits.
 
     Example:
         >>> 1 <= core_count() <= os.cpu_count()
@@ -23,10 +23,10 @@ def core_count() -> int:
 
 
 def scheduled_s(pid: int) -> tuple[float, float]:
-    """Return how long the main thread of a process has computed, and how long it could have and had no core.
+    """Return how long the main thread of a process has computed, and how long it was ready to run without a core.
 
-    A thread may be given by its own id. The rest of the time it slept. Both are 0 where the system does not tell (not
-    Linux), or the process is gone.
+    `pid` may also be the id of a thread. The rest of the time it slept. Both are 0 if the system does not report them
+    (not Linux), or the process is gone.
 
     Example:
         >>> scheduled_s(-1)
@@ -41,9 +41,9 @@ def scheduled_s(pid: int) -> tuple[float, float]:
 
 
 def seen_bytes(pid: int) -> int | None:
-    """Return the most that a process can have for itself: with what it shares with the process it was forked from.
+    """Return an upper bound of a process's private memory, including pages shared with the process it was forked from.
 
-    Takes microseconds. Returns None if it cannot be had (not Linux, or the process is gone).
+    Takes microseconds. Returns None if it is not available (not Linux, or the process is gone).
     """
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
@@ -54,16 +54,16 @@ def seen_bytes(pid: int) -> int | None:
 
 
 def own_bytes(pid: int) -> int | None:
-    """Return what a process has for itself and shares with no other; None if it cannot be had.
+    """Return the memory that a process shares with no other; None if that is not available.
 
-    Takes a millisecond per gigabyte. Differences of what is seen would not do: a forked worker that fills memory which
-    the training process had given back to its heap takes copies of those pages, and is seen with no more than before.
+    Takes a millisecond per gigabyte. Differences of `seen_bytes` would not work: a forked worker that fills memory
+    which the training process had returned to its heap takes copies of those pages, while `seen_bytes` stays the same.
     """
     return rolled_up(pid, ("Private_Dirty",))
 
 
 def rolled_up(pid: int, names: Collection[str]) -> int | None:
-    """Return how many bytes of these kinds, in Linux's words, a process has; None if it cannot be had."""
+    """Return how many bytes of these kinds, in Linux's terms, a process has; None if that is not available."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             sizes = [int(line.split()[1]) << 10 for line in file if line.partition(":")[0] in names]
@@ -74,7 +74,7 @@ def rolled_up(pid: int, names: Collection[str]) -> int | None:
 
 # Any: threading.RLock is a function, and its type has no name.
 def lock_of_process() -> Any:
-    """Return a reentrant lock that nobody has in a forked process, whichever thread of the parent had it."""
+    """Return a reentrant lock that is free in a forked process, even if a thread of the parent held it."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # stubs forget it
@@ -84,14 +84,14 @@ def lock_of_process() -> Any:
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:
     """Keep a mapping out of core dumps.
 
-    Linux dumps every page of shared memory, and makes those for it that did not exist: with room for hundreds of
-    gigabytes mapped, one crash would fill the memory and then the disk. Test: tests/faults/test_dumps.py
+    Linux dumps every page of shared memory, and creates those that did not exist: with hundreds of gigabytes mapped,
+    one crash would fill the memory and then the disk. Test: tests/faults/test_dumps.py
     """
     advice = getattr(mmap, "MADV_DONTDUMP", None)  # Linux only
     if advice is None:
         return
     try:
         mapping.madvise(advice)
-    except OSError as exc:  # a kernel or sandbox that does not know it
+    except OSError as exc:  # a kernel or sandbox that does not support it
         if exc.errno != errno.EINVAL:
             raise

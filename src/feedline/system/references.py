@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class References(Generic[T]):
-    """Those of some objects that are alive, in the order in which they were added.
+    """Weak references to objects: iterates over those that are alive, in the order in which they were added.
 
     Example:
         >>> class Thing: ...
@@ -31,12 +31,12 @@ class References(Generic[T]):
         self._references: list[weakref.ref[T]] = []
 
     def add(self, added: T) -> None:
-        """Refer to one more, and forget those that are gone."""
+        """Add an object, and forget those that are gone."""
         kept = [ref for ref in self._references if (other := ref()) is not None and other is not added]
         self._references = [*kept, weakref.ref(added)]
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all objects."""
         self._references = []
 
     def __iter__(self) -> Iterator[T]:

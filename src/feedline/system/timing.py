@@ -19,9 +19,9 @@ _MOST_FAILURES = 16
 
 
 class Clock:
-    """The time of one thread, in seconds: without that in which it was ready to run and had no core.
+    """The time of one thread, in seconds: without the time in which it was ready to run and had no core.
 
-    Where the system does not tell how long that was, it is the time on the wall.
+    If the system does not report that time, this is wall-clock time.
     """
 
     def __init__(self) -> None:
@@ -31,33 +31,33 @@ class Clock:
             self._fd = -1
         self._cost_s = 0.0
         self._cost_s = min(self.since(self.now())[0] for _ in range(_EMPTY))
-        """What looking at it takes."""
+        """Time that a reading takes."""
 
     def now(self) -> tuple[float, float]:
-        """Return the time, and how much of it the thread has been computing."""
+        """Return the thread's time, and its CPU time."""
         waited_ns = int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
         return (time.perf_counter_ns() - waited_ns) / 1e9, time.thread_time_ns() / 1e9
 
     def since(self, before: tuple[float, float]) -> tuple[float, float]:
-        """Return how much time has gone by, and how much of it was computing."""
+        """Return the elapsed time, and how much of it was CPU time."""
         now, computed = self.now()
         return max(now - before[0] - self._cost_s, 1e-7), max(computed - before[1], 0.0)
 
     def close(self) -> None:
-        """Give back the descriptor. May be called twice."""
+        """Close the descriptor. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 _APART_NS = 300_000
-"""Time of a task besides its CPU time from which on the run queue is looked at: a look takes about 8 us."""
+"""The run queue is read after tasks that spent more than this not computing: reading it takes about 8 us."""
 
 
 class TaskCpu:
     """CPU time of one task after the other, and how long each was ready to run and had no core.
 
-    The second is 0 of tasks that compute nearly all the time, and where the system does not report it (not Linux).
+    The second is 0 for tasks that compute nearly all the time, and where the system does not report it (not Linux).
     The thread that runs the task calls `begin` and `spent`. Each takes less than a microsecond, or about 10 us where
     tasks wait.
 
@@ -78,7 +78,7 @@ class TaskCpu:
         self._cpu_ns = time.process_time_ns if of_process else time.thread_time_ns
         self._began_ns = self._queued_ns = 0
         self._looks = True
-        """True if the last task was at something else than computing."""
+        """True if the last task did something other than compute."""
 
     def begin(self) -> None:
         """Begin a task."""
@@ -87,31 +87,31 @@ class TaskCpu:
         self._began_ns = self._cpu_ns()
 
     def spent(self, busy_ns: int) -> tuple[int, int]:
-        """Return the CPU time since the task began, and how long it had no core; it has taken `busy_ns` until now."""
+        """Return the CPU time since the task began, and how long it had no core; it has taken `busy_ns` so far."""
         computed = self._cpu_ns() - self._began_ns
         apart = busy_ns - computed
         self._looks = apart > _APART_NS
         if not self._looks:
             return computed, 0
-        # If `begin` did not look, this counts from an earlier look on: more than the rest of the task it cannot be.
+        # If `begin` did not read it, this counts from an earlier reading. It cannot exceed the rest of the task.
         before, self._queued_ns = self._queued_ns, queued_ns()
         return computed, min(max(self._queued_ns - before, 0), apart)
 
 
 def queued_ns() -> int:
-    """Return how long this thread has been ready to run and had no core, in all; 0 where the system does not say."""
+    """Return how long this thread has been ready to run without a core, in all; 0 if the system does not report it."""
     try:
-        # An object, not a number from `os.open`: a signal handler may raise before a number is assigned, and nothing
-        # would ever close it. Test: tests/faults/test_storm.py. `FileIO` takes half as long as `open`.
+        # An object, not a number from `os.open`: a signal handler may raise before a number is assigned, which would
+        # then never be closed. Test: tests/faults/test_storm.py. `FileIO` takes half as long as `open`.
         with FileIO(_PATH) as file:
             return int(file.read(64).split()[1])
     except OSError:
         return 0
 
 
-# Any: whatever the function returns is dropped.
+# Any: the result of the function is dropped.
 def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
-    """Return the median of some calls, of which the first may have been the only one."""
+    """Return the median time of a few calls; a slow function may be called only once."""
     times: list[float] = []
     while len(times) < _REPEATS and sum(times) < most_s:
         before = clock.now()
@@ -122,27 +122,28 @@ def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -
 
 @dataclass(frozen=True)
 class OnThreads:
-    """What several threads did at the same time."""
+    """Measurements of several threads that ran at the same time."""
 
     rate: float
-    """Calls a second of all of them; 0 if one of them had no success."""
+    """Calls per second of all threads together; 0 if a thread had no success."""
     computed_s: float
-    """How long they computed, all together."""
+    """CPU time of all threads together."""
     awake: float = 0.0
     """The share of their time in which they computed or waited for a core. The rest they slept, or waited for the
-    interpreter's lock. It is the same whatever the speed of the cores and whoever else uses them."""
+    interpreter's lock. It does not depend on the speed of the cores or on what else uses them.
+    """
     failure: Exception | None = None
-    """What a call raised, if one did."""
+    """An exception that a call raised, if one did."""
 
 
 # Any: as above.
 def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s: float = math.inf) -> OnThreads:
-    """Have each of these called by a thread of its own, again and again, until a time on `time.monotonic`'s clock.
+    """Call each function on a thread of its own, repeatedly, until a time on `time.monotonic`'s clock.
 
-    A thread that is still inside of a call at `give_up_s` is left alone, and has had no success.
+    A thread that is still inside a call at `give_up_s` is abandoned and counts as without success.
 
-    With one call and then with two, it shows how much of the time the interpreter's lock (GIL) is held: a thread that
-    waits for the lock makes less, one that waits for a core does not.
+    Comparing one thread with two shows how much of the time the interpreter's lock (GIL) is held: a thread that waits
+    for the lock makes fewer calls, one that waits for a core does not.
     """
     found: list[tuple[float, float, float]] = []
     failures: list[Exception] = []
@@ -151,15 +152,15 @@ def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s:
 
     def work(call: Callable[[], Any]) -> None:
         clock, count = Clock(), 0
-        # Before the barrier: behind it, the first wait for the lock would not count. It is looked at twice only, as a
-        # look gives up the lock.
+        # Before the barrier: after it, the first wait for the lock would not count. The clock is read only twice,
+        # because reading it releases the lock.
         arrived_s, before = time.perf_counter(), clock.now()
         barrier.wait()
         while True:
             try:
                 call()
                 count += 1
-            except Exception as exc:  # whatever the user's code raises, perhaps only on threads
+            except Exception as exc:  # anything the user's code raises, perhaps only on threads
                 failures.append(exc)
             if time.monotonic() > until_s or len(failures) > _MOST_FAILURES:
                 break

@@ -65,7 +65,7 @@ class Share:
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
                 raise BadOption(f"{name}={value!r} is not an integer.")
         if self.world_size < 1:
-            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least the rank that asks.")
+            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least one rank.")
         if not 0 <= self.rank < self.world_size:
             raise BadOption(
                 f"rank={self.rank} is not among the ranks 0 to {self.world_size - 1} of world_size={self.world_size}. "

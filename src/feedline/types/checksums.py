@@ -26,7 +26,7 @@ SEAL = "crc32"
 KIND = "crc32"
 """The value of "checksum" in metadata if the samples have checksums."""
 
-# Any: whatever has a buffer of bytes.
+# Any: anything with a buffer of bytes.
 Buffer = Any
 
 
@@ -52,7 +52,7 @@ def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
         >>> check_seal("a.h5", facts)
         >>> check_seal("a.h5", facts.replace('"count": 3', '"count": 8'))
         Traceback (most recent call last):
-        feedline.errors.CorruptSource: What a.h5 says of its samples is damaged: ...
+        feedline.errors.CorruptSource: The metadata of a.h5 is damaged: ...
     """
     content = stored.encode("utf-8", "surrogateescape") if isinstance(stored, str) else stored
     if not (is_own or content.startswith(_BEGIN)):
@@ -67,7 +67,7 @@ def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
 
 
 def _damaged(name: str, why: str) -> CorruptSource:
-    return CorruptSource(f"What {name} says of its samples is damaged: {why}. {AGAIN}")
+    return CorruptSource(f"The metadata of {name} is damaged: {why}. {AGAIN}")
 
 
 AGAIN = "Get another copy, or pack it again."
@@ -183,6 +183,5 @@ class Checked:
 def damaged(name: str) -> CorruptSource:
     """Return the error for samples whose checksum does not match."""
     return CorruptSource(
-        f"{name} is damaged: its bytes differ from what `feedline pack` wrote there (their checksum is another one). "
-        f"{AGAIN}"
+        f"{name} is damaged: its bytes differ from what `feedline pack` wrote there (the checksums differ). {AGAIN}"
     )

@@ -167,8 +167,8 @@ def unpack_index(packed: Any) -> Any:
             try:
                 return bytes.fromhex(text)
             except ValueError as exc:
-                raise BadState(f"The state is damaged: {packed!r:.200} is no index of a sample: {words(exc)}.") from exc
-    raise BadState(f"The state is damaged: {packed!r:.200} is no index of a sample.")
+                raise BadState(f"The state is damaged: {packed!r:.200} is not a sample index: {words(exc)}.") from exc
+    raise BadState(f"The state is damaged: {packed!r:.200} is not a sample index.")
 
 
 def _pack(plain: Any) -> Any:

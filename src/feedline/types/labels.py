@@ -42,9 +42,7 @@ def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], ND
         names, numbers = np.unique(array, return_inverse=True)
     except TypeError as exc:
         kinds = ", ".join(sorted({type(label).__name__ for label in array.tolist()}))
-        raise BadOption(
-            f"{name} holds values that cannot be told apart by sorting ({kinds}). Use integers or strings."
-        ) from exc
+        raise BadOption(f"{name} holds values that cannot be sorted ({kinds}). Use integers or strings.") from exc
     return numbers.astype(np.int64, copy=False), names
 
 
@@ -67,8 +65,8 @@ def refuse_dataset(name: str, value: Any, line: str) -> None:
             return
     own = next((own for own in (name, *_OWN.get(name, ())) if hasattr(value, own)), None)
     raise BadOption(
-        f"{name} is a {kind.__name__}, which is a dataset. What is wanted is a list, array or tensor with one value "
-        f"for each sample, in the order of the dataset, such as {line if own is None else f'dataset.{own}'}."
+        f"{name} is a {kind.__name__}, which is a dataset. Give a list, array or tensor with one value for each "
+        f"sample, in the order of the dataset, such as {line if own is None else f'dataset.{own}'}."
     )
 
 

@@ -91,8 +91,8 @@ def rank_if_known() -> tuple[int, int] | None:
         names = (_PMIX_RANK,) if launcher is None else launcher[:2]
         given = " and ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)
         raise BadOption(
-            f"The environment has {given}, which do not say which of how many ranks this process is, so that it is not "
-            "known which samples are its own. Correct or unset them."
+            f"The environment has {given}, which do not define the rank of this process and the number of ranks. So it "
+            "is not known which samples are its own. Correct or unset them."
         ) from exc
 
 
@@ -116,7 +116,7 @@ def _from_group() -> tuple[int, int] | None:
     if torch is not None and jax is not None and torch != jax:
         _tell_once(
             f"torch.distributed says that this is rank {torch[0]} of {torch[1]}, and jax.distributed that it is rank "
-            f"{jax[0]} of {jax[1]}. torch.distributed is believed. If JAX is the one that trains, pass rank and "
+            f"{jax[0]} of {jax[1]}. feedline uses torch.distributed. If JAX does the training, pass rank and "
             "world_size to the sampler."
         )
     try:
@@ -130,8 +130,8 @@ def _from_group() -> tuple[int, int] | None:
         name = "jax.distributed" if torch is None else "torch.distributed"
         _tell_once(
             f"{started[1]} ranks were started ({launcher.world_size}={os.environ[launcher.world_size]}), and {name} "
-            f"has a group of {found[1]}. The group is believed, so that samples are shared out over {found[1]}: if "
-            "there are several such groups, each of them delivers the whole dataset. If that is not meant, initialise "
+            f"has a group of {found[1]}. feedline distributes samples over the group of {found[1]}: if there are "
+            "several such groups, each of them delivers the whole dataset. If that is not intended, initialise "
             f"{name} with all ranks, or pass rank and world_size to the sampler; if it is, unset {launcher.world_size}."
         )
     return found
@@ -171,8 +171,8 @@ def _from_environment() -> tuple[int, int] | None:
         if not _is_set(_PMIX_RANK):
             return None
         raise BadOption(
-            f"The environment has {_PMIX_RANK}={os.environ[_PMIX_RANK]!r}, so PMIx has started this process, and "
-            "nothing says among how many. Set RANK and WORLD_SIZE, or pass rank and world_size."
+            f"The environment has {_PMIX_RANK}={os.environ[_PMIX_RANK]!r}, so PMIx has started this process, but "
+            "the number of ranks is not set. Set RANK and WORLD_SIZE, or pass rank and world_size."
         )
     if launcher is _ANY and not _is_set(_ANY.rank):  # job scripts often export WORLD_SIZE alone
         return _rank_of_others()
@@ -191,7 +191,7 @@ def _rank_of_others() -> tuple[int, int]:
     other = next(filter(_speaks, (*_MPI, _SLURM)), None)
     if other is not None and _number(other.world_size) == world_size:
         return _number(other.rank), world_size
-    said = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} is another number)"
+    said = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} differs)"
     raise BadOption(
         f"The environment has WORLD_SIZE={world_size} but no RANK, and both are needed to know the share of this "
         f"process{said}. Set RANK too, or pass rank and world_size."

@@ -79,7 +79,7 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
     view = memoryview(record).cast("B")  # type: ignore[arg-type]  # arrays have the buffer protocol, too
     if len(view) < 8 or not is_record(view):
         raise CorruptSource(
-            f"{len(view)} bytes that begin with {bytes(view[:8])!r} are no record of feedline. They were written by "
+            f"{len(view)} bytes that begin with {bytes(view[:8])!r} are not a feedline record. They were written by "
             "another program, or damaged."
         )
     (length,) = struct.unpack_from("<I", view, 4)
@@ -122,7 +122,7 @@ def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
         return header, None
     try:
         flat = _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
-    except Exception:  # of whatever kind
+    except Exception:  # any error
         flat = None  # the reader reports what is wrong with it
     _known[text] = header, flat
     return header, flat
@@ -352,7 +352,7 @@ class _Reader:
         torch = require("torch", extra="torch", purpose="Reading tensors from records")
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{name!r} is no type of torch")
+            raise ValueError(f"{name!r} is not a torch dtype")
         flat = self._take(math.prod(shape) * dtype.itemsize)
         tensor = torch.empty(shape, dtype=dtype)
         if len(flat):

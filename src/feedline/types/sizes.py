@@ -73,7 +73,7 @@ def byte_count(name: str, size: Any, *, least: int = 1) -> int | None:
         return None
     count = bytes_in(size) if isinstance(size, str) else _integer(size)
     if count is None or count < least:
-        why = "no number of bytes" if count is None else f"less than {least}, the fewest bytes that make sense"
+        why = "not a number of bytes" if count is None else f"less than {least}, the minimum number of bytes"
         raise BadOption(f"{name}={size!r} is {why}. Give an integer, or a text such as '4GB' or '512MiB'.")
     return count
 
@@ -133,7 +133,7 @@ def check_size(
         )
     if limit is not None and size > limit:
         raise CorruptSource(
-            f"{_words(what)} takes {size} {unit}, and at most {limit} are accepted. If they are meant, raise {option}."
+            f"{_words(what)} takes {size} {unit}, and at most {limit} are accepted. If that is right, raise {option}."
         )
 
 

@@ -1,16 +1,16 @@
-"""A calm moment to fork: no other thread holds a lock that the child would inherit, with nobody there to release it.
+"""A safe moment to fork: no other thread holds a lock that the child would inherit, with no thread to release it.
 
-A fork copies all memory and one thread. What the other threads were in the middle of stays so in the child for good: a
-lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Whoever asks for it there
-waits for ever. So, if the program has other Python threads, a fork of ours
+A fork copies all memory, but only one thread. What the other threads were in the middle of stays so in the child for
+good: a lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Acquiring it there
+blocks forever. So, if the program has other Python threads, a fork of ours
 
-1. waits until nobody else imports a module;
+1. waits until no other thread imports a module;
 2. takes the locks that can be taken from here (NumPy's global generator, the handlers of `logging`) and holds them;
-3. keeps the GIL and waits until no other thread runs: those in C code come to its end and wait for the GIL, outside of
-   the locks that such code holds.
+3. keeps the GIL and waits until no other thread runs: those in C code finish it and wait for the GIL, outside of the
+   locks that such code holds.
 
-Each of these is waited for only so long; a thread that computes for seconds in one call is forked in the middle of.
-Without other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
+Each of these waits has a limit: the fork does not wait for a thread that computes for seconds in one call. Without
+other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if os.name == "posix":
     import fcntl
 
 _IMPORT_S = 5.0
-"""How long to wait for imports of other threads. They come to an end."""
+"""How long to wait for imports of other threads, which come to an end."""
 _LOCK_S = 1.0
 """How long to wait for each lock."""
 _RUNNING_S = 0.5
@@ -49,22 +49,22 @@ _FILES = "/proc/self/fd"
 
 class _Mine(threading.local):
     held: ExitStack | None = None
-    """The locks that are held while this thread forks a worker; None while it does something else."""
+    """The locks held while this thread forks a worker; None at any other time."""
     switch_interval_s: float | None = None
     positions: dict[int, int] | None = None
-    """Where the files stand that are open for reading only, by descriptor, while this thread forks a worker."""
+    """Positions of the files open for reading only, by descriptor, while this thread forks a worker."""
 
 
 _mine = _Mine()
 _opencv_is_cut_off = "cv2" in sys.modules and is_forked()
-"""True in a process that others have forked while OpenCV was loaded: it may count on threads that are not here."""
+"""True if other code forked this process while OpenCV was loaded: OpenCV may rely on threads that do not exist here."""
 _libc: Any = ctypes.PyDLL(None) if os.name == "posix" else None  # its calls keep the GIL
 _text = ctypes.create_string_buffer(512)
 
 
 @contextmanager
 def quiesce_threads() -> Iterator[None]:
-    """Wait for a calm moment, and fork inside of the block."""
+    """Wait for a safe moment to fork, and keep it so in the block."""
     with _opencv_without_threads(), _known_positions():
         if threading.active_count() == 1 or not Path(_TASKS).is_dir():
             yield
@@ -75,11 +75,11 @@ def quiesce_threads() -> Iterator[None]:
 
 @contextmanager
 def _known_positions() -> Iterator[None]:
-    """Note where files stand. Once a child runs, this process may read on, and move the position of both."""
+    """Record the positions of open files. Once a child runs, this process may read on and move the position of both."""
     _mine.positions = {}
     with contextlib.suppress(OSError):  # no /proc
         for fd in map(int, os.listdir(_FILES)):
-            with contextlib.suppress(OSError):  # closed since, as the one that was listed from
+            with contextlib.suppress(OSError):  # closed since, such as the one used for the listing
                 if fd > 2 and is_only_read(fd):
                     _mine.positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
     try:
@@ -92,8 +92,8 @@ def _known_positions() -> Iterator[None]:
 def _opencv_without_threads() -> Iterator[None]:
     """End the idle threads of OpenCV's pool for a moment, if it is loaded.
 
-    A child that sets another number of threads would wait for ever for threads to end that it does not have. So would
-    this process, if it is such a child. In any other they come back when needed.
+    A child that sets another number of threads would wait forever for threads to end that it does not have. So would
+    this process, if it is such a child. Otherwise the threads come back when needed.
     """
     cv2 = None if _opencv_is_cut_off else sys.modules.get("cv2")
     count = cv2.getNumThreads() if cv2 is not None and hasattr(cv2, "getNumThreads") else 0
@@ -123,30 +123,30 @@ def _stop_other_threads() -> Iterator[None]:
 
 
 def is_only_read(fd: int) -> bool:
-    """True for a regular file that is open for reading only; O_PATH is not even for that."""
+    """True for a regular file that is open for reading only. O_PATH does not even allow reading."""
     ways = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)
     return not fcntl.fcntl(fd, fcntl.F_GETFL) & ways and stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def opened_again(fd: int) -> int:
-    """Open a file once more: the very same one, whatever its name leads to by now, with a position of its own."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW  # /proc has links
+    """Open a file once more, with a position of its own: the very same file, even if its path has changed."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW  # paths in /proc are links
     return os.open(f"{_FILES}/{fd}", flags | os.O_CLOEXEC)
 
 
 def reset_in_child(dataset: Any) -> None:
-    """Put in order what this process, just forked, has inherited.
+    """Repair what this process, just forked, has inherited.
 
-    Locks are freed that threads hold which it does not have. Every file that is open for reading only, whoever refers
-    to it, gets a position of its own, under the number that its file objects know.
+    Locks held by threads that do not exist here are freed. Every file that is open for reading only gets a position of
+    its own, under the same descriptor, whatever refers to it.
     """
     for fd, position in (_mine.positions or {}).items():
-        with contextlib.suppress(OSError):  # the rights have changed since. Of those in the dataset there is a warning
+        with contextlib.suppress(OSError):  # permissions have changed. `handles` warns of files in the dataset
             if is_only_read(fd):  # another thread may have closed it just before the fork
                 _give_own_position(fd, position)
     _numpy_lock()._at_fork_reinit()
     for value in held_by(dataset):
-        if type(value) in _LOCKS:  # of the user's own: it could never be released here
+        if type(value) in _LOCKS:  # the user's own: it could never be released here
             value._at_fork_reinit()
 
 
@@ -182,7 +182,7 @@ def _wait_for_imports() -> None:
         owners = [lock.owner for reference in list(locks.values()) if (lock := reference()) is not None]
         if not any(owner not in (None, me) for owner in owners):
             return
-        time.sleep(0.001)  # gives the others the GIL
+        time.sleep(0.001)  # gives other threads the GIL
 
 
 def _before_fork() -> None:
@@ -192,22 +192,22 @@ def _before_fork() -> None:
     with contextlib.suppress(FileNotFoundError):
         paths = [f"{_TASKS}/{task}/stat".encode() for task in os.listdir(_TASKS) if int(task) != own]
         interval_s = sys.getswitchinterval()
-        if interval_s != _RUNNING_S:  # another thread that forks may have set it, and will give it back
+        if interval_s != _RUNNING_S:  # another thread that forks may have set it, and will restore it
             _mine.switch_interval_s = interval_s
-            sys.setswitchinterval(_RUNNING_S)  # nobody is to ask for the GIL so insistently that it is given up
+            sys.setswitchinterval(_RUNNING_S)  # so that no thread requests the GIL and makes us give it up
         deadline_s = time.monotonic() + _RUNNING_S
         calm = 0
         while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
             calm = 0 if any(_runs(path) for path in paths) else calm + 1
             _libc.usleep(100)
     if type(_numpy_lock()) is not _LOCKS[1]:
-        # NumPy before 2.3: a fork hook of the user's that draws would wait for this thread itself. It is better off
-        # with a lock that is free; a thread that has been waiting may take it in this moment, which is rare.
+        # NumPy before 2.3: a user's fork hook that draws random numbers would wait for this thread itself. It needs a
+        # free lock; a thread that has been waiting may take it in this moment, which is rare.
         _mine.held.close()
 
 
 def _runs(path: bytes) -> bool:
-    """True if a thread computes or is in the middle of a system call that cannot be interrupted."""
+    """True if a thread computes or is in a system call that cannot be interrupted."""
     fd = _libc.open(path, os.O_RDONLY)
     if fd < 0:
         return False  # it has ended

@@ -1,12 +1,12 @@
 """Handles in a dataset that workers must not share: files, sockets, connections.
 
-A forked worker inherits the dataset as it is, with every handle that it has opened, and threads share what the dataset
-refers to. Many handles then give wrong data, crash or hang, and nothing says why. So the dataset is looked through just
-before workers start. What cannot be shared is warned of. A file that is open for reading only needs no warning in
-forked workers: each gives it a position of its own (`calm.py`), wherever the file object is.
+A forked worker inherits the dataset with every open handle, and threads share whatever the dataset refers to. Many
+handles then return wrong data, crash or hang without an explanation. So the dataset is searched just before workers
+start, and a warning names each handle that cannot be shared. A file that is open for reading only needs no warning in
+forked workers: each worker gives it a position of its own (`fork_safety.py`), wherever the file object is.
 
-The look is short and runs none of the user's code: it reads instance dictionaries and slots, never a property and never
-`__getattr__`.
+The search is short and runs none of the user's code: it reads instance dictionaries and slots, never a property and
+never `__getattr__`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from feedline.workers.fork_safety import is_only_read, opened_again
 from feedline.workers.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 
 _DEPTH = 6
-"""Steps from the dataset. `dataset.dataset.datasets[0].reader.file` has five."""
+"""Maximum number of steps from the dataset. `dataset.dataset.datasets[0].reader.file` has five."""
 
 _OBJECTS = MOST
-"""Looked at in all, those nearest to the dataset first."""
+"""Maximum number of objects to examine, those nearest to the dataset first."""
 
 _ITEMS = 100
-"""Looked into in one container. Behind these, handles among the next `_OBJECTS` are found."""
+"""Items of one container that are searched. Of the items after these, up to `_OBJECTS`, only handles are found."""
 
 _NAMED = 3
-"""Paths that one warning spells out."""
+"""Maximum number of paths that one warning names."""
 
 _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)))
 _LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
-"""What holds no handles, not in a dictionary or slots of its own, or opens others in every process."""
+"""Types that hold no handles, hold them outside of a dictionary or slots, or open others in every process."""
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 
@@ -50,22 +50,22 @@ _CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 _NEAR = 2
-"""Steps from the dataset to a socket. One further away belongs to a client, or an event loop, that looks after it."""
+"""Maximum number of steps to a socket. One further away belongs to a client, or an event loop, that manages it."""
 
 
 def warn_about(dataset: Any) -> None:
     """Warn of handles in the dataset that do not survive a fork, once for each place.
 
-    Call this just before workers are forked. It looks at a bounded number of objects.
+    Call this just before workers are forked. It examines a bounded number of objects.
     """
     found = [place for place in inherited(dataset) if not _gets_own_position(place[1])]
-    _warn(dataset, [(path, *known) for path, _, known in found], "workers that are forked inherit it")
+    _warn(dataset, [(path, *known) for path, _, known in found], "forked workers inherit it")
 
 
 def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
-    """Return the open handles in the dataset that processes must not share by a fork: path, handle, what is known.
+    """Return the open handles in the dataset that must not be shared by a fork: path, handle, library and name.
 
-    Files that are open for reading are among them; of these feedline's own workers take a position of their own.
+    They include files that are open for reading, which feedline's own workers give a position of their own.
     """
     kinds = kinds_of(FORKED)
     torch = sys.modules.get("torch")
@@ -90,7 +90,7 @@ def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
     """Return the open handles in the dataset that threads must not use at the same time: path, library, name."""
     kinds = kinds_of(THREADED)
     zipfile = sys.modules.get("zipfile")
-    # Archives of zipfile have a lock for their file, and a local's attributes are of one thread.
+    # zipfile's archives have a lock for their file, and attributes of a `threading.local` belong to one thread.
     whole = (*kinds, threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
     found: list[tuple[str, Library, str]] = []
     guarded: list[str] = []
@@ -114,13 +114,13 @@ def _is_inside(path: str, holder: str) -> bool:
 
 
 def _gets_own_position(value: Any) -> bool:
-    """True for a file that forked workers open again: one that is open for reading only, and still may be."""
+    """True for a file that forked workers open again: it is open for reading only, and may still be opened."""
     raw = raw_file(value)
     if raw is None or not is_only_read(fd := io.FileIO.fileno(raw)):
         return False
     try:
         os.close(opened_again(fd))
-    except OSError:  # no /proc, or the rights have changed since
+    except OSError:  # no /proc, or permissions have changed
         return False
     return True
 
@@ -133,17 +133,17 @@ def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> N
         new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in told]
         if new:
             warn_user(_message(library, new, shared), DataWarning)
-            told.update(path for path, _ in new)  # not before: a warning that was made an error comes again
+            told.update(path for path, _ in new)  # only now: a warning that was turned into an error comes again
 
 
 def database_handle(kind: type) -> str | None:
-    """Return what handles of this type are called, such as "h5py.File"; None if it is no database's handle."""
+    """Return the name of this type of handle, such as "h5py.File"; None if it is not a database's handle."""
     known = lookup(kind, kinds_of(DATABASES))
     return None if known is None else f"{known[0].module}.{known[1]}"
 
 
 def item_of(path: str, key: Any, place: int) -> str:
-    """Return the path of a value in the dictionary at `path`: by its key, or by its place if the key is no plain value.
+    """Return the path of a value in the dictionary at `path`: by its key, or by its position if the key is not plain.
 
     >>> item_of("dataset.files", "train", 0)
     "dataset.files['train']"
@@ -153,14 +153,14 @@ def item_of(path: str, key: Any, place: int) -> str:
     return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"
 
 
-# Any: whatever the user has made.
+# Any: any object of the user's.
 def holds(root: Any, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
-    """True if an object is of some classes, or holds one that is, directly or indirectly.
+    """True if an object is an instance of one of these classes, or holds one, directly or indirectly.
 
     Args:
         root: the object.
-        kinds: the classes; what is of one of them is not looked into.
-        whole: classes of other objects that are not looked into.
+        kinds: the classes; their instances are not searched.
+        whole: other classes whose instances are not searched.
     """
     return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), _unnamed))
 
@@ -175,15 +175,15 @@ def objects_in(
     whole: tuple[type, ...],
     attributes: Callable[[Any], Iterator[tuple[str, Any]]] = attributes_of,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield an object and what it holds, directly and indirectly, with their paths; a bounded number, nearest first.
+    """Yield an object and all that it holds, directly and indirectly, with paths: a bounded number, nearest first.
 
     Args:
         root: the object.
-        path: what it is called.
-        whole: classes of objects that are not looked into.
-        attributes: yields what an object holds, with names.
+        path: the path of the object.
+        whole: classes whose instances are not searched.
+        attributes: yields the names and values that an object holds.
     """
-    # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
+    # By id: a comparison would run the user's code. The values are kept, so that no id is reused.
     seen = {id(root): root}
     closed = (*whole, *_LEAVES, *_owners())
     waiting = deque([(path, root, 0)])
@@ -208,19 +208,19 @@ def objects_in(
 def _is_open(library: Library, handle: Any) -> bool:
     try:
         return library.is_open(handle)
-    except Exception:  # each library has an error of its own for what is closed
+    except Exception:  # each library has its own error for a closed handle
         return False
 
 
 def _owners() -> Iterator[type]:
-    """Yield classes, of what is imported, that look after the handles they hold: event loops, images of Pillow."""
+    """Yield the imported classes that manage the handles they hold: event loops, Pillow's images."""
     for module, name in (("asyncio.events", "AbstractEventLoop"), ("PIL.Image", "Image")):
         if module in sys.modules:
             yield vars(sys.modules[module])[name]
 
 
 def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield what a container contains."""
+    """Yield the paths and items of a container."""
     kind = type(value)
     if issubclass(kind, dict):
         entries = list(itertools.islice(dict.items(value), _OBJECTS))
@@ -229,14 +229,14 @@ def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str
     for base in _CONTAINERS if issubclass(kind, _CONTAINERS) else ():
         if issubclass(kind, base):
             source = f"list({path})" if base in (set, frozenset) else path
-            # By the base's own method: a subclass may have another.
+            # By the base's own method: a subclass may override it.
             items = list(itertools.islice(base.__iter__(value), _OBJECTS))
             for place in _looked_at(items, whole):
                 yield f"{source}[{place}]", items[place]
 
 
 def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
-    """Yield the places of the first items, and of those handles behind them."""
+    """Yield the positions of the first items, and of the handles after them."""
     yield from range(min(len(items), _ITEMS))
     kinds = {kind for kind in set(map(type, items[_ITEMS:])) if issubclass(kind, whole)}
     if kinds:
@@ -244,17 +244,17 @@ def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
 
 
 _told: dict[int, tuple[weakref.ref[Any], set[str]]] = {}
-"""Paths that were warned of, by the id of the dataset, while it lives."""
+"""Paths in warnings that were issued, by the id of the dataset, while it lives."""
 
 
 def _told_about(dataset: Any) -> set[str]:
-    """Return the paths that were warned of for this very dataset; the caller adds to it."""
+    """Return the paths in warnings that were issued for this very dataset; the caller adds to them."""
     key = id(dataset)
     paths: set[str] = set()
     try:
         reference = weakref.ref(dataset, lambda _: _told.pop(key, None))
     except TypeError:
-        return paths  # a list, for one. Python shows a warning of the same text from the same line once, too
+        return paths  # such as a list. Python, too, shows a warning of the same text from the same line only once
     return _told.setdefault(key, (reference, paths))[1]
 
 

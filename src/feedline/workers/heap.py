@@ -1,16 +1,16 @@
-"""The heap of a worker process: freed memory is kept for the next batch, and what no batch needs is given back.
+"""The heap of a worker process: keeps freed memory for the next batch, and returns to the system what no batch needs.
 
-glibc would give large blocks back at once, and every page of the next one would fault: that costs more than filling it.
-So it is told to keep all. But then a sample that needed gigabytes once would cost them for good, in every worker.
-`Heap` gives back what is free
+glibc would return large blocks at once, and every page of the next one would fault, which costs more than filling it.
+So glibc is configured to keep all memory. But then a sample that once needed gigabytes would cost them for good, in
+every worker. `Heap` returns free memory
 
-- when nothing has been to do for a while. If that happens again and again, because the training loop is slow, it takes
-  longer and longer for it to happen;
-- at work, when far more is free than batches need. What they need shows once it was given back: they take it again, and
-  from then on it is theirs. So ordinary work is interrupted once, if batches need much, or never.
+- when the worker has been idle for a while. If that happens again and again, because the training loop is slow, it
+  waits longer each time;
+- at work, when far more is free than batches need. What they need shows after memory was returned: they take it again,
+  and from then on it is left to them. So ordinary work is interrupted once, if batches need much, or never.
 
-How much is free takes a walk through the heap, so the system is asked first how much memory the process has.
-Nothing of this happens with another C library or another heap: they have habits of their own.
+Finding out how much is free takes a walk through the heap, so `Heap` first asks the system how much memory the process
+has. It does nothing with another C library or allocator, which have policies of their own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 _MUCH_BYTES = 32 << 20
-"""Less than this is not worth giving back. It is also the largest block that glibc keeps in its heap."""
+"""Less than this is not worth returning. It is also the largest block that glibc keeps in its heap."""
 _LOOK_S = 1.0
-"""How often to look at work, and how many tasks have to be done in between."""
+"""How often to check at work, and how many tasks have to be done in between."""
 _LOOK_TASKS = 4
 _MOST_PATIENCE = 32
-"""Waits without work before free memory is given back, at most; the first time it is one."""
+"""Idle waits before free memory is returned, at most; the first time it is one."""
 
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
@@ -36,61 +36,61 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def keep_heap_warm() -> None:
-    """Tell glibc to keep freed memory: samples and batches of the same size come again and again."""
+    """Configure glibc to keep freed memory: samples and batches of the same size come again and again."""
     if os.name != "posix":
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
-        return  # another C library: its own habits apply
+        return  # another C library, with a policy of its own
     mallopt(_M_MMAP_THRESHOLD, _MUCH_BYTES)  # the most glibc accepts
     mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)
 
 
 class Allocator(Protocol):
-    """What a heap has to be asked and told."""
+    """What `Heap` needs to know and do."""
 
     def resident_bytes(self) -> int:
-        """Return how much memory this process has that is no file and not shared. Takes microseconds."""
+        """Return how much private memory, without files, this process has. Takes microseconds."""
         ...
 
     def free_bytes(self) -> int:
-        """Return how much of the heap is free, whether there is memory behind it or not. May take milliseconds."""
+        """Return how much of the heap is free, whether it is backed by memory or not. May take milliseconds."""
         ...
 
     def trim(self) -> None:
-        """Give back the memory behind everything that is free."""
+        """Return all free memory to the system."""
         ...
 
 
 class Heap:
-    """Gives back memory of this process that is free and that no batch needs.
+    """Returns free memory of this process that no batch needs to the system.
 
     Args:
-        allocator: where the memory comes from; None if nothing is to be done.
-        clock: seconds.
+        allocator: the source of the memory; None to do nothing.
+        clock: returns seconds.
     """
 
     def __init__(self, allocator: Allocator | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._allocator = allocator
         self._clock = clock
         self._floor = 0
-        """What the process has when nothing is free."""
+        """Memory of the process when nothing is free."""
         self._usual = 0
-        """What batches take above that, again and again."""
+        """Memory that batches take above that, again and again."""
         self._is_learning = False
         self._tasks = 0
         self._look_s = clock() + _LOOK_S
         self._waits = 0
         self._patience = 1
         if allocator is not None:
-            # What the training process had freed when it forked, or what getting ready has left.
+            # Memory that the training process had freed when it forked, or that is left over from the setup.
             if allocator.free_bytes() > _MUCH_BYTES:
                 allocator.trim()
             self._floor = allocator.resident_bytes()
 
     def worked(self) -> None:
-        """Note that a task is done."""
+        """Record that a task is done."""
         self._waits = 0
         self._tasks += 1
         if self._allocator is None or self._tasks < _LOOK_TASKS or (now := self._clock()) < self._look_s:
@@ -106,7 +106,7 @@ class Heap:
             self._give_back(self._allocator)
 
     def rested(self) -> None:
-        """Note that there was nothing to do for a while; called again and again as long as this is so."""
+        """Record a wait without work; called again and again while the worker is idle."""
         self._waits += 1
         if self._allocator is None or self._waits != self._patience:
             return
@@ -126,11 +126,11 @@ class Heap:
 
 
 class Glibc:
-    """The heap of glibc, as far as it belongs to this process.
+    """glibc's heap in this process.
 
     Raises:
         AttributeError: this program has another C library.
-        OSError: the system does not tell how much memory a process has.
+        OSError: the system does not report how much memory a process has.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Glibc:
 
 
 def heap_of_this_process() -> Heap:
-    """Return the heap of this process, from now on; one that needs nothing where there is nothing to do."""
+    """Return the heap of this process, from now on; one that does nothing if the system is not supported."""
     try:
         return Heap(Glibc() if os.name == "posix" else None)
     except (AttributeError, OSError):

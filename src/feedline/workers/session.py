@@ -86,8 +86,8 @@ def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) 
         dumps(value)
     except Exception as exc:
         raise NotPicklable(
-            f"{_what(value)}, so that it is sent to workers by value, with all that it refers to. That fails: "
-            f"{words(exc)}. Look at the global names that it uses. {_advice()}"
+            f"{_what(value)}, so it is sent to workers by value, with everything that it refers to. That fails: "
+            f"{words(exc)}. Check the global names that it uses. {_advice()}"
         ) from cause
 
 
@@ -99,8 +99,8 @@ def _refuse(value: Any) -> Any:
     if not _is_of_session(value):
         return NotImplemented
     raise NotPicklable(
-        f"{_what(value)}, and workers that are started by spawn or forkserver cannot import that. {_advice()} "
-        f"Or install cloudpickle (pip install 'feedline[{_EXTRA}]'), with which it is sent as it is."
+        f"{_what(value)}, and workers that are started by spawn or forkserver cannot import it. {_advice()} "
+        f"Or install cloudpickle (pip install 'feedline[{_EXTRA}]'), which can send it as it is."
     )
 
 
@@ -140,9 +140,9 @@ def not_found(exc: AttributeError) -> NotPicklable | None:
     if "__main__" not in str(exc) and "__mp_main__" not in str(exc):
         return None
     return NotPicklable(
-        f"A worker did not find in the main program what the training process has there ({exc}). Workers that are "
-        "started by spawn or forkserver import the program: what stands under `if __name__ == "
-        f'"__main__":` is not there. {_advice()}'
+        f"A worker did not find a definition of the main program ({exc}). Workers that are started by spawn or "
+        "forkserver import the program, which leaves out everything under `if __name__ == "
+        f'"__main__":`. {_advice()}'
     )
 
 

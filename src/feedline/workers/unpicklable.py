@@ -1,8 +1,8 @@
-"""Which part of a dataset, or of a function, cannot be sent to a worker process, and what to do about it.
+"""Finds the part of a dataset, or of a function, that cannot be sent to a worker process, and suggests what to do.
 
-Pickle says what it cannot take ("cannot pickle '_thread.lock' object"), not where that is. So the object is pickled
-once more, into nothing, by a pickler that knows at every moment which objects it is inside of: when it fails, these are
-the way to what cannot be pickled.
+Pickle names the type that it cannot pickle ("cannot pickle '_thread.lock' object"), not its place. So the object is
+pickled once more, without output, by a pickler that tracks which objects it is inside of: when it fails, these are the
+path to the object that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from feedline.workers.handles import database_handle, item_of
 
 _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None), pickle.PickleBuffer))
 _TEXT = 300
-"""Characters of an error's text that are repeated. Some hold the representation of an object."""
+"""Characters of an error's text that are quoted. Some texts hold the representation of an object."""
 _MANY = 10
-"""Objects of one type inside each other that make a deep structure; a few may just wrap each other."""
+"""Nested objects of one type that make a deep structure; a few may just wrap each other."""
 
 _LAZILY = "when it is first used, so that each worker has its own"
 _PATH = f"Keep the path instead, and open it in __getitem__ {_LAZILY}."
 _FILE = "an open file ({})", _PATH
 _HANDLE = "an object of type {}, which belongs to the process that opened it", _PATH
 _LOCAL = (
-    "an object of type {}, which is of use in one process only",
+    "an object of type {}, which works in one process only",
     f"Make it {_LAZILY}; or leave it out in __getstate__ and make it again in __setstate__.",
 )
 _BY_PACKAGE = {
@@ -56,8 +56,9 @@ _BY_PACKAGE = {
         "Keep the object itself, or leave it out in __getstate__ and make it again in __setstate__.",
     ),
 }
-"""What to say of objects of the standard library: that the lock of the condition of an event is what cannot be pickled
-would help nobody."""
+"""Description and advice for objects of the standard library, by package. The lock inside an event's condition cannot
+be pickled, but naming the lock would not help the user.
+"""
 
 
 class Unpicklable(NamedTuple):
@@ -66,12 +67,12 @@ class Unpicklable(NamedTuple):
     path: str
     what: str
     advice: str
-    # Any: whatever the user has made.
+    # Any: any object of the user's.
     value: Any
 
 
 def what_fails(root: Any, name: str) -> Unpicklable | None:
-    """Pickle an object, called `name`, into nothing; returns the part of it that cannot be, None if all of it can."""
+    """Pickle an object, called `name`, without output; return the part that cannot be pickled, or None."""
     way, failure = _way_to_failure(root)
     if failure is None:
         return None
@@ -80,13 +81,13 @@ def what_fails(root: Any, name: str) -> Unpicklable | None:
 
 
 def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
-    """Return what to raise about a specification that could not be pickled.
+    """Return the error to raise for a specification that could not be pickled.
 
     Pickles it once more, which runs the user's `__getstate__` and `__reduce__` again.
 
     Args:
-        spec: what was to be sent to workers.
-        error: what pickle raised.
+        spec: the specification for the workers.
+        error: the exception that pickle raised.
     """
     roots = {
         "dataset": spec.dataset,
@@ -95,7 +96,7 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
         "on_error": spec.on_error,
     }
     fork = 'multiprocessing_context="fork" or ' if "fork" in multiprocessing.get_all_start_methods() else ""
-    other = f'Or choose what needs no pickle: {fork}engine="thread".'
+    other = f'Or avoid pickle with {fork}engine="thread".'
     for name, root in roots.items():
         found = what_fails(root, name)
         if found is None:
@@ -104,13 +105,13 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
             other = 'engine="thread" needs no pickle. Nor does a fork, but such a handle does not survive a fork.'
         return NotPicklable(
             f"{found.path} cannot be sent to a worker process: it is {found.what}. Workers that are started by spawn "
-            f"or forkserver get the dataset and the functions by pickle, which says: {_text(error)}. {found.advice} "
-            f"{other}"
+            f"or forkserver receive the dataset and the functions by pickle, which says: {_text(error)}. "
+            f"{found.advice} {other}"
         )
     return NotPicklable(
         f"The dataset, or a function given to the loader, cannot be sent to a worker process: {_text(error)}. Workers "
-        "that are started by spawn or forkserver get these by pickle. Tried once more, they could be pickled: look for "
-        f"a __getstate__ or __reduce__ whose result changes. {other}"
+        "that are started by spawn or forkserver receive these by pickle. In a second attempt they could be pickled: "
+        f"look for a __getstate__ or __reduce__ whose result changes. {other}"
     )
 
 
@@ -120,12 +121,12 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened.rstrip('.')}"
 
 
-# Any, below: whatever the user has made.
+# Any, below: any object of the user's.
 def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
-    """Pickle an object; returns the objects that lead to what failed, and the error, None if there is none."""
+    """Pickle an object; return the objects that lead to the failure, and the exception, None if there is none."""
     pickler = _Pickler()
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(10 * limit)  # pickle in Python goes deeper than that in C
+    sys.setrecursionlimit(10 * limit)  # the pickler in Python recurses more than the one in C
     try:
         with _somebody_starting():
             pickler.dump(root)
@@ -137,7 +138,7 @@ def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
         sys.setrecursionlimit(limit)
     way = pickler.way
     if isinstance(failure, RecursionError):
-        # It is where the deep structure begins that counts: the first object of a type that comes again and again.
+        # Report where the deep structure begins: the first object of a type that recurs.
         kinds = collections.Counter(type(one) for one in way if type(one) not in (dict, tuple))
         deep = next((place for place, one in enumerate(way) if kinds[type(one)] >= _MANY), 0)
         return way[: deep + 1], failure
@@ -145,19 +146,19 @@ def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
     return way[: whole + 1], failure
 
 
-# That of Python, which can be asked where it is. Any: its stubs name none of its methods.
+# The pickler written in Python, whose position can be inspected. Any: its stubs declare none of its methods.
 _PythonPickler: Any = pickle._Pickler
 
 
 class _Pickler(_PythonPickler):  # type: ignore[misc]
-    """Pickles into nothing; arrays, tensors and plain values, which can be sent, are not even looked at."""
+    """Pickles without output; skips arrays, tensors and plain values, which can be sent."""
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(write=len), protocol=5)
         extra: Any = reduction.ForkingPickler
         self.dispatch_table = {**copyreg.dispatch_table, **extra._extra_reducers}
         self.way: list[Any] = []
-        """The objects that are being pickled, each inside of the one before; after a failure, those that were."""
+        """The objects that are being pickled, each inside of the one before; after a failure, those that lead to it."""
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         if type(obj) in _ATOMS or _is_array(obj):
@@ -168,7 +169,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
 
 
 def _is_array(value: Any) -> bool:
-    """True for memory of arrays and tensors that can be sent as it is."""
+    """True for arrays and tensors whose memory can be sent as it is."""
     if is_tensor(value):
         return value.grad_fn is None
     if isinstance(value, np.ndarray):
@@ -178,7 +179,7 @@ def _is_array(value: Any) -> bool:
 
 @contextmanager
 def _somebody_starting() -> Iterator[None]:
-    """Play the part of a process that is being started: locks and queues of multiprocessing are sent only to such."""
+    """Stand in for a process that is being started: multiprocessing sends locks and queues only to such processes."""
     previous = context.get_spawning_popen()
     starting: Any = SimpleNamespace(duplicate_for_child=lambda handle: handle, DupFd=lambda fd: fd)
     context.set_spawning_popen(starting)
@@ -189,13 +190,13 @@ def _somebody_starting() -> Iterator[None]:
 
 
 def _path(path: str, way: list[Any]) -> tuple[str, Any]:
-    """Return how the user gets at the last object on the way, and the last one before it that has a path."""
+    """Return the path to the last object on the way, and the last object before it that has a path."""
     place = 0
     while place < len(way) - 1:
         owner = way[place]
         if len(way) == place + 2 and way[-1] is type(owner):
             break
-        # In between may be what pickle makes of an object: a dictionary of its attributes, a tuple of arguments.
+        # In between may be objects that pickle made: a dictionary of attributes, a tuple of arguments.
         steps = (
             (later, _step(path, owner, way[place + 1 : later], way[later])) for later in range(place + 1, len(way))
         )
@@ -205,9 +206,9 @@ def _path(path: str, way: list[Any]) -> tuple[str, Any]:
 
 
 def _step(path: str, owner: Any, between: list[Any], part: Any) -> str | None:
-    """Return the path of something that an object holds; None if it does not hold it."""
+    """Return the path of an object that `owner` holds; None if it does not hold it."""
     names = [name for name, held in attributes_of(owner) if held is part]
-    for state in between:  # which says by which of several names it is pickled
+    for state in between:  # shows under which of several names it is pickled
         names = [name for name in names if type(state) is dict and state.get(name) is part] or names
     if names:
         return f"{path}.{names[0]}"
@@ -220,7 +221,7 @@ def _pickled_as(owner: Any) -> str:
 
 
 def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container holds, with the path of each."""
+    """Yield the contents of a container, with their paths."""
     if isinstance(value, dict):
         for place, (key, held) in enumerate(dict.items(value)):
             yield item_of(path, key, place), held
@@ -236,14 +237,14 @@ def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _known(kind: type) -> tuple[str, str] | None:
-    """Return what to say of an object that is named as a whole, however it is made up inside; None if it is none."""
+    """Return description and advice for a type whose objects are reported as a whole; None for any other type."""
     if database_handle(kind) is not None:
         return _HANDLE
     return _FILE if issubclass(kind, io.IOBase) else _BY_PACKAGE.get(str(kind.__module__).partition(".")[0])
 
 
 def _diagnosis(value: Any, owner: Any, failure: Exception) -> tuple[str, str]:
-    """Say what cannot be pickled, to follow "it is", and what to do."""
+    """Return a description of what cannot be pickled, to follow "it is", and advice."""
     kind = type(value)
     name = (
         f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
@@ -271,12 +272,12 @@ def _diagnosis(value: Any, owner: Any, failure: Exception) -> tuple[str, str]:
     return (
         f"an object of type {name}, which pickle cannot take apart",
         "If the class is yours, give it a __getstate__ that leaves out what cannot be pickled and a __setstate__ that "
-        f"makes it again, or correct those it has. If not, keep what it is made from, and make it {_LAZILY}.",
+        f"makes it again, or correct the ones it has. If not, keep what it is made from, and make it {_LAZILY}.",
     )
 
 
 def _global(value: FunctionType | type, *, is_class_of: bool) -> tuple[str, str]:
-    """Describe what pickle sends by its name, which does not lead to it."""
+    """Describe a class or function that pickle sends by name, but whose name does not lead to it."""
     what, where = "class" if isinstance(value, type) else "function", ""
     with suppress(OSError, TypeError):  # it has no file, as in an interactive session
         where = f", defined at {inspect.getsourcefile(value)}:{inspect.getsourcelines(value)[1]}"
@@ -290,7 +291,7 @@ def _global(value: FunctionType | type, *, is_class_of: bool) -> tuple[str, str]
             f"Define the {what} at the top level of a module; give a function the values it needs with "
             "functools.partial."
         )
-    return f"{described}, and that name does not lead to it", (
-        f"A decorator that returns something else, or a notebook's cell that was run again, is the usual reason. Give "
+    return f"{described}, and that name refers to something else", (
+        f"The usual reason is a decorator that returns something else, or a notebook cell that was run again. Give "
         f"the {what} a name of its own in a module, a file that the notebook imports, and build the dataset again."
     )

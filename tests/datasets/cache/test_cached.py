@@ -588,7 +588,7 @@ def test_asynchronous_samples_that_are_random() -> None:
     ("make", "message"),
     [
         (lambda: CachedDataset([1]), "needs room"),
-        (lambda: CachedDataset([1], memory="lots"), "no number of bytes"),
+        (lambda: CachedDataset([1], memory="lots"), "not a number of bytes"),
         (lambda: CachedDataset([1], memory=0), "less than 1"),
         (lambda: CachedDataset([1], memory="99999TB"), "this machine has"),
         (lambda: CachedDataset([1], memory="1MB", disk_limit=5), "without disk="),

@@ -62,7 +62,7 @@ def test_only_the_states_of_all_ranks_in_order_are_merged(
             merged = feedline.merge_states([states[rank] for rank in chosen])
             assert sorted(flat(found) + world.rest(later, merged)) == list(range(COUNT))
         else:
-            with pytest.raises(BadState, match="those of all ranks in the order of ranks, each once"):
+            with pytest.raises(BadState, match="the states of all ranks, each once and ordered by rank"):
                 feedline.merge_states([states[rank] for rank in chosen])
         old = feedline.merge_states(list(map(without_rank, states)))
         assert sorted(flat(found) + world.rest(later, old)) == list(range(COUNT))
@@ -112,7 +112,7 @@ def test_old_states_of_the_end_are_known_by_those_beside_them(
     world = World(sources["tar"], monkeypatch, seed=5)
     _, states = world.legs((3, 0), None, lambda rank: 2 if rank == 0 else None)
     old = list(map(without_rank, states))
-    with pytest.raises(BadState, match="ranks 0 of 3, one that does not tell"):
+    with pytest.raises(BadState, match="ranks 0 of 3, an unknown one"):
         feedline.merge_states(old[:2])
     assert feedline.merge_states(old[1:])["ended"]  # nobody can tell here that another rank had not ended
 

@@ -81,7 +81,7 @@ def test_what_is_whole(name: str) -> None:
         ("sampler", "order.sampler_state.parts", "no 'order.sampler_state.parts'"),
         ("sampler", "order.sampler_state.iterator", "no 'order.sampler_state.iterator'"),
         ("early", "order.stride", "only one"),
-        ("ended", "order.finish", "another epoch"),
+        ("ended", "order.finish", "different epoch"),
     ],
 )
 def test_what_is_missing_is_named(name: str, path: str, told: str) -> None:
@@ -91,7 +91,7 @@ def test_what_is_missing_is_named(name: str, path: str, told: str) -> None:
     for holder_name in holders:
         holder = holder[int(holder_name) if holder_name.isdigit() else holder_name]
     del holder[last]
-    with pytest.raises(BadState, match=f"damaged: .*{told}.*begin the epoch anew"):
+    with pytest.raises(BadState, match=f"damaged: .*{told}.*start the epoch again"):
         checked(state)
 
 

@@ -168,7 +168,7 @@ def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
     bench = Bench()
     bench.load(state_of(2, epoch=5))
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
-    with pytest.warns(StateWarning, match=r"set_epoch\(7\).*goes on in epoch 5"):
+    with pytest.warns(StateWarning, match=r"set_epoch\(7\).*resumes epoch 5"):
         assert bench.run() == 5
     assert bench.run() == 6
 

@@ -233,7 +233,7 @@ def test_ranks_have_to_be_all_there_and_in_order(sources: dict[str, Make], monke
     _, state = world.go((3, 0), None, lambda _: 2)
     states = state["ranks"]
     for wrong in (states[:2], states[::-1]):
-        with pytest.raises(BadState, match="those of all ranks in the order"):
+        with pytest.raises(BadState, match="states of all ranks, each once"):
             feedline.merge_states(wrong)
     for wrong in ([], states[0]):
         with pytest.raises(BadState, match="Give merge_states a list"):
@@ -258,7 +258,7 @@ def test_a_merged_state_that_nobody_has_begun_with_is_saved_as_it_is(
     assert feedline.merge_states(states) == state
     world.loader(1, (2, 0))
     next(iter(loaders[1]))
-    with pytest.raises(BadState, match="rank 0 is one of several ranks"):
+    with pytest.raises(BadState, match="rank 0 is a merged state"):
         feedline.merge_states([states[0], loaders[1].state_dict()])
     assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
 

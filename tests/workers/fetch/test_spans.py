@@ -225,7 +225,7 @@ def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
 
 
 def test_exact_says_what_cannot_be_kept() -> None:
-    with pytest.raises(BadOption, match="tail='exact' cannot be kept"):
+    with pytest.raises(BadOption, match="tail='exact' is not possible"):
         run(World(2, 3, 1, "exact"), lambda: Numbers(2))
 
 

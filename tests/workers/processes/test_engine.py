@@ -477,7 +477,7 @@ def test_a_worker_that_hangs_since_its_fork_is_given_up(
         assert type(death.payload) is WorkerDied
         assert not death.payload.was_ready
         told = str(death.payload)
-        assert f"Worker 0 (pid {pid}) hangs since it was forked" in told
+        assert f"Worker 0 (pid {pid}) has hung since it was forked" in told
         assert "in hang" in told, "and where"
         monkeypatch.undo()
         engine.replace(0)

@@ -26,7 +26,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_old_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__version__="2.9.3"))
-    with pytest.raises(WorkerStartError, match=r"2\.9\.3 is installed, and engine='ray' needs 2\.49"):
+    with pytest.raises(WorkerStartError, match=r"2\.9\.3 is too old: engine='ray' needs 2\.49"):
         cluster.connect(RayOptions(), 1)
 
 
@@ -56,7 +56,7 @@ def test_what_a_worker_needs_that_no_node_has() -> None:
     nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
     fake = SimpleNamespace(nodes=lambda: nodes, available_resources=lambda: {"CPU": 1.0})
     assert "no node of the cluster has that" in cluster.shortage(fake, RayOptions(num_cpus=8))
-    assert "free in the whole cluster of 2 nodes are {'CPU': 1.0}" not in cluster.shortage(fake, RayOptions(num_cpus=2))
+    assert "the whole cluster of 2 nodes has {'CPU': 1.0} free" not in cluster.shortage(fake, RayOptions(num_cpus=2))
     assert "{'CPU': 1.0}" in cluster.shortage(fake, RayOptions(num_cpus=2))
 
 
@@ -97,7 +97,7 @@ def test_a_fork_of_a_program_that_is_connected_is_refused(monkeypatch: pytest.Mo
 
 def test_one_worker_more_needs_a_place() -> None:
     fake = SimpleNamespace(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
-    with pytest.raises(WorkerStartError, match="no place for worker 4"):
+    with pytest.raises(WorkerStartError, match="no resources for worker 4"):
         cluster.check_room(fake, RayOptions(), 4)
     cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)
     cluster.check_room(fake, RayOptions(pool="shared"), 4)

@@ -1,4 +1,4 @@
-"""Where one iteration of a loader is: what is needed to save its state, also after its workers are gone."""
+"""The position of one iteration of a loader, from which its state is saved even after its workers have exited."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from feedline.types import Notes, Resume
 
 @dataclass
 class Checkpoint:
-    """One iteration of a loader."""
+    """The position of one iteration of a loader."""
 
     entry: Entry
     plan: Plan | None
     unit: str
-    """What is counted: see `Plan.state`."""
+    """The unit that positions count: see `Plan.state`."""
     facts: Callable[[], dict[str, Any]]
-    """Returns what a state must hold to fit this loader, besides what the plan says."""
+    """Returns the values by which a loaded state is compared with a loader, in addition to the plan's state."""
     draw_seed: int
     worker_count: int
     batch_size: int
-    """Samples of a batch, for streams that are resumed by reading them again."""
+    """Samples per batch, for streams that resume by being read again."""
     stride: tuple[int | None, int, int] = (None, 0, 1)
-    """What the numbers of batches depend on: see `Order.stride`."""
+    """The values that batch numbers depend on: see `Order.stride`."""
     dataset_epoch: int | None = None
-    """What the dataset's `set_epoch` was told."""
+    """The epoch that the dataset's `set_epoch` was last called with."""
     keeps_dataset: bool = True
-    """False if the workers end with the epoch, and their copies of the dataset with them."""
+    """False if the workers, and their copies of the dataset with them, end with the epoch."""
     keeps_last: bool = True
     """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Notes] | None = None
-    """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
+    """Returns the current states of dataset and iterator, if the training process makes the batches itself."""
     _plan_state: dict[str, Any] = field(default_factory=dict)
-    """What the plan said last, once it is gone."""
+    """The last state of the plan, once the plan is gone."""
 
     def freeze(self) -> None:
-        """Keep what is known, and let go of the sampler's and the dataset's iterators: nobody goes on with them."""
+        """Keep the states of plan and dataset, and release the iterators of sampler and dataset, which end here."""
         if self.plan is None:
             return
         try:
@@ -50,7 +50,7 @@ class Checkpoint:
             self._plan_state = self.plan.after() if self.entry.progress.ended else self.plan.last_state(done)
             notes = None if self.live is None else copy.deepcopy(self.live())
         except Exception:
-            return  # of the user's own state_dict: it is raised when somebody asks for the state
+            return  # the user's `state_dict` raised: `snapshot` will call it again and raise
         self.live = None if notes is None else lambda: notes
         self.plan = None
 
@@ -61,13 +61,13 @@ class Checkpoint:
         return self.plan.after() if progress.ended else self.plan.state(progress.delivered)
 
     def snapshot(self) -> Snapshot:
-        """Return where the iteration is. Asks nobody but the user's own stateful objects."""
+        """Return the position of the iteration. Calls the user's own stateful objects, but not the workers."""
         key, progress = self.entry.key, self.entry.progress
         if progress.ended:
             return self._ended()
         order = {**self._state_of_plan(), **self.facts()}
         streams = self._streams(order)
-        if progress.early:  # batches are told by their numbers
+        if progress.early:  # batches are identified by their numbers
             order["stride"] = list(self.stride)
         return Snapshot(
             epoch=key.epoch,
@@ -81,14 +81,14 @@ class Checkpoint:
         )
 
     def _turn(self, unit: str) -> int:
-        """Return which worker comes next."""
+        """Return the number of the worker whose turn is next."""
         progress = self.entry.progress
         if unit == "stream batches" or not self.worker_count:
             return progress.turn
         return (progress.turn + progress.delivered) % self.worker_count
 
     def _ended(self) -> Snapshot:
-        """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
+        """Return the snapshot of a completed epoch: the states that outlive it, with which the next one begins."""
         streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
         if all(state is None for stream in streams for state in stream.values()):
             streams = []
@@ -105,7 +105,7 @@ class Checkpoint:
         )
 
     def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
-        """Describe what outlives an epoch: the dataset, and what its iterator held, such as random generators."""
+        """Return the states that outlive an epoch: the dataset's, and its iterator's (random generators, for one)."""
         if notes is None:
             return {"dataset": None, "last": None}
         if notes.is_one:
@@ -116,14 +116,14 @@ class Checkpoint:
         }
 
     def _last_notes(self) -> list[Notes | None]:
-        """Return the last that is known of the dataset, in every worker."""
+        """Return the last known state of the dataset in every worker."""
         if self.live is not None:
             return [self.live()]
         progress = self.entry.progress
         if progress.streams:
             return [stream.notes for stream in progress.streams]
         notes = [progress.notes.get(worker) for worker in range(self.worker_count)]
-        if self.unit == "stream samples":  # all workers have read the same
+        if self.unit == "stream samples":  # all workers read the same stream
             return [max((note for note in notes if note is not None), key=_place, default=None)]
         return notes
 
@@ -167,7 +167,7 @@ def _place(notes: Notes) -> int:
 
 
 def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
-    """Return how many samples of a stream are consumed: near its end a worker knows better than the plan."""
+    """Return how many samples of a stream are consumed: near its end, workers know this better than the plan."""
     known = [note.consumed for note in notes if note.consumed is not None]
     return min(consumed, max(known)) if known else consumed
 
@@ -185,7 +185,7 @@ def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
 
 
 def notes_of(stream: dict[str, Any]) -> Notes | None:
-    """Return what a snapshot says of a stream, as if a worker had just said it."""
+    """Return the notes of a stream in a snapshot, as if a worker had just sent them."""
     dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
     if dataset is None and iterator is None:
         return None
@@ -193,12 +193,12 @@ def notes_of(stream: dict[str, Any]) -> Notes | None:
 
 
 def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
-    """Return where a stream, or a worker's dataset, goes on."""
+    """Return the position at which a stream, or a worker's dataset, resumes."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")
     skip = batches * batch_size if read is None else read
     least = max(0, skip - batch_size + 1)
-    if "last" in stream:  # an epoch has ended, and another begins, or has begun
+    if "last" in stream:  # from the end of an epoch; the next one may have begun since
         last = copy.deepcopy(stream["last"])
         return Resume(copy.deepcopy(dataset), skip=skip, least=least, last=last, is_before=True)
     if dataset is None and iterator is None:

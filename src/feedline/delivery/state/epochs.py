@@ -1,4 +1,4 @@
-"""Which epoch comes next, where the current one is, and what state was loaded: the same for both loaders."""
+"""The next epoch, the position in the current one, and the loaded state: the same for both loaders."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Start:
 
     epoch: int
     snapshot: Snapshot | None = None
-    """Where to go on; None at the beginning of an epoch."""
+    """Where to resume; None at the beginning of an epoch."""
     is_settled: bool = False
-    """True if the snapshot is this loader's own, of the beginning: what it holds was drawn a moment ago."""
+    """True if the snapshot is this loader's own, of an epoch that has not begun: its seeds were just drawn."""
     is_resumed: bool = False
-    """True if the snapshot says which epoch this is, whatever `set_epoch` says."""
+    """True if the snapshot determines the epoch, regardless of `set_epoch`."""
     before: Snapshot | None = None
-    """The state that was loaded, if it is of the end of the epoch before: `snapshot` holds what outlives that."""
+    """The loaded state, if it is from the end of the previous epoch: `snapshot` holds the part that outlives it."""
 
 
 @dataclass
 class VirtualPlace:
-    """Where a loader is in its virtual epochs."""
+    """A loader's position in its virtual epochs."""
 
     epoch: int = 0
     step: int = 0
@@ -37,47 +37,47 @@ class VirtualPlace:
 
 
 class Epochs:
-    """Keeps account of a loader's epochs."""
+    """Tracks a loader's epochs."""
 
     def __init__(self) -> None:
         self._next_epoch = 0
         self._by_hand: int | None = None
-        """The epoch that `set_epoch` said, until an iteration has begun."""
+        """The argument of `set_epoch`, until an iteration has begun."""
         self._loaded: Snapshot | None = None
         self._settled: Snapshot | None = None
-        """What `state` told of an epoch that had not begun: the next iteration keeps to it, if it is that one."""
+        """The snapshot that `state` returned before its epoch began; used by the next iteration if it is that epoch."""
         self.settled_order: Order | None = None
-        """The order that this was said of, which may have opened the user's sampler."""
+        """The order of that snapshot, which may have opened the user's sampler."""
         self.checkpoint: Checkpoint | None = None
-        """Of the last iteration that was begun."""
+        """The checkpoint of the last iteration that has begun."""
         self._start = Start(0)
-        """How that one began."""
+        """How that iteration began."""
         self.virtual: VirtualPlace | None = None
-        """Where the loader is in virtual epochs, if it is in any."""
+        """The position in virtual epochs, if the loader is in one."""
 
     def __reduce__(self) -> Any:
         return _epochs, (self._next_epoch if self.checkpoint is None else 0, self._by_hand, self._loaded)
 
     def copy(self) -> Epochs:
-        """Return the epochs of a copied loader: at the beginning, as torch's is, unless a state was loaded into it."""
+        """Return the epochs of a copied loader: at the beginning, as in torch, unless a state was loaded into it."""
         function, arguments = self.__reduce__()
         epochs: Epochs = function(*arguments)
         return epochs
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self._by_hand = epoch
 
     def order_of(self, order: Order) -> Order:
-        """Return the order that an iteration goes through: this one, or the one that `state` told of, if it is that."""
+        """Return the order of the next iteration: the one that `state` used, if of the same sampler, else this one."""
         settled = self.settled_order
         if settled is None or settled.is_of(order):
             return settled or order
-        self._settled = self.settled_order = None  # the sampler was replaced since
+        self._settled = self.settled_order = None  # the sampler has been replaced since
         return order
 
     def begin(self, order: Order) -> Start:
-        """Say which epoch an iteration is that is about to begin, and where it goes on. Changes nothing yet."""
+        """Return which epoch the next iteration is and where it resumes. Changes nothing yet."""
         loaded = self._loaded
         by_hand = self._told(order)
         if loaded is None or loaded.ended:
@@ -94,8 +94,8 @@ class Epochs:
             return Start(epoch)
         if loaded.order.get("endless") and not order.endless:
             raise BadState(
-                "The state was saved inside virtual_epochs(), where the data never ends: go on with "
-                "loader.virtual_epochs(...), not with a plain iteration."
+                "The state was saved inside virtual_epochs(), where the data never ends. Resume with "
+                "loader.virtual_epochs(...), not with plain iteration."
             )
         if order.endless and loaded.order.get("endless"):
             order.check(loaded.order)
@@ -104,21 +104,21 @@ class Epochs:
         return Start(loaded.epoch, loaded, is_resumed=True)
 
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
-        """Note that an iteration has begun; a state that was loaded for it is used up, and no sooner."""
+        """Record that an iteration has begun. Only then is the state that was loaded for it used up."""
         self._loaded = self._settled = self._by_hand = self.settled_order = None
         self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start
         order.tell_epoch(start.epoch)
 
     def begins_again(self, order: Order, *, dataset_told: bool) -> bool:
-        """Say whether the last iteration has to begin again, of which nothing was delivered yet.
+        """Return whether the last iteration, which has delivered nothing yet, has to begin again.
 
-        It has to if it was told another epoch since it began; then the next `begin` tells how. Nothing is drawn anew:
-        whatever the seeds are, they stay.
+        It has to if `set_epoch` was called with another epoch since it began, or on the dataset. The next `begin` then
+        returns how. The seeds stay as they are.
 
         Args:
-            order: what it goes through.
-            dataset_told: True if the dataset was told an epoch since then, and workers have other samples under way.
+            order: the order of the iteration.
+            dataset_told: True if the dataset's `set_epoch` was called since then, and workers are making other samples.
         """
         start, checkpoint = self._start, self.checkpoint
         assert checkpoint is not None
@@ -142,7 +142,7 @@ class Epochs:
         return True
 
     def end_epoch(self) -> None:
-        """Take the last iteration for ended, if anything of it was delivered: nobody is going to ask for more."""
+        """Mark the last iteration as ended if it has delivered anything: no more of it will be requested."""
         if self.checkpoint is not None and self.checkpoint.entry.progress.delivered:
             self.checkpoint.entry.progress.ended = True
 
@@ -155,14 +155,14 @@ class Epochs:
             order.check(each.order)
         if snapshot.is_shared and "rank" in snapshot.order:
             snapshot = replace(snapshot, order={**snapshot.order, **order.settle()})  # it is this rank's from now on
-        for sampler in order.samplers:  # whoever iterates over it meanwhile gets that epoch
+        for sampler in order.samplers:  # iterating over the sampler itself now yields that epoch
             sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.checkpoint = None
         self.virtual = None
 
     def place(self, own: Callable[[Snapshot], Snapshot]) -> None:
-        """Let the next iteration go on where `own` says, of the state that was loaded, if one was."""
+        """Replace the loaded state, if there is one, by the state that `own` returns for it."""
         if self._loaded is not None:
             self._loaded = own(self._loaded)
 
@@ -173,13 +173,13 @@ class Epochs:
 
     @property
     def coming_epoch(self) -> int:
-        """The epoch that the next iteration is, as far as nobody says otherwise."""
+        """The epoch of the next iteration, unless `set_epoch` says otherwise."""
         loaded = self._loaded
         return self._next_epoch if loaded is None else loaded.epoch + loaded.ended
 
     @property
     def loaded_virtual(self) -> tuple[int, int]:
-        """The virtual epoch, and the batches of it, where a loaded state goes on."""
+        """The virtual epoch, and the batch of it, at which the loaded state resumes."""
         return (0, 0) if self._loaded is None else self._loaded.virtual or (0, 0)
 
     def state(
@@ -189,13 +189,13 @@ class Epochs:
         opening: Callable[[Order], tuple[dict[str, Any], ...]] = lambda _: (),
         after: Callable[[], dict[str, Any]] = dict,
     ) -> dict[str, Any]:
-        """Return where the loader is.
+        """Return the loader's state.
 
         Args:
-            order: which batches it delivers.
+            order: the order of the loader's batches.
             first: makes the snapshot of an epoch that has not begun.
-            opening: returns what that snapshot is to hold of the dataset; this loader's own epoch does not need it.
-            after: returns what the next epoch begins with, when one has ended.
+            opening: returns the dataset's states for that snapshot; this loader's own epoch does not need them.
+            after: returns the values that the next epoch begins with, when one has ended.
         """
         if self._loaded is not None:
             return self._loaded.as_dict()
@@ -213,15 +213,15 @@ class Epochs:
         return snapshot.as_dict()
 
     def _told(self, order: Order) -> int | None:
-        """Return the epoch that the loader or one of its samplers was told by hand, None if they were not."""
+        """Return the epoch set by hand on one of the samplers or the loader; None if neither was set."""
         by_hand = order.told_epoch()
         return self._by_hand if by_hand is None else by_hand
 
 
 def _tell_ignored(told: int, epoch: int) -> None:
     warn_user(
-        f"set_epoch({told}) was called, but the state that was loaded goes on in epoch {epoch}, and so does this "
-        "iteration. The next one obeys set_epoch again.",
+        f"set_epoch({told}) was called, but the loaded state resumes epoch {epoch}, and so does this iteration. "
+        "set_epoch() takes effect again for the next one.",
         StateWarning,
     )
 

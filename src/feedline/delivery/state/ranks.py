@@ -1,8 +1,8 @@
-"""The states of several ranks: put together into one, and the state of one rank out of them.
+"""The states of several ranks: merging them into one, and finding the state with which one rank resumes.
 
-Loaders whose ranks go through one common order say the same on every rank, and one of these states serves all. If every
-rank reads a part of its own, such as shards, all of them are needed to know what is left: it is shared out anew if
-ranks or workers are not as many as they were.
+If all ranks go through one common order, their states are equal, and any of them serves all ranks. If every rank reads
+its own part, such as shards, the states of all ranks are needed to know what is left. If the number of ranks or workers
+changes, the rest is divided again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from feedline.errors import BadState
 from feedline.types import Share
 
 
-# Any: states as they come from files.
+# Any: states as loaded from files.
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the states of all ranks together into one, which `load_state_dict` takes on every rank, in any number.
+    """Merge the states of all ranks into one that `load_state_dict` accepts on every rank, for any number of ranks.
 
     Args:
-        states: what `state_dict()` has returned on each rank, in the order of ranks, as `all_gather_object` gives them.
+        states: the result of `state_dict()` on each rank, ordered by rank, as `all_gather_object` returns them.
 
     Raises:
-        BadState: one is missing or comes twice, they are not in order, not of one step or of one number of ranks, or
-            one is not the state of a loader.
+        BadState: a state is missing, duplicated or out of order, the states are from different steps or numbers of
+            ranks, or one is not the state of a loader.
 
     Example:
         >>> import feedline
@@ -37,15 +37,15 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         True
     """
     if isinstance(states, Mapping) or not states:
-        raise BadState("Give merge_states a list with what state_dict() has returned on each rank, in their order.")
+        raise BadState("Give merge_states a list of the states that state_dict() returned on all ranks, in rank order.")
     snapshots = [Snapshot.from_dict(state) for state in states]
     if snapshots[0].ranks and all(snapshot == snapshots[0] for snapshot in snapshots):
-        return dict(states[0])  # which all ranks have loaded, and none has begun with
+        return dict(states[0])  # loaded by all ranks, none of which has started to iterate
     for rank, snapshot in enumerate(snapshots):
         if snapshot.ranks:
             raise BadState(
-                f"The state of rank {rank} is one of several ranks, which it has loaded and not begun with, but others "
-                "have. Call state_dict() on all ranks after the same step."
+                f"The state of rank {rank} is a merged state: that rank has loaded it and not started to iterate, but "
+                "other ranks have. Call state_dict() on all ranks after the same step."
             )
     _check_belong_together(snapshots)
     if all(snapshot.is_shared for snapshot in snapshots):
@@ -60,47 +60,47 @@ def _without(mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
-    """Refuse snapshots that are not those of all ranks at one moment, as far as they tell.
+    """Reject snapshots that are not from all ranks at one moment, as far as they show that.
 
-    Those of streams tell their rank; older ones did so only inside an epoch.
+    Snapshots of streams contain their rank; older ones did only inside an epoch.
     """
     told = [_rank_of(snapshot) for snapshot in snapshots]
     if any(was not in (None, (place, len(told))) for place, was in enumerate(told)):
-        named = ", ".join("one that does not tell" if was is None else f"{was[0]} of {was[1]}" for was in told)
+        named = ", ".join("an unknown one" if was is None else f"{was[0]} of {was[1]}" for was in told)
         raise BadState(
-            f"These {len(told)} states are those of ranks {named}. Give those of all ranks in the order of ranks, each "
-            "once, as they were saved after the same step: what a missing one has left would be lost."
+            f"These {len(told)} states are from ranks {named}. Give the states of all ranks, each once and ordered by "
+            "rank, saved after the same step: the rest of a missing rank would be lost."
         )
     steps = {each.virtual for each in snapshots}
     epochs = {each.epoch + each.ended for each in snapshots}
     if len(steps) > 1 or (len(epochs) > 1 and snapshots[0].order["unit"] != "stream batches"):
         named = ", ".join(f"rank {rank} {_moment(each)}" for rank, each in enumerate(snapshots))
-        raise BadState(f"The states were not saved after the same step: {named}. Give those that belong together.")
+        raise BadState(f"The states were not saved after the same step: {named}. Give the states of one step.")
 
 
 def _moment(snapshot: Snapshot) -> str:
-    """Return in words where a snapshot is."""
+    """Describe the position of a snapshot."""
     if snapshot.virtual is not None:
         return f"after batch {snapshot.virtual[1]} of virtual epoch {snapshot.virtual[0]}"
     return f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}"
 
 
 def _rank_of(snapshot: Snapshot) -> tuple[int, int] | None:
-    """Return which of how many ranks a snapshot is of, if it tells."""
+    """Return the rank of a snapshot and the number of ranks, if the snapshot contains them."""
     rank = snapshot.order.get("rank")
     return None if rank is None else (rank[0], rank[1])
 
 
 def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: Any) -> Snapshot:
-    """Return where this rank goes on, with so many workers (0 for none), after the ranks that a snapshot is of.
+    """Return the snapshot from which this rank resumes, with `worker_count` workers (0: none).
 
     Raises:
-        BadState: it cannot be told from what the snapshot holds.
+        BadState: it cannot be derived from the given snapshot.
     """
     own, was = (share.rank, share.world_size), None if snapshot.is_shared else _rank_of(snapshot)
     ranks, parts = snapshot.ranks or (snapshot,), max(1, worker_count)
     is_reshardable = isinstance(dataset, Reshardable) and snapshot.order["unit"] == "stream batches"
-    # If some ranks have ended the epoch, what the others have left is for all.
+    # If some ranks have ended the epoch, all ranks share the rest of the others.
     are_alike = len({each.ended for each in ranks}) == 1 and all(len(each.streams) in (0, parts) for each in ranks)
     fits = are_alike or not is_reshardable
     if not snapshot.ranks:
@@ -108,24 +108,25 @@ def own_snapshot(snapshot: Snapshot, share: Share, worker_count: int, dataset: A
             return snapshot  # it serves all ranks, or this one
         if was[1] > 1:
             raise BadState(
-                f"This is the state of rank {was[0]} of {was[1]}, which has shards of its own, and this is rank "
-                f"{own[0]} of {own[1]} with {worker_count} workers: what the other ranks have left is not in it. Load "
-                "the states of all ranks: loader.load_state_dict(feedline.merge_states(states)). Or use as many ranks "
-                "and workers as then."
+                f"This is the state of rank {was[0]} of {was[1]}, and this process is rank {own[0]} of {own[1]} with "
+                f"{worker_count} workers. Each rank reads its own shards, and the state does not say what the other "
+                "ranks have left. Load the states of all ranks: "
+                "loader.load_state_dict(feedline.merge_states(states)). Or use as many ranks and workers as when the "
+                "state was saved."
             )
     elif fits and (len(ranks) == share.world_size or _is_common(ranks)):
         return ranks[share.rank % len(ranks)]
     elif not is_reshardable:
         raise BadState(
             f"The state was saved by {len(ranks)} ranks, each with a state of its own, and there are "
-            f"{share.world_size} now. What they have left cannot be shared out anew: only streams of tar shards and of "
-            "rows of a query can. Use as many ranks and workers as then."
+            f"{share.world_size} now. What they have left cannot be divided again: only streams of tar shards and of "
+            "query rows can. Use as many ranks and workers as when the state was saved."
         )
     return _resharded(ranks, share, parts, dataset)
 
 
 def _is_common(ranks: Sequence[Snapshot]) -> bool:
-    """True if ranks go through one order, and are at the same place of it."""
+    """True if the ranks go through one order and are at the same position in it."""
     first, *others = ((each.epoch, each.ended, each.order) for each in ranks)
     unit = ranks[0].order["unit"]
     has_own = unit == "stream batches" or (unit != "stream samples" and any(each.streams for each in ranks))
@@ -133,7 +134,7 @@ def _is_common(ranks: Sequence[Snapshot]) -> bool:
 
 
 def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Reshardable) -> Snapshot:
-    """Share out anew what ranks have left of an epoch."""
+    """Divide the rest of an epoch among the current ranks."""
     epoch = max(each.epoch for each in ranks)
     under_way = [each for each in ranks if each.epoch == epoch and not each.ended]
     begun = any(each.streams for each in under_way)
@@ -141,8 +142,8 @@ def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Res
         raise BadState(
             "The ranks are in different epochs: "
             + ", ".join(f"rank {rank} in {each.epoch}" for rank, each in enumerate(ranks))
-            + ". What is left of several epochs cannot be shared out anew. Use as many ranks and workers as then, and "
-            "let ranks end their epochs together, with shard='drop' or shard='pad'."
+            + ". What is left of several epochs cannot be divided again. Use as many ranks and workers as when the "
+            "state was saved, and let ranks end their epochs together, with shard='drop' or shard='pad'."
         )
     chosen = (under_way or ranks)[share.rank % len(under_way or ranks)]
     order = {**chosen.order, "rank": [share.rank, share.world_size]}
@@ -150,7 +151,7 @@ def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Res
         return replace(chosen, order=order, streams=())
     left, count = _left(ranks, epoch)
     states = dataset.reshard(left, count, parts * share.world_size, epoch)
-    # Random numbers follow from places: those after here were used by nobody.
+    # Random numbers follow from positions; no stream has used those from this position on.
     place = max(stream.get(name) or 0 for each in under_way for stream in each.streams for name in ("place", "read"))
     streams = tuple(
         {
@@ -168,12 +169,12 @@ def _resharded(ranks: Sequence[Snapshot], share: Share, parts: int, dataset: Res
 
 
 def _are_level(ranks: Sequence[Snapshot], epoch: int) -> bool:
-    """True if all ranks are in one epoch, or at the end of the one before."""
+    """True if all ranks are in this epoch or at the end of the previous one."""
     return all(each.epoch == epoch or (each.ended and each.epoch == epoch - 1) for each in ranks)
 
 
 def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, Any], int]:
-    """Return the states of all parts that have not ended, by their numbers, and how many parts there were."""
+    """Return the states of all parts that have not ended, by their numbers, and the number of parts."""
     workers = max(len(each.streams) for each in ranks)
     left: dict[int, Any] = {}
     for rank, each in enumerate(ranks):
@@ -182,17 +183,17 @@ def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, Any], int]:
         streams = (each.streams if each.epoch == epoch else ()) or ({},) * workers
         if len(streams) != workers:
             raise BadState(
-                f"Rank {rank} had {len(streams)} workers and another one {workers}: parts that are shared out so "
-                "overlap. Give all ranks as many workers."
+                f"Rank {rank} had {len(streams)} workers and another one {workers}, so their parts overlap. Give all "
+                "ranks the same number of workers."
             )
         for worker, stream in enumerate(streams):
             if stream.get("ended"):
                 continue
             if resume_of(stream, 1).skip:
                 raise BadState(
-                    "The state does not say where each worker is, only how many batches it has made since. Other "
-                    "workers cannot go on from there. Use as many workers and ranks as then; to change them, save "
-                    "states with snapshot_every_n_steps=1."
+                    "The state does not hold the exact position of each worker, only how many batches it has made "
+                    "since its last snapshot, so other workers cannot resume from there. Use as many workers and "
+                    "ranks as when the state was saved; to change them, save states with snapshot_every_n_steps=1."
                 )
             left[worker * len(ranks) + rank] = stream.get("iterator")
     return left, workers * len(ranks)

@@ -1,8 +1,8 @@
-"""The snapshot: where a loader is, in plain values.
+"""The snapshot: a loader's position, in plain values.
 
-A snapshot is a dict of numbers and short strings, so that JSON, pickle and `torch.save` all keep it; only what the
-user's own dataset or sampler adds to it can be something else. It is about batches that the training loop has got,
-not about those that were made ahead.
+A snapshot is a dict of numbers and short strings, so JSON, pickle and `torch.save` can all store it; only the states of
+the user's own dataset or sampler may be something else. It describes the batches that the training loop has received,
+not those prefetched.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a loader is."""
+    """A loader's position."""
 
     epoch: int
     ended: bool = False
-    """True if the epoch was gone through to its end: the next iteration is another epoch."""
+    """True if the epoch was completed: the next iteration is another epoch."""
     seed: int | None = None
-    """Of the order; None if the sampler is not feedline's."""
+    """Seed of the order; None if the sampler is not feedline's."""
     draw_seed: int | None = None
-    """Of samples' own random numbers, and of the workers'."""
+    """Seed of the random numbers of samples and workers."""
     order: dict[str, Any] = field(default_factory=dict)
-    """What the plan needs to go on, and what it must find again: see `Plan.state`."""
+    """What the plan needs to resume, and the values that must not have changed: see `Plan.state`."""
     early: tuple[int, ...] = ()
-    """Batches after that point that were delivered out of turn, by their distance from it."""
+    """Batches after that position that were delivered out of turn, by their distance from it."""
     streams: tuple[dict[str, Any], ...] = ()
     """States of the workers' streams or datasets."""
     turn: int = 0
-    """Whose stream comes next."""
+    """The worker whose stream comes next."""
     dataset_epoch: int | None = None
-    """What the dataset's `set_epoch` was last told, if it was."""
+    """The epoch that the dataset's `set_epoch` was last called with, if it was."""
     virtual: tuple[int, int] | None = None
-    """The virtual epoch, and the batches of it that were delivered."""
+    """The virtual epoch, and the number of its batches that were delivered."""
     ranks: tuple[Snapshot, ...] = ()
-    """Those of all ranks, if each has one of its own and they were put together; the rest is that of the first."""
+    """The snapshots of all ranks, if they were merged; the other fields are those of the first rank."""
 
     @property
     def is_shared(self) -> bool:
-        """True if it serves any rank: none has begun with its part of the epoch, or this one has ended it."""
+        """True if any rank can resume from it: it holds no unfinished part of an epoch that belongs to one rank."""
         return not self.ranks and (self.ended or not self.streams or "rank" not in self.order)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the snapshot as `state_dict()` hands it out. What is empty is there too, so that it can be missed."""
+        """Return the snapshot in the form of `state_dict()`. It includes empty values, so a missing one is noticed."""
         if self.ranks:
             return {"feedline": VERSION, "ranks": [each.as_dict() for each in self.ranks]}
         return {
@@ -68,18 +68,18 @@ class Snapshot:
 
     @classmethod
     def from_dict(cls, state: Any) -> Snapshot:
-        """Read what `as_dict` made.
+        """Read a dict that `as_dict` made.
 
         Raises:
-            BadState: it is something else, or of a version that this feedline does not know.
+            BadState: it is something else, or its version is unknown to this feedline.
         """
         if not isinstance(state, Mapping):
-            raise BadState(f"A loader's state is a dict as state_dict() returns it, not {type(state).__name__}.")
+            raise BadState(f"A loader's state is a dict, as state_dict() returns, not {type(state).__name__}.")
         version = state.get("feedline")
         if version is None:
             hint = ""
             if "_snapshot" in state or "_num_yielded" in state:
-                hint = " It looks like one of torchdata's StatefulDataLoader, whose positions mean something else."
+                hint = " It looks like a state of torchdata's StatefulDataLoader, whose positions mean something else."
             raise BadState(
                 f"This is not the state of a feedline loader: it has {sorted(map(str, state))[:6]} but no 'feedline'."
                 f"{hint} Load what this loader's state_dict() returned."
@@ -87,7 +87,7 @@ class Snapshot:
         if type(version) is not int or version != VERSION:
             raise BadState(
                 f"The state has version {version!r}, and this feedline reads version {VERSION}. "
-                "Resume with the feedline that saved it, or begin the epoch anew."
+                "Resume with the feedline that saved it, or start the epoch again."
             )
         if "ranks" in state:
             ranks = checked_ranks(state)

@@ -1,4 +1,4 @@
-"""Worker processes that use only what Python's multiprocessing has on every system."""
+"""Worker processes that use only the parts of Python's multiprocessing that every system has."""
 
 from feedline.workers.portable.engine import PortableEngine
 

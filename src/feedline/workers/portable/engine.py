@@ -1,12 +1,12 @@
-"""The training process's side, for systems that lack what `workers/processes` is built on (macOS, Windows).
+"""The training process's side, for systems without the features that `workers/processes` needs (macOS, Windows).
 
-Each worker has a pipe, a lane of waiting tasks, and a thread of this process that looks after it: it takes a task from
-the lane, sends it, waits for the answer or the worker's end, and puts what happened into one queue for all. A worker
-has one task at a time, so what waits can always be taken back, and it gets the next one whatever the training loop is
-doing.
+Each worker has a pipe, a lane of waiting tasks, and a thread in this process. The thread takes a task from the lane,
+sends it, waits for the answer or the worker's end, and puts the outcome into one queue for all workers. A worker has
+one task at a time, so waiting tasks can always be revoked, and it gets its next task regardless of what the training
+loop is doing.
 
-What each side touches: the thread its worker's connection and nothing of the process but its sentinel; the consumer's
-thread everything else. A worker that dies with nothing to do is noticed when it is given something.
+Each thread touches only its worker's connection and the sentinel of its process; the consumer's thread touches
+everything else. The death of an idle worker is noticed when it is given a task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from feedline.workers.portable.segments import BatchBytes, Inbox, not_while_fork
 from feedline.workers.portable.worker import Answer, Link, Request, unpacked
 
 _THREAD_PATIENCE_S = 1.0
-"""How long `close` waits for a thread whose worker is gone. It has nothing left to wait for itself."""
+"""How long `close` waits for a thread whose worker is gone, and which has nothing left to wait for."""
 
 
 @dataclass(slots=True)
@@ -48,14 +48,14 @@ class _Errand:
     """A request in a worker's lane."""
 
     id: int
-    """Of its task."""
+    """Id of its task."""
     segment: str
     data: bytes
 
 
 @dataclass
 class _Channel:
-    """A worker that was started, seen from the training process."""
+    """A worker that was started, as seen from the training process."""
 
     number: int
     lane: Lane[_Errand]
@@ -66,22 +66,22 @@ class _Channel:
 
 
 class PortableEngine(LaneEngine[_Errand]):
-    """Runs tasks in worker processes that send their batches back in memory of their own.
+    """Runs tasks in worker processes that return each batch in memory of its own.
 
     Args:
-        worker_count: how many.
+        worker_count: number of workers.
         context: a multiprocessing context, None for the program's default start method.
     """
 
     def __init__(self, worker_count: int, context: BaseContext | None = None) -> None:
         super().__init__(worker_count)
-        self._context: Any = context  # Any: the base class does not know of `Process`
+        self._context: Any = context  # Any: the base class does not declare `Process`
         self._started = False
         self._channels: list[_Channel] = []
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
         self._leaving: list[BaseProcess] = []
-        """Workers that have been replaced or retired, and may take a moment to end."""
+        """Workers that were replaced or retired, and may take a moment to end."""
         self._retired: set[int] = set()
         self._ended: list[Any] = []
         """The workers, after `close`."""
@@ -145,7 +145,7 @@ class PortableEngine(LaneEngine[_Errand]):
 
     @interrupts.put_off(starts_process=False)
     def retire(self, worker: int) -> None:
-        """Hear no more of a worker, and let it end. May be called twice."""
+        """Stop listening to a worker, and let it end. May be called twice."""
         if worker in self._retired:
             return
         self._retired.add(worker)
@@ -188,7 +188,7 @@ class PortableEngine(LaneEngine[_Errand]):
         return [self._finish(result) for result in super().collect(timeout_s, worker)]
 
     def _finish(self, result: Result) -> Result:
-        """Do what is left for the consumer's thread: the user's exceptions, and processes."""
+        """Do what only the consumer's thread may do: unpack the user's exceptions, and examine processes."""
         if result.kind is ResultKind.FAILED and isinstance(result.payload, bytes):
             result.payload = unpack_failure(result.payload)
         elif result.kind is ResultKind.DIED:
@@ -212,13 +212,13 @@ class PortableEngine(LaneEngine[_Errand]):
             if channel.thread is not None and channel.thread is not threading.current_thread():
                 channel.thread.join(_THREAD_PATIENCE_S)
         for process in processes:
-            lifetime.is_over(process)  # or it would not even be killed
+            lifetime.is_over(process)  # closes its files; a process that survived `kill` keeps them
         self._ended = self.worker_objects
         self._channels.clear()
         self._answers = Mailbox()  # drops the batches that were not collected
 
 
-# Any: the base class of contexts does not know of `Process`.
+# Any: the base class of contexts does not declare `Process`.
 def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
     with not_while_forking:
         near, far = context.Pipe()
@@ -238,12 +238,12 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
         raise
     finally:
         with not_while_forking:
-            far.close()  # or the pipe would not end with the worker
+            far.close()  # otherwise the pipe would stay open without the worker
     return near, process
 
 
 def _look_after(channel: _Channel, sentinel: int, answers: Mailbox[Result], inbox: Inbox) -> None:
-    """Give a worker its tasks one by one and pass on what it says, until there are no more or it dies."""
+    """Send a worker its tasks one by one and pass on its answers, until the lane ends or the worker dies."""
     number = channel.number
     birth = _hear(channel.pipe, sentinel)
     if birth is None or birth.kind is ResultKind.DIED:  # it could not get ready
@@ -257,12 +257,12 @@ def _look_after(channel: _Channel, sentinel: int, answers: Mailbox[Result], inbo
             break
         answers.put(result_of(number, errand.id, answer, lambda batch: SegmentReader(inbox.open(batch))))
         del answer  # an idle thread keeps no batch alive
-    with not_while_forking:  # or a forked worker might take another file of that number for the pipe
+    with not_while_forking:  # otherwise a forked worker might take another file with that number for the pipe
         channel.pipe.close()
 
 
 def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None:
-    """Send a request and wait for the answer; None if the worker is gone without one."""
+    """Send a request and wait for the answer; None if the worker dies without one."""
     try:
         pipe.send_bytes(errand.data)
     except OSError:
@@ -271,7 +271,7 @@ def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None
 
 
 def _hear(pipe: Connection, sentinel: int) -> Answer | None:
-    """Wait for what a worker says; None if it is gone without a word."""
+    """Wait for a worker's message; None if it dies without one."""
     try:
         if pipe not in wait([pipe, sentinel]):
             return None
@@ -282,12 +282,12 @@ def _hear(pipe: Connection, sentinel: int) -> Answer | None:
 
 
 def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[BatchBytes], Reader]) -> Result:
-    """Return what a worker has said about a task; `open_bytes` says where the bytes of its batch are read from."""
+    """Convert a worker's answer to a result; `open_bytes` returns the reader of its batch."""
     if answer.batch_bytes is None:
         return Result(answer.kind, number, task_id, answer.body, notes=answer.notes)
     try:
         reader = open_bytes(answer.batch_bytes)
-    except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
+    except Exception as exc:  # report anything: the training loop is waiting
         return Result(ResultKind.FAILED, number, task_id, exc)
     parcel = Parcel(answer.body, -1, answer.batch_bytes.size, reader)
     result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes)

@@ -2,10 +2,10 @@
 
     worker makes the segment --answer--> training process maps it and removes the name --next request--> worker lets go
 
-A segment has a name only between its making and its mapping, and the name was chosen by the training process, which
-removes it also when the worker died in between. If the training process itself is killed in that moment,
-multiprocessing's resource tracker removes the name. Windows has no names to remove: a segment lives while somebody has
-it open, which is why the worker holds on to it until the next request tells that it has arrived.
+A segment has a name only until it is mapped. The training process chooses the name, and removes it even if the worker
+died in between. If the training process itself is killed in that moment, multiprocessing's resource tracker removes the
+name. Windows has no names to remove: a segment lives while a process has it open, so the worker keeps it open until the
+next request shows that it has arrived.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from feedline.memory.codec import SlotWriter
 from feedline.memory.reading import Bytes
 
 _WORTH_A_SEGMENT = 64 << 10
-"""Less than this goes through the pipe: a segment costs a dozen system calls. A guess."""
+"""Smaller batches go through the pipe: a segment costs a dozen system calls. A guess."""
 
 _FIRST_BYTES = 1 << 20
 
 _MOST_SEGMENTS = 32
-"""Segments an engine keeps mapped. Each has two descriptors, and macOS grants 256; batches beyond are copied."""
+"""Segments that an engine keeps mapped. Each has two descriptors, and macOS allows 256; batches beyond are copied."""
 
 not_while_forking = threading.Lock()
-"""Held while a thread does what a fork must not cut in half.
+"""Held while a thread does something that a fork must not interrupt.
 
-Opening a segment takes a lock of multiprocessing's resource tracker. A process forked by another thread in that moment
-would have the lock, taken for good, and could make no segment itself.
+Opening a segment takes a lock of multiprocessing's resource tracker. A process that another thread forks in that moment
+would inherit the lock taken for good, and could make no segment itself.
 Test: tests/workers/portable/test_segments.py::test_no_fork_while_a_segment_is_being_opened
 """
 
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class BatchBytes:
-    """The bytes of a batch: in a segment, or themselves."""
+    """The bytes of a batch: in a segment, or inline."""
 
     size: int
     segment: str = ""
@@ -58,9 +58,9 @@ class BatchBytes:
 
 
 class Outbox:
-    """The worker's side: memory to make a batch in, and the segment that is on its way.
+    """The worker's side: memory to make a batch in, and the segment that is in transit.
 
-    A batch as large as the ones before is made in its segment. Any other is made in scratch memory, which grows until
+    A batch as large as the previous ones is made in its segment. Any other is made in scratch memory, which grows until
     the batch fits, and is then copied.
     """
 
@@ -72,19 +72,19 @@ class Outbox:
         self._sent: _Segment | None = None
 
     def open(self, name: str) -> SlotWriter:
-        """Return an empty writer for the next batch, and let go of the one before, which has arrived."""
+        """Return an empty writer for the next batch, and release the previous segment, which has arrived."""
         self._sent = None
         if self._expected_bytes >= _WORTH_A_SEGMENT:
             with contextlib.suppress(OSError):  # no shared memory, or none left: the pipe carries any amount
                 self._segment = _make_segment(name, self._expected_bytes)
                 return _writer_over(self._segment.array())
         if self._scratch is None or (self._lease is not None and self._lease() is not None):
-            # A collate function may keep what it made there.
+            # A collate function may keep arrays that it made there.
             self._scratch = bytearray(_FIRST_BYTES if self._scratch is None else len(self._scratch))
         return self._lend_scratch()
 
     def open_larger(self, writer: SlotWriter) -> SlotWriter:
-        """Return an empty writer with twice the room; what lies in the one before stays valid."""
+        """Return an empty writer of twice the size; the contents of the previous one stay valid."""
         self.discard()
         self._scratch = bytearray(2 * writer.view.nbytes)
         return self._lend_scratch()
@@ -96,7 +96,7 @@ class Outbox:
         return _writer_over(view)
 
     def post(self, writer: SlotWriter, name: str) -> BatchBytes:
-        """Get what was written ready to leave, if it is large in a segment of that name."""
+        """Prepare the written bytes for sending; many bytes go into a segment with that name."""
         used = writer.used
         self._expected_bytes = max(used, self._expected_bytes * 7 // 8)
         if used >= _WORTH_A_SEGMENT:
@@ -125,7 +125,7 @@ def _writer_over(view: Bytes) -> SlotWriter:
 class _Segment:
     """Shared memory as NumPy takes it: arrays over it keep it alive, and it is unmapped after the last of them.
 
-    An array made from `SharedMemory.buf` would not do: `SharedMemory` closes itself when it is dropped, which fails
+    An array made from `SharedMemory.buf` would not work: `SharedMemory` closes itself when it is dropped, which fails
     while there are views of its buffer.
     """
 
@@ -136,7 +136,7 @@ class _Segment:
         self.__array_interface__ = {"version": 3, "shape": (memory.size,), "typestr": "|u1", "data": (address, False)}
 
     def array(self) -> Bytes:
-        """Return all of it, which may be more than what was asked for: systems round up."""
+        """Return all of it, which may be more than was requested: systems round up."""
         return np.asarray(self)
 
 
@@ -144,7 +144,7 @@ def _make_segment(name: str, size: int) -> _Segment:
     memory = SharedMemory(name, create=True, size=size)
     path = f"/dev/shm/{name}"
     if hasattr(os, "posix_fallocate") and os.path.exists(path):
-        # Linux lets a file in /dev/shm be larger than what is left there, and kills whoever touches what is missing.
+        # Linux allows a file in /dev/shm to exceed the free space there, and kills a process that touches the excess.
         try:
             fd = os.open(path, os.O_RDWR)
             try:
@@ -170,13 +170,13 @@ def _open_segment(name: str) -> _Segment:
 
 
 class Inbox:
-    """The training process's side: maps what workers have sent. Used by several threads."""
+    """The training process's side: maps the segments that workers send. Used by several threads."""
 
     def __init__(self) -> None:
         self._mapped: weakref.WeakSet[_Segment] = weakref.WeakSet()
 
     def open(self, batch_bytes: BatchBytes) -> Bytes:
-        """Return the bytes of a batch; the array owns them, and nothing with a name is left."""
+        """Return the bytes of a batch; the array owns them, and no name remains."""
         if batch_bytes.data is not None:
             return np.frombuffer(batch_bytes.data, np.uint8) if batch_bytes.size else np.empty(0, np.uint8)
         with not_while_forking:
@@ -188,7 +188,7 @@ class Inbox:
 
 
 def remove_segment(name: str) -> None:
-    """Remove what a worker that died may have left."""
-    # An empty one cannot be opened (ValueError), nor any without a descriptor: the resource tracker will.
+    """Remove a segment that a dead worker may have left."""
+    # An empty one cannot be opened (ValueError), nor can any without a descriptor: the resource tracker removes those.
     with not_while_forking, contextlib.suppress(FileNotFoundError, ValueError, TooManyOpenFiles):
-        _open_segment(name)  # which takes the name away; the rest goes when it is dropped
+        _open_segment(name)  # removes the name; the memory is freed when the segment is dropped

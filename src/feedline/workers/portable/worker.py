@@ -1,7 +1,7 @@
-"""The worker's side: takes one request at a time from its pipe and answers it; ends when the pipe does.
+"""The worker's side: takes one request at a time from its pipe and answers it; exits when the pipe closes.
 
-The pipe ends with the training process, provided that no other process has a copy of that process's end. A forked
-worker closes the copies it inherits; a process that the program forks by itself, and that outlives it, keeps them.
+The pipe closes with the training process, provided that no other process has a copy of that process's end. A forked
+worker closes the copies it inherits; a process that the program itself forks, and that outlives it, keeps them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from feedline.workers.session import Sent
 from feedline.workers.worker_setup import init_worker
 
 _IDLE_MS = 200
-"""After which a worker that has nothing to do tidies up."""
+"""Idle time after which a worker checks for free memory to return; see `Heap`."""
 
 
 @dataclass(slots=True)
 class Request:
-    """What the training process sends."""
+    """A request from the training process."""
 
     task: Task
     segment: str
@@ -40,23 +40,23 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What the worker says about a request."""
+    """A worker's answer to a request."""
 
     kind: ResultKind
     body: bytes = b""
     """DONE: the header of the batch; FAILED: the packed exception."""
     batch_bytes: BatchBytes | None = None
-    """DONE: what the header refers to."""
+    """DONE: the bytes that the header refers to."""
     busy_ns: int = 0
     notes: Notes | None = None
     times: TaskTimes = NO_TIMES
-    """As in `Result`, and"""
+    """As in `Result`, like `told`."""
     told: TaskNotes | None = None
 
 
 @dataclass
 class Link:
-    """What connects one worker to the training process."""
+    """The connection of one worker to the training process."""
 
     number: int
     pipe: Connection
@@ -64,11 +64,11 @@ class Link:
 
 
 ends: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""Every end of a pipe between a worker and the training process that this process has."""
+"""The ends of all pipes between workers and the training process that this process has."""
 
 
 def serve(link: Link, sent: Sent) -> None:
-    """Work until there is nobody left to work for."""
+    """Answer requests until the pipe is closed."""
     spec: WorkerSpec = sent.value
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
@@ -91,7 +91,7 @@ def serve(link: Link, sent: Sent) -> None:
 
 
 def _send(pipe: Connection, answer: Answer) -> bool:
-    """Send an answer; False if nobody is listening any more."""
+    """Send an answer; False if the training process does not listen any more."""
     try:
         pipe.send_bytes(packed(answer))
     except OSError:
@@ -100,26 +100,26 @@ def _send(pipe: Connection, answer: Answer) -> bool:
 
 
 def packed(answer: Answer) -> bytes:
-    """Return an answer as it travels; one that cannot be sent becomes the failure to do so."""
+    """Return an answer as bytes; if it cannot be pickled, return that failure instead."""
     try:
         return pickle.dumps(answer, 5)
-    except Exception as exc:  # the user's state_dict holds what cannot be sent
+    except Exception as exc:  # the user's state_dict holds something that cannot be pickled
         failure = pack_failure(exc, "in a DataLoader worker process")
         return pickle.dumps(Answer(ResultKind.FAILED, failure), 5)
 
 
 def unpacked(data: bytes) -> Answer:
-    """Return the answer that `packed` made bytes of; in the training process."""
+    """Return the answer in these bytes, in the training process."""
     try:
         answer: Answer = pickle.loads(data)
-    except Exception as exc:  # the user's own, of a state that came along
+    except Exception as exc:  # raised by a state of the user's
         return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
     return answer
 
 
-# Any: a poll object, whose class has no name.
+# Any: a poll object, whose class has no public name.
 def _waiting_for(pipe: Connection) -> Any | None:
-    """Return what a time-out can be given; None on Windows, where there is no heap to look after."""
+    """Return a poll object, which takes a timeout; None on Windows, where there is no heap to look after."""
     if not hasattr(select, "poll"):
         return None
     waiting = select.poll()
@@ -137,7 +137,7 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 
 
 def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
-    """Run a task as worker `number`, and say what became of it. The batch is in the outbox then."""
+    """Run a task as worker `number`, and return the answer. The batch is then in the outbox."""
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
     result = runner.serve(request.task, number, room)
@@ -161,7 +161,7 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
 
 
 def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple[bytes, SlotWriter]:
-    """Write a batch, into more room if it needs more; returns its header and where it was written."""
+    """Write a batch, into a larger buffer if necessary; returns its header and the writer that holds it."""
     while True:
         try:
             return codec.encode(batch, room), room

@@ -51,7 +51,7 @@ class ArenaView:
         self._desk_address = self._desk.__array_interface__["data"][0]
 
     def writer(self, slot: int) -> SlotWriter:
-        """Return a writer for a slot. Without a slot, it has little room."""
+        """Return a writer for a slot. Without a slot, it is small."""
         if slot < 0:
             return MessageWriter(self._desk, self._desk_address)
         moved = self._moved.get(slot)

@@ -36,7 +36,7 @@ class Channel:
         self.is_ready = False
         """True once the worker has reported it."""
         self.stillborn: WorkerDied | None = None
-        """The error for a worker that hangs since it was forked."""
+        """The error for a worker that has hung since it was forked."""
         self.unready: BaseException | None = None
         """Why the worker could not get ready, if it reported that."""
         _channels.add(self)

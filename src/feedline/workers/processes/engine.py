@@ -58,7 +58,7 @@ class ProcessEngine(WorkerEngine):
     """Runs tasks in worker processes that write their batches into an arena.
 
     Args:
-        worker_count: how many.
+        worker_count: number of workers.
         arena: shared memory for the batches.
         context: a multiprocessing context, None for the program's default start method.
     """
@@ -291,7 +291,7 @@ class ProcessEngine(WorkerEngine):
         return results
 
     def _look_at_births(self, wait: float, results: list[Result]) -> float:
-        """Give up on workers that hang since their fork; return the longest wait before the next check."""
+        """Give up on workers that have hung since their fork; return the longest wait before the next check."""
         for channel in self._channels:
             if time.monotonic() > channel.deadline_s:
                 self._read(channel, results)  # its ALIVE message may be waiting unread
@@ -300,7 +300,7 @@ class ProcessEngine(WorkerEngine):
         return _BIRTH_S / 8 if wait < 0 else min(wait, _BIRTH_S / 8)
 
     def _give_up_on(self, channel: Channel) -> None:
-        """Kill a worker that hangs since its fork: its death is reported, and its successor may start."""
+        """Kill a worker that has hung since its fork: its death is reported, and its successor may start."""
         assert channel.process is not None
         channel.deadline_s = math.inf
         if not is_asleep(channel.process.pid or 0):
@@ -309,10 +309,11 @@ class ProcessEngine(WorkerEngine):
         stack = self.stack(channel.number)
         channel.process.kill()
         channel.stillborn = WorkerDied(
-            f"Worker {channel.number} (pid {channel.process.pid}) hangs since it was forked: another thread of this "
-            "program held a lock at that moment, which the worker has inherited and nobody there will release. Start "
-            "workers while no other thread computes or draws random numbers, or use the start method 'forkserver' "
-            "(multiprocessing_context='forkserver'). " + ("" if stack is None else f"Where it hangs:\n{stack.rstrip()}")
+            f"Worker {channel.number} (pid {channel.process.pid}) has hung since it was forked: another thread of this "
+            "program held a lock at that moment, and the worker inherited it without the thread that would release it. "
+            "Start workers while no other thread computes or draws random numbers, or use the start method "
+            "'forkserver' (multiprocessing_context='forkserver'). "
+            + ("" if stack is None else f"Where it hangs:\n{stack.rstrip()}")
         )
 
     def _collect_from(self, channel: Channel, timeout_s: float | None, results: list[Result]) -> None:
@@ -438,7 +439,7 @@ class ProcessEngine(WorkerEngine):
         processes = [channel.process for channel in self._channels if channel.process is not None] + self._leaving
         lifetime.end(processes)
         for process in processes:
-            lifetime.is_over(process)  # or it would not even be killed
+            lifetime.is_over(process)  # closes its files; a process that survived `kill` keeps them
         self._ended = self.worker_objects
         for channel in self._channels:
             channel.close()

@@ -224,7 +224,7 @@ def read_task(message: Message) -> Task:
     slot = message.used - 1
     if body[0] == 1:
         _, epoch, key, first, stride = _BLOCK_HEAD.unpack_from(body)
-        indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable: torch asks for it
+        indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable, as torch requires
         return Task(message.task_id, IndexBlock(indices), slot, epoch, draw=Draw(key, first, stride))
     indices, epoch, shared_seed, numbers, *rest = pickle.loads(memoryview(body)[1:])
     return Task(message.task_id, indices, slot, epoch, shared_seed, Draw(*numbers), *rest)

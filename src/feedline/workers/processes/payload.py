@@ -46,7 +46,7 @@ class Payload:
             self.close()
             raise TransportError(
                 f"The dataset is larger than the {len(mapping) >> 20} MiB that can be sent to workers. "
-                f"{why_no_more(len(mapping), _MOST_BYTES)} Or use workers that are forked, or threads: nothing is sent."
+                f"{why_no_more(len(mapping), _MOST_BYTES)} Or use forked workers or threads: nothing is sent to them."
             ) from None
         except BaseException:
             self.close()

@@ -67,7 +67,7 @@ class Link:
     arena: ArenaView
     trainer_pid: int
     stacks_fd: int = -1
-    """Where the worker's stacks are written when the training process asks for them."""
+    """Where the worker's stacks are written when the training process requests them."""
     generation: int = 0
     """How many workers had this number before."""
     started_by_main_thread: bool = False

@@ -1,15 +1,16 @@
-"""The training process's side: actors are started, given tasks, and listened to.
+"""The training process's side: starts actors, sends them tasks and receives their answers.
 
     submit --> lane of the worker --> call of the actor, one at a time --> future --> thread --> answers --> collect
                   |
                   +--> revoke
 
-Ray tells on a thread of its own that a call is over. That thread only puts the future into a queue. A thread of the
-engine takes it from there, gives the actor its next task, whatever the training loop is doing, and puts the answer into
-a queue for `collect`. What waits in a lane can be taken back; the lock makes it go to one side only.
+Ray reports the end of a call on a thread of its own. That thread only puts the future into a queue. A thread of the
+engine takes it from there, sends the actor its next task, regardless of what the training loop is doing, and puts the
+answer into a queue for `collect`. Tasks that wait in a lane can be revoked; the lock ensures that a task is either sent
+or revoked, not both.
 
-What an actor has made lies in the object store of its node, and is brought to this one before the future is told. If
-either node is lost before, the call fails, and the worker counts as dead: its task is given to another one.
+An actor's result lies in the object store of its node, and Ray copies it to this node before the future completes. If
+either node is lost before that, the call fails and the worker counts as dead: its task goes to another one.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from feedline.workers.ray.store import Store
 from feedline.workers.ray.worker import Place, RayWorker, machine_id, pack_spec
 
 _SAY_AFTER_S = 15.0
-"""How long a worker may take to start before a word is said about it."""
+"""How long a worker may take to start before a warning appears."""
 
 _THREAD_PATIENCE_S = 1.0
-"""How long `close` waits for the thread, which has nothing left to wait for."""
+"""How long `close` waits for the thread, which has nothing left to do by then."""
 
 _FEW = 8
-"""Batches that may be in flight before the size of one is known, if there are fewer workers."""
+"""Batches that may be in flight before the size of one is known; the worker count, if that is larger."""
 
 _STORE_SHARE = 0.5
-"""Of the object store that batches of a loader may take: others use it, too."""
+"""Share of the object store that a loader's batches may take: others use the store, too."""
 
 
 class _Phase(Enum):
-    """How far a worker is: Ray finds a place for it, it imports and reads the dataset, it works, it is gone."""
+    """How far a worker is: Ray is placing it, it imports and reads the dataset, it works, it is gone."""
 
     PLACING = 1
     OPENING = 2
@@ -66,7 +67,7 @@ class _Phase(Enum):
 
 @dataclass
 class _Worker:
-    """An actor, seen from the training process."""
+    """An actor, as seen from the training process."""
 
     number: int
     generation: int
@@ -74,11 +75,11 @@ class _Worker:
     """Its handle."""
     lane: deque[tuple[int, bytes]] = field(default_factory=deque)
     current: int = -1
-    """The task that it is at."""
+    """The task that it is working on; -1 for none."""
     phase: _Phase = _Phase.PLACING
     is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
-    """When it was asked for."""
+    """When Ray was asked to start it."""
     placed_s: float = math.inf
     place: Place | None = None
     is_here: bool = False
@@ -89,9 +90,9 @@ class RayEngine(WorkerEngine):
     """Runs tasks in Ray actors, which send their batches through Ray's object store.
 
     Args:
-        worker_count: how many.
-        options: what Ray is told of each.
-        budget: bytes of the object store that batches may take; at most half of it.
+        worker_count: number of workers.
+        options: resources and placement of each worker.
+        budget: bytes of the object store that batches may take; at most half of the store.
     """
 
     def __init__(self, worker_count: int, options: RayOptions | None = None, budget: int | None = None) -> None:
@@ -100,21 +101,21 @@ class RayEngine(WorkerEngine):
         self._budget = budget
         self._ray: Any = None
         self._joined: tuple[str, str] | None = None
-        """Which connection to a cluster the actors belong to."""
+        """The connection to a cluster that the actors belong to."""
         self._packed: Any = None
         """A reference to the specification in the object store."""
         self._store = Store(0)
         self._name = secrets.token_hex(8)
-        """Which loader this is, to actors that work for several."""
+        """Identifies this loader to actors that work for several."""
         self._workers: list[_Worker] = []
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
-        """Tasks of workers that were not started yet."""
+        """Tasks of workers that have not been started yet."""
         self._over: queue.SimpleQueue[tuple[_Worker, Future[Any]] | None] = queue.SimpleQueue()
         self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._told_workers = False
-        """True if a method of the dataset was called in the workers since it was packed."""
+        """True if a dataset method was called in the workers since the dataset was packed."""
         self._told_of_start = False
 
     def open(self, spec: WorkerSpec) -> None:
@@ -131,15 +132,15 @@ class RayEngine(WorkerEngine):
         try:
             packed = pack_spec(self._spec, self._ray.cloudpickle)
         except NotPicklable:
-            raise  # it says why already
+            raise  # it already explains the cause
         except (*UNPICKLABLE, RuntimeError) as exc:  # multiprocessing's locks and queues raise the latter
             raise unpicklable.explain(self._spec, exc) from exc
         try:
             return self._ray.put(packed)
         except self._ray.exceptions.ObjectStoreFullError as exc:
             raise TransportError(
-                f"The dataset takes {packed.memory.nbytes >> 20} MiB, and Ray's object store of "
-                f"{cluster.store_bytes(self._ray) >> 20} MiB has no room for it. Start Ray with a larger one "
+                f"The dataset takes {packed.memory.nbytes >> 20} MiB and does not fit into Ray's object store of "
+                f"{cluster.store_bytes(self._ray) >> 20} MiB. Start Ray with a larger store "
                 "(ray.init(object_store_memory=...)), or let the dataset open its files in each worker."
             ) from exc
 
@@ -159,7 +160,7 @@ class RayEngine(WorkerEngine):
             "num_cpus": options.num_cpus,
             "resources": dict(options.resources or {}),
             "scheduling_strategy": options.scheduling_strategy,
-            "max_restarts": 0,  # the core replaces workers, and knows what they had to do
+            "max_restarts": 0,  # the core replaces workers, and knows their pending tasks
             "max_task_retries": 0,
         }
         if options.pool is not None:
@@ -171,11 +172,11 @@ class RayEngine(WorkerEngine):
         return worker
 
     def _check_connection(self) -> None:
-        """Refuse to ask a Ray that is not the one we joined: it would start another cluster, or never answer."""
+        """Raise if Ray is no longer the one we joined: a call would start another cluster, or never return."""
         if cluster.connection(self._ray) != self._joined:
-            raise WorkerStartError("Ray was shut down (ray.shutdown()) while its workers were needed.")
+            raise WorkerStartError("Ray was shut down (ray.shutdown()) while the loader still needed its workers.")
 
-    # Any: a reference of Ray's.
+    # Any: a reference to a Ray object.
     def _follow(self, worker: _Worker, call: Any) -> None:
         call.future().add_done_callback(functools.partial(_put_over, self._over, worker))
 
@@ -188,7 +189,7 @@ class RayEngine(WorkerEngine):
             self._part_from(self._workers[worker])
             generation = self._workers[worker].generation + 1
         if self._told_workers:
-            self._told_workers, self._packed = False, self._put()  # the dataset here has heard it, too
+            self._told_workers, self._packed = False, self._put()  # the dataset here has received the same calls
         self._workers[worker : worker + 1] = [self._launch(worker, generation)]
 
     @interrupts.put_off(starts_process=False)
@@ -200,7 +201,7 @@ class RayEngine(WorkerEngine):
         return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
 
     def _part_from(self, worker: _Worker) -> None:
-        """Hear no more of a worker, and let it end. May be called twice."""
+        """Stop listening to a worker, and let it end. May be called twice."""
         with self._lock:
             worker.phase = _Phase.GONE
             worker.lane.clear()
@@ -211,7 +212,7 @@ class RayEngine(WorkerEngine):
         if self._options.pool is None:
             self._ray.kill(actor)
         else:
-            actor.leave.remote(self._name)  # others may have work for it
+            actor.leave.remote(self._name)  # other loaders may use it
 
     def kill(self, worker: int) -> bool:
         one = self._workers[worker]
@@ -252,7 +253,7 @@ class RayEngine(WorkerEngine):
             self._give_next(self._workers[worker])
 
     def _give_next(self, worker: _Worker) -> None:
-        """Give a worker that is ready its next task. The lock is taken."""
+        """Send the next task to a worker that is ready. The caller holds the lock."""
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
             self._check_connection()
             worker.current, data = worker.lane.popleft()
@@ -267,12 +268,12 @@ class RayEngine(WorkerEngine):
             return lane.popleft()[0] if lane else None
 
     def _listen(self) -> None:
-        """Take what is over, until the engine is closed. Runs on a thread of its own."""
+        """Process finished calls until the engine is closed. Runs on a thread of its own."""
         calls = self._over
         while (over := calls.get()) is not None:
             try:
                 result = self._heard(*over)
-            except Exception as exc:  # the training loop is waiting to hear of it, whatever it is
+            except Exception as exc:  # report anything: the training loop is waiting
                 death = WorkerStartError(f"Worker {over[0].number} cannot be reached through Ray: {words(exc)}.")
                 result = Result(ResultKind.DIED, over[0].number, -1, death)
             if result is not None:
@@ -280,7 +281,7 @@ class RayEngine(WorkerEngine):
             del over, result  # an idle thread keeps no batch alive
 
     def _heard(self, worker: _Worker, future: Future[Any]) -> Result | None:
-        """Take note of a call that is over, and give the worker its next task."""
+        """Process a finished call, and send the worker its next task."""
         with self._lock:
             if worker.phase is _Phase.GONE:
                 return None
@@ -303,12 +304,12 @@ class RayEngine(WorkerEngine):
         return result
 
     def _begun(self, worker: _Worker, failure: BaseException | None, future: Future[Any]) -> Result | None:
-        """Take note that a worker has a place or is ready, or could not get so. The lock is taken."""
+        """Process the outcome of placing a worker or getting it ready. The caller holds the lock."""
         death: Any = None
         if failure is not None:
             death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
             if cluster.is_trouble(self._ray, failure):
-                death = WorkerStartError(f"Worker {worker.number} could not be started by Ray: {words(failure)}.")
+                death = WorkerStartError(f"Ray could not start worker {worker.number}: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
             worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
             worker.is_here = worker.place.machine == machine_id()
@@ -329,12 +330,12 @@ class RayEngine(WorkerEngine):
         if not results:
             self._look_at_starts(results)
         for result in results:
-            if result.payload and isinstance(result.payload, bytes):  # FAILED or DIED: of the user's
+            if result.payload and isinstance(result.payload, bytes):  # FAILED or DIED: the user's own exception
                 result.payload = unpack_failure(result.payload)
         return results
 
     def _look_at_starts(self, results: list[Result]) -> None:
-        """Say that workers are not started yet, and give up on those that take too long."""
+        """Warn about workers that have not started yet, and give up on those that take too long."""
         self._check_connection()
         now_s, timeout_s = time.monotonic(), self._options.start_timeout_s
         for one in self._workers:
@@ -345,15 +346,15 @@ class RayEngine(WorkerEngine):
                 why = cluster.shortage(self._ray, self._options)
                 self._part_from(one)
                 death = WorkerStartError(
-                    f"Worker {one.number} was not started by Ray within {timeout_s:g} s. {why} Ask for less (fewer "
-                    "workers, RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
+                    f"Ray did not start worker {one.number} within {timeout_s:g} s. {why} Request less (fewer workers, "
+                    "RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
                 )
                 results.append(Result(ResultKind.DIED, one.number, -1, death))
             elif not self._told_of_start:
                 self._told_of_start = True
                 why = cluster.shortage(self._ray, self._options)
                 warn_user(
-                    f"Worker {one.number} waits since {waits_s:.0f} s to be started by Ray. {why} It goes on waiting.",
+                    f"Ray has not started worker {one.number} after {waits_s:.0f} s. {why} The loader keeps waiting.",
                     WorkerWarning,
                 )
 
@@ -371,6 +372,6 @@ class RayEngine(WorkerEngine):
         self._answers, self._over = Mailbox(), queue.SimpleQueue()  # drops the batches that were not collected
 
 
-# Any: what Ray answers.
+# Any: the result of a Ray call.
 def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
     over.put((worker, future))

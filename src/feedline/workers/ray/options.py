@@ -1,4 +1,4 @@
-"""What Ray is to be told of the workers, in Ray's words."""
+"""The options that Ray gets for each worker, in Ray's terms."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from feedline.errors import BadOption
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Workers that are Ray actors, and where they run: `engine=RayOptions(num_cpus=2)`. `engine="ray"` is the default.
+    """Resources and placement of Ray workers: `engine=RayOptions(num_cpus=2)`. `engine="ray"` uses the defaults.
 
     Raises:
-        BadOption: a number is not one, or too small.
+        BadOption: a value has the wrong type, is too small or is empty.
 
     Example:
         >>> RayOptions(num_cpus=0.5, resources={"decoder": 1}).resources
@@ -29,11 +29,11 @@ class RayOptions:
     scheduling_strategy: Any = None  # Any: an object of Ray's, or its name
     """"SPREAD", or an object of `ray.util.scheduling_strategies`, such as one that names a placement group."""
     address: str | None = None
-    """Of a cluster to join, unless the program has joined one. None: RAY_ADDRESS; without that a local cluster."""
+    """The cluster to join, unless the program has joined one. None: RAY_ADDRESS if it is set, else a local cluster."""
     pool: str | None = None
-    """A name: all loaders of the cluster with it share its actors."""
+    """A name: all loaders of the cluster that give the same name share its actors."""
     start_timeout_s: float = 300.0
-    """How long Ray may take to find a place for a worker and to start it."""
+    """How long Ray may take to place and start a worker."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_cpus", 0.0), ("start_timeout_s", 1.0)):
@@ -43,9 +43,9 @@ class RayOptions:
         for name in ("address", "pool"):
             text = getattr(self, name)
             if text is not None and (not isinstance(text, str) or not text):
-                raise BadOption(f"{name}={text!r} is not a text with something in it.")
+                raise BadOption(f"{name}={text!r} is not a non-empty string.")
 
     @property
     def needs(self) -> dict[str, float]:
-        """What each worker takes of a node, by Ray's names."""
+        """The resources that each worker takes, by Ray's names."""
         return {"CPU": self.num_cpus, **(self.resources or {})}

@@ -1,9 +1,9 @@
-"""Batches in Ray's object store, as the training process sees them: which memory they may take, and who may write.
+"""Batches in Ray's object store, as the training process sees them: how much memory they take, and who may write.
 
-Ray hands out what lies in its store as arrays that cannot be written, because several readers may share it. A batch has
-one reader, and training loops change batches in place. The store is mapped for reading and writing in every process
-(`/proc/self/maps` says so), so that an array over the same memory that can be written does no harm. Should a version of
-Ray map it for reading only, batches are copied instead: writing there would end the process.
+Ray returns the contents of its store as read-only arrays, because several readers may share them. A batch has one
+reader, and training loops change batches in place. Every process maps the store for reading and writing
+(`/proc/self/maps` shows it), so a writable array over the same memory does no harm. If a version of Ray maps the store
+read-only, batches are copied instead: writing there would crash the process.
 
 An object stays in the store, and is not moved or spilled, while an array over it lives.
 """
@@ -18,11 +18,11 @@ import numpy as np
 from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SegmentReader, Views
 
 _MOST_HELD = 4.0
-"""How many times its size an array may hold of the store: an object is given back as a whole."""
+"""How many times its own size an array may keep occupied in the store: Ray frees only whole objects."""
 
 
 class Store:
-    """What the batches of one loader take of the object store.
+    """The memory that the batches of one loader take in the object store.
 
     Args:
         budget: bytes that they may take.
@@ -31,35 +31,35 @@ class Store:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._batches: set[_Batch] = set()
-        """Those that are there. One goes with the last array over its memory, on whatever thread that happens."""
+        """The batches in the store. One disappears with the last array over its memory, on any thread."""
         self._areas: list[Area] = []
-        """Of the object store, which is mapped while this program is connected to Ray."""
+        """Memory of the object store, which stays mapped while this program is connected to Ray."""
         self.largest = 0
         """Bytes of the largest batch so far."""
 
     @property
     def held(self) -> int:
-        """Bytes of batches that are there."""
+        """Bytes of the batches in the store."""
         return sum(batch.size for batch in list(self._batches))
 
     def has_room(self, in_flight: int, before_known: int = 1) -> bool:
-        """True if one more batch may be made while so many are, or are to be.
+        """True if one more batch may be made.
 
         Args:
-            in_flight: how many.
-            before_known: how many may be before the size of a batch is known.
+            in_flight: number of batches that are being made or are pending.
+            before_known: how many may be in flight before the size of a batch is known.
         """
         if not self.largest:
             return in_flight < before_known
         return self.held + (in_flight + 1) * self.largest <= self.budget
 
     def open(self, found: Bytes | None) -> Reader:
-        """Return what hands out the arrays of a batch that came through the store."""
+        """Return a reader for the arrays of a batch that came through the store."""
         self.largest = max(self.largest, 1 if found is None else found.nbytes)
         if found is None or found.nbytes < LARGE_BYTES:  # Ray does not even put small ones into its store
             return Copies(np.empty(1, np.uint8) if found is None or not found.nbytes else found)
         memory = writable(found, self._areas)
-        if memory is None or self.held > self.budget:  # the program keeps so much that the store is full
+        if memory is None or self.held > self.budget:  # the program keeps so many batches that the budget is spent
             return Copies(found)
         batch = _Batch(memory, self._batches.discard)
         batch.size = found.nbytes
@@ -68,7 +68,7 @@ class Store:
 
 
 class _Batch(weakref.ref[Bytes]):
-    """The memory of a batch, which others hold. Like no other: arrays cannot be compared, nor what refers to them."""
+    """A reference to a batch's memory. Compared by identity: arrays, and references to them, cannot be compared."""
 
     __slots__ = ("size",)
     size: int
@@ -78,7 +78,7 @@ class _Batch(weakref.ref[Bytes]):
 
 
 class _Writable:
-    """Memory of an array that cannot be written, as NumPy takes it: every array over it keeps that array alive."""
+    """The memory of a read-only array, as a writable buffer for NumPy: every array over it keeps that array alive."""
 
     def __init__(self, array: Bytes) -> None:
         self._array = array
@@ -87,15 +87,15 @@ class _Writable:
 
 
 Area = tuple[int, int]
-"""First address and end of memory that may be written."""
+"""Start and end address of writable memory."""
 
 
 def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
-    """Return an array over the same memory that can be written; None if the system forbids that.
+    """Return a writable array over the same memory; None if the system forbids writing.
 
     Args:
-        array: one that cannot.
-        known: shared memory that was found to be writable, and stays where it is. More is added here.
+        array: an array, usually read-only.
+        known: shared memory that was found to be writable and stays mapped. New areas are added to it.
     """
     if array.flags.writeable or not array.nbytes:
         return array
@@ -111,9 +111,9 @@ def writable(array: Bytes, known: list[Area] | None = None) -> Bytes | None:
 
 
 def _mapped() -> Iterator[tuple[Area, str]]:
-    """Yield the memory of this process, and what may be done with it; nothing where the system does not tell.
+    """Yield the memory areas of this process and their permissions; nothing if the system does not list them.
 
-    Pieces of one file, or of none, that follow one another are one: a part of the heap may have huge pages, for one.
+    Adjacent areas of one file, or of none, are joined: a part of the heap may have huge pages, for example.
     """
     try:
         with open("/proc/self/maps") as file:
@@ -132,9 +132,9 @@ def _mapped() -> Iterator[tuple[Area, str]]:
 
 
 class SpecReader(Views):
-    """The arrays of a dataset in the object store: NumPy's cannot be written, as Ray has it; torch's can.
+    """The arrays of a dataset in the object store: read-only for NumPy, as Ray requires; writable for torch.
 
-    All workers of a node see what one of them writes. torch knows no tensors that cannot be written.
+    All workers of a node see what one of them writes. torch has no read-only tensors.
     """
 
     __slots__ = ()

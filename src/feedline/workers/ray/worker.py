@@ -1,7 +1,7 @@
-"""The actor's side: one runner per loader that has work for it. Ray calls its methods one after the other.
+"""The actor's side: one runner for each loader that has work for it. Ray calls its methods one after the other.
 
-The training process has one call under way per worker. So several loaders that share an actor take turns: what Ray has
-waiting for an actor is never more than one task of each.
+The training process has one call in flight per worker. So several loaders that share an actor take turns: Ray never
+queues more than one task of each loader for an actor.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ from feedline.workers.ray.store import SpecReader, writable
 from feedline.workers.runner import Runner
 
 _IDLE_S = 600.0
-"""After which an actor of a pool ends that nobody has asked for anything. Loaders say when they leave; killed ones do
-not."""
+"""Idle time after which an actor of a pool exits. Loaders report when they leave; killed ones cannot."""
 
 _LEFT_S = 5.0
-"""The same after the last loader has left. The next epoch, or another rank, may be about to ask for this actor."""
+"""The same after the last loader has left. The next epoch, or another rank, may be about to use this actor."""
 
 _LOOK_S = 0.5
-"""How often an actor looks whether that time is over."""
+"""How often an actor checks whether that time is over."""
 
 _FIRST_BYTES = 64 << 20
-"""Room for a dataset that is being packed. Four times as much if that is too little. Only what is written is memory."""
+"""First size of the buffer that a dataset is packed into; then four times as much. Only written pages take memory."""
 
 
 @dataclass(frozen=True)
 class PackedSpec:
-    """What all workers of a loader are told; the object store has it once per node."""
+    """The specification for all workers of a loader; the object store holds it once per node."""
 
     framework: tuple[str, str]
-    """Its module and class: it is imported before the rest is read."""
+    """Its module and class: it is imported before the rest is unpickled."""
     header: bytes
     memory: Bytes
     """The arrays and tensors of the dataset."""
 
     def read(self) -> WorkerSpec:
-        """Read it: arrays of the dataset are views of the object store, which all workers of the node share."""
+        """Unpack it: arrays of the dataset are views of the object store, which all workers of the node share."""
         module, name = self.framework
         framework: Framework = getattr(importlib.import_module(module), name)()
         memory = writable(self.memory)
@@ -71,7 +70,7 @@ class Place:
     pid: int
     host: str
     machine: str
-    """As `machine_id` has it."""
+    """The result of `machine_id` there."""
 
 
 class _StoreOutbox(Outbox):
@@ -84,13 +83,13 @@ class _StoreOutbox(Outbox):
         return BatchBytes(writer.used)
 
     def take(self) -> Bytes | None:
-        """Return what was posted, once."""
+        """Return the posted memory, once."""
         posted, self.posted = self.posted, None
         return posted
 
 
 class _Seat:
-    """What one loader has in this actor."""
+    """The runner and buffers of one loader in this actor."""
 
     def __init__(self, spec: WorkerSpec, number: int, generation: int) -> None:
         seed = spec.base_seed + number + generation * spec.worker_count
@@ -102,18 +101,18 @@ class _Seat:
 
 
 class RayWorker:
-    """An actor. Nothing of the user's runs before `open`, so that whatever fails is reported as itself.
+    """An actor. None of the user's code runs before `open`, so any failure of it is reported as itself.
 
     Args:
-        is_shared: it belongs to a pool, and ends by itself when nobody needs it.
+        is_shared: True if it belongs to a pool, and exits by itself when no loader needs it.
     """
 
     def __init__(self, is_shared: bool = False) -> None:
         self._loaders: set[str] = set()
-        """Who is here, or is about to be."""
+        """The loaders that use this actor, or are about to."""
         self._seats: dict[str, _Seat] = {}
         self._last = ""
-        """For whom the last task was."""
+        """The loader of the last task."""
         self._asked_s = time.monotonic()
         keep_heap_warm()
         if is_shared:
@@ -125,25 +124,25 @@ class RayWorker:
         os._exit(0)
 
     def place(self, loader: str) -> Place:
-        """Return where this is. Answered as soon as Ray has found a place and started a process there."""
+        """Return where this actor runs. Ray answers as soon as it has placed the actor and started its process."""
         self._loaders.add(loader)
         self._asked_s = time.monotonic()
         return Place(os.getpid(), socket.gethostname(), machine_id())
 
     def open(self, loader: str, packed_spec: PackedSpec, number: int, generation: int) -> bytes | None:
-        """Get ready to work for a loader, as its worker `number`; returns what kept it from that, packed."""
+        """Get ready to work for a loader, as its worker `number`; returns the packed exception if that fails."""
         failure: BaseException | None
         self._asked_s, self._last = math.inf, loader
         try:
             seat = self._seats[loader] = _Seat(packed_spec.read(), number, generation)
             failure = seat.runner.unready
-        except Exception as exc:  # the user's own, of what is imported or read
+        except Exception as exc:  # raised by the user's imports or unpickling
             failure = exc
         self._asked_s = time.monotonic()
         return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
 
     def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
-        """Make a batch: returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
+        """Make a batch; returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
         self._asked_s = math.inf  # until it is done, however long that takes
         seat = self._seats[loader]
         if loader != self._last:
@@ -155,14 +154,14 @@ class RayWorker:
         return packed(answer), seat.outbox.take()
 
     def leave(self, loader: str) -> None:
-        """Forget a loader. After the last one an actor of a pool ends."""
+        """Forget a loader. An actor of a pool exits after the last one."""
         self._loaders.discard(loader)
         self._seats.pop(loader, None)
         self._asked_s = time.monotonic()
 
 
 def machine_id() -> str:
-    """Return what tells whether a process id, or a monotonic clock, of another process means anything here."""
+    """Return an identifier of the machine; process ids and monotonic clocks are comparable only if it is the same."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip() + os.readlink("/proc/self/ns/pid")
@@ -172,7 +171,7 @@ def machine_id() -> str:
 
 # Any: the module.
 def pack_spec(spec: WorkerSpec, cloudpickle: Any) -> PackedSpec:
-    """Pack a specification. What the main program defines goes by value: actors do not import it."""
+    """Pack a specification. Definitions of the main program go by value: actors do not import it."""
     kind = type(spec.framework)
     size = _FIRST_BYTES
     with session.by_value(cloudpickle) as override:
