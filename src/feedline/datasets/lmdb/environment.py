@@ -98,7 +98,7 @@ class Environment:
             raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
 
     def check_unchanged(self) -> None:
-        """Raise SourceChanged if the database was written to since it was opened: a writer may reuse pages being read."""
+        """Raise SourceChanged if the database was written to since it was opened: a writer may reuse pages in use."""
         with calls:
             version = self._env.info()["last_txnid"]
         self._check_version(version)
