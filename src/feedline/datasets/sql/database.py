@@ -103,7 +103,7 @@ class Database(ABC):
         connection.close()
 
     def _asked(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
-        """Run a statement, and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
+        """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
     def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
