@@ -1,4 +1,4 @@
-"""The images of a batch: finished into one array, or put together for the device."""
+"""The images of a batch: finished into one array, or collected for the device."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 
 _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
-"""What `ColorJitter` would have drawn for colours that stay."""
+"""A draw of `ColorJitter` that keeps the colours."""
 
 
-# Any: of whatever type the images are to have.
+# Any: arrays of any dtype.
 def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredImages:
-    """Return the images of a batch as the placement says: one array, or `DeferredImages`.
+    """Return the images of a batch in the form that the placement requires: one array, or `DeferredImages`.
 
-    A device finishes all images of a batch alike; if they are not to be, they are finished here.
+    A device finishes all images of a batch in the same way; if they differ in their `finish`, they are finished here.
 
-    Arrays are in the slot of the current task, if there is one. Images of bfloat16, which NumPy lacks, are of float32.
+    Arrays are in the slot of the current task, if there is one. bfloat16 images, which NumPy lacks, become float32.
 
     Raises:
-        CollateError: the images are not of one size, or of one type.
+        CollateError: the images differ in size or type.
     """
     finish = images[0].finish
     alike = True
     for place, image in enumerate(images):
         if type(image) is not DeferredImage:
             raise _differ(finish, image, place)
-        if image.finish != finish:  # datasets that are put together may normalise each in its way
+        if image.finish != finish:  # concatenated datasets may normalise in different ways
             if image.finish.shape != finish.shape or image.finish.dtype != finish.dtype:
                 raise _differ(finish, image, place)
             alike = False
     if alike and placement() in (Placement.DEVICE, Placement.DECODE):
         return _together(images, finish)
     shape, dtype = (len(images), *finish.shape), dtype_of(finish)
-    # Of bfloat16 this is not the batch yet, and would take room from it.
+    # With bfloat16, this array is not the batch yet, and would take space from it in the slot.
     batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
     for row, image in zip(batch, images, strict=True):
         finish_into(row, _pixels(image), image.finish, flip=image.flip, jitter=image.jitter)
@@ -95,12 +95,12 @@ def _array(values: Sequence[Any], dtype: Any) -> NDArray[Any]:
 def _differ(finish: Finish, image: Any, place: int) -> CollateError:
     if type(image) is not DeferredImage:
         return CollateError(
-            f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. Let the dataset "
+            f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. The dataset has to "
             "return an image for every sample."
         )
     other = image.finish
     return CollateError(
         f"Samples 0 and {place} of the batch have images of {finish.height} x {finish.width} ({finish.dtype}) and "
-        f"{other.height} x {other.width} ({other.dtype}), and only images of one size and type can be stacked. Let "
-        "RandomResizedCrop, CenterCrop or Resize((height, width)) come last of the transforms that change the size."
+        f"{other.height} x {other.width} ({other.dtype}), but only images of one size and type can be stacked. Make "
+        "RandomResizedCrop, CenterCrop or Resize((height, width)) the last transform that changes the size."
     )

@@ -1,8 +1,8 @@
-"""Where the images of the current thread are finished: by the dataset, when they are collated, or on the device.
+"""Where the images of the current thread are finished: by the dataset, at collation, or on the device.
 
-A dataset that is asked for a sample by hand gives finished images. In a worker whose batches are collated by feedline
-an image is cropped and resized by the dataset; the rest (flip, normalise, change the layout) is done when it is written
-into its row of the batch, or on the device that the batch goes to. With a device that decodes, the file itself travels.
+A dataset that you index yourself returns finished images. In a worker whose batches feedline collates, the dataset
+crops and resizes an image. The remaining steps (flip, normalise, change the layout) are done when the image is written
+into its row of the batch, or on the batch's device. If the device decodes images, the worker passes on the file itself.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from feedline.abc.selection import Selection
 
 
 class Placement(enum.Enum):
-    """Who does what is left to do."""
+    """Where the remaining steps of an image are done."""
 
     DATASET = "dataset"
-    """The dataset: images come as arrays, finished."""
+    """In the dataset: it returns finished images, as arrays."""
     COLLATE = "collate"
-    """The collate function: images come as `DeferredImage` with their pixels."""
+    """In the collate function: the dataset returns `DeferredImage` objects with pixels."""
     DEVICE = "device"
-    """The device: batches come as `DeferredImages` with their pixels, a byte per value."""
+    """On the device: batches hold `DeferredImages` with pixels, one byte per value."""
     DECODE = "decode"
-    """The device, which decodes as well: batches come as `DeferredImages` with encoded files."""
+    """On the device, which also decodes: batches hold `DeferredImages` with encoded files."""
 
 
 class _Current(threading.local):
@@ -40,17 +40,17 @@ def placement() -> Placement:
 
 
 def place(placement: Placement) -> Placement:
-    """Say where the images of this thread are finished from now on; returns where they were before."""
+    """Set where the images of this thread are finished, and return the previous setting."""
     before, _current.placement = _current.placement, placement
     return before
 
 
-# Any: a dataset is any object that fits.
+# Any: any object that serves as a dataset.
 def hands_on_images(dataset: Any) -> bool:
-    """True if images of a dataset come to the collate function as their transform returned them.
+    """True if the collate function receives a dataset's images exactly as their transform returned them.
 
-    Only then something of them may be left to do: code of the user's in between expects arrays. Sources say it of
-    themselves; a selection of their samples does nothing to them.
+    Only then may images stay unfinished: user code in between expects arrays. Sources declare this with an attribute of
+    the same name; a selection of their samples does not change them.
     """
     torchs = type(dataset).__name__ if type(dataset).__module__ == "torch.utils.data.dataset" else None
     if isinstance(dataset, Selection) or torchs == "Subset":
