@@ -240,7 +240,7 @@ def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
     pixels = decode_image(data, header=header, factor=factor, rows=math.ceil(top + height) + 2 * factor)
     if pixels.shape[1] == header.width:
         return pixels, view.box
-    # The last pixel of a row or column stands for the remainder, less than `factor` pixels. Upright, it may be the first.
+    # The last pixel of a row or column stands for the rest, less than `factor` pixels. Upright, it may be the first.
     left += -header.width % factor if header.orientation in (2, 3, 6, 7) else 0
     top += -header.height % factor if header.orientation in (3, 4, 7, 8) else 0
     return pixels, (left / factor, top / factor, width / factor, height / factor)
