@@ -114,5 +114,5 @@ def test_where_the_images_of_a_source_are_decoded_if_a_device_could(
     assert np.array_equal(batch, np.stack([pipeline(files()["jpeg"])] * 4))
     (tmp_path / "photos.db").unlink(missing_ok=True)
     insisting = feedline.Loader(of_kind(kind, pipeline.decoding("gpu"), tmp_path), 4)
-    with pytest.raises(BadOption, match="give it the source itself"):
+    with pytest.raises(BadOption, match="pass it the source itself"):
         next(iter(insisting))

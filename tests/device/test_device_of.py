@@ -23,7 +23,7 @@ def test_devices_of_torch_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 3.5, object()])
 def test_what_is_no_device_is_named(device: object) -> None:
-    with pytest.raises(BadOption, match=r"is no device of torch .*'cuda:1'"):
+    with pytest.raises(BadOption, match=r"is not a torch device .*'cuda:1'"):
         DataLoader([1], device=device)
 
 

@@ -212,7 +212,7 @@ def test_the_fastest_decoder_that_is_installed_is_taken(decoder: str) -> None:
 
 
 def test_a_factor_is_a_power_of_two() -> None:
-    with pytest.raises(BadOption, match="factor=3 is none of 1, 2, 4 and 8"):
+    with pytest.raises(BadOption, match="factor=3 is not one of 1, 2, 4 and 8"):
         decode_image(files()["jpeg"], factor=3)
 
 

@@ -228,7 +228,7 @@ def test_thousands_of_scans_are_refused() -> None:
     data = stored(np.zeros((4000, 4000, 3), np.uint8), "JPEG", progressive=True)
     place = data.rindex(b"\xff\xda")
     assert read_header(data).gpu
-    with pytest.raises(CorruptSource, match=r"1\d\d scans, which take long to decode"):
+    with pytest.raises(CorruptSource, match=r"1\d\d scans, the maximum.* take long to decode"):
         read_header(data[:place] + data[place:-2] * 100 + data[-2:])
 
 

@@ -380,7 +380,7 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
 def _check_type(dtype: np.dtype[Any], name: str) -> None:
     if dtype.hasobject:
         raise BadOption(
-            f"{name} holds Python objects, which are pickled: reading them would run whatever code is in the file. "
+            f"{name} holds Python objects, which are pickled: reading them could run any code in the file. "
             "Save arrays of numbers, or use another store for samples of any kind."
         )
     if dtype.names is not None or dtype.subdtype is not None:

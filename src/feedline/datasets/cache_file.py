@@ -82,7 +82,7 @@ def check_own(folder: Path, mark: str) -> None:
 
 # Any: bytes of any kind.
 def write_whole(path: Path, *pieces: Any) -> None:
-    """Write a file under another name, then rename it, so nobody sees a partial file. Raises OSError: that failed."""
+    """Write a file under another name, then rename it: readers never see a partial file. Raises OSError on failure."""
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

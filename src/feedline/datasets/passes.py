@@ -174,8 +174,8 @@ class ResumablePass(Pass[T]):
             if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # JSON turns a tuple into a list
                 raise BadState(
                     f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
-                    f"the samples of {self._name} that are left cannot be told. Use the same data and options, and as "
-                    "many workers and ranks as then."
+                    f"the remaining samples of {self._name} cannot be determined. Use the same data and options, and "
+                    "as many workers and ranks as then."
                 )
         self._again = self._failed = None
         self.has_broken_off = False

@@ -1,4 +1,4 @@
-"""Batches of NumPy on a device of JAX, put there ahead of time."""
+"""NumPy batches on JAX devices, copied ahead of time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from feedline.device.structure import mapped
 from feedline.errors import BadOption
 
 
-# Any, throughout: devices and shardings of JAX, batches of whatever structure.
+# Any, throughout: JAX devices and shardings, batches of any structure.
 class JaxTarget(Target):
-    """A device, or a sharding over several. JAX copies by itself while others work, and keeps what it copies from.
+    """A device, or a sharding over several. JAX copies asynchronously, and keeps its sources alive meanwhile.
 
     Args:
-        device: where arrays go.
-        transform: called with each batch there, ahead of time; a function that `jax.jit` has compiled returns at once.
+        device: the destination of arrays.
+        transform: called with each batch on the device, ahead of time; a function compiled by `jax.jit` does not block.
     """
 
     def __init__(self, device: Any, transform: Callable[[Any], Any] | None = None) -> None:
         if not isinstance(device, (jax.Device, jax.sharding.Sharding)):
             raise BadOption(
-                f"device={device!r} is no device of JAX. Give one of jax.devices(), or a sharding; batches for torch "
-                "come from feedline.DataLoader."
+                f"device={device!r} is not a JAX device. Pass one of jax.devices(), or a sharding. For torch batches, "
+                "use feedline.DataLoader."
             )
         self._device = device
         self._transform = transform

@@ -1,9 +1,9 @@
 """Slots in pinned memory: copies to the GPU start from them directly, at the full rate of the link.
 
-Pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows what was
-registered. When the training loop drops a batch, an event is recorded for all streams of every device that the program
-uses (before CUDA 12.5: for the current stream of each). The slot is not written again before these events have
-happened, so a copy with `non_blocking=True` is not overtaken by the next batch, to whichever device it goes.
+The pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows the
+registered size. When the training loop drops a batch, an event is recorded for all streams of every device that the
+program uses (before CUDA 12.5: for the current stream of each). The slot is not written again before these events have
+completed, so the next batch never overwrites the source of a copy with `non_blocking=True`, on any device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from feedline.memory.arena import Arena
 from feedline.memory.slot import Device
 
 _GRANULE = 2 << 20
-"""Registration is rounded up to this, so that batches of nearly the same size do not register again and again."""
+"""Registration is rounded up to this size, so that batches of similar sizes do not register again and again."""
 
 
 class SlotPinner(Device):
@@ -51,8 +51,9 @@ class SlotPinner(Device):
         code = int(runtime.cudaHostRegister(address, wanted, 0))
         if code != 0:
             raise TransportError(
-                f"CUDA refused to pin {wanted >> 20} MiB for batches (error {code}). The limit on locked memory or the "
-                "memory of this container is the usual cause: use pin_memory=False, a smaller batch or fewer workers."
+                f"CUDA refused to pin {wanted >> 20} MiB for batches (error {code}). The usual cause is the limit on "
+                "locked memory or on the memory of this container. Use pin_memory=False, a smaller batch or fewer "
+                "workers."
             )
         self._registered[slot] = wanted
 
@@ -78,7 +79,7 @@ class SlotPinner(Device):
         return all(event.query() for event in self._last.get(slot, ()))
 
     def shrink(self, slot: int) -> bool:
-        # Pages that are registered and not the file's any more would still be what the device copies from.
+        # The device would still copy from registered pages after they no longer belong to the file.
         if not self.may_reuse(slot):
             return False
         if self._registered.pop(slot, 0):
@@ -96,7 +97,7 @@ _known = _Known()
 
 @contextmanager
 def settled(addresses: Sequence[int]) -> Iterator[None]:
-    """Within it, slots that hold these addresses are free when they are dropped: nobody copies from them any more."""
+    """Within this context, slots with these addresses are free as soon as they are dropped: no copies are pending."""
     before, _known.settled = _known.settled, addresses
     try:
         yield
@@ -105,7 +106,7 @@ def settled(addresses: Sequence[int]) -> Iterator[None]:
 
 
 def _devices_in_use() -> list[int]:
-    """Return the devices that this process has begun to use: copies may go to any of them."""
+    """Return the devices that this process has started to use: copies may go to any of them."""
     count, current = torch.cuda.device_count(), torch.cuda.current_device()
     driver = _driver()
     if count == 1 or driver is None:
@@ -116,14 +117,14 @@ def _devices_in_use() -> list[int]:
 def _is_active(driver: Any, device: int) -> bool:
     flags, active = ctypes.c_uint(), ctypes.c_int()
     code = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
-    return bool(code != 0 or active.value)  # if it cannot be told, it may be in use
+    return bool(code != 0 or active.value)  # if unknown, it may be in use
 
 
 def _record_everything(event: Any) -> None:
-    """Record an event on the current stream of the current device, and for what its other streams have under way.
+    """Record an event for the current stream of the current device, and for pending work on its other streams.
 
-    The copy may have been started on another stream than the one that is current when the batch is dropped. Drivers
-    from CUDA 12.5 on can record an event for a whole context; with older ones the event stands for the current stream.
+    The copy may have started on another stream than the one that is current when the batch is dropped. Drivers from
+    CUDA 12.5 on can record an event for a whole context; with older ones, the event covers only the current stream.
     """
     event.record()
     driver = _driver()

@@ -1,4 +1,4 @@
-"""Batches of any structure, gone through leaf by leaf."""
+"""Traversal of batches of any structure, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-# Any, throughout: batches of whatever structure.
+# Any, throughout: batches of any structure.
 def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], Any], method: str = "") -> Any:
-    """Return a batch of the same structure with `function` applied to some of its values; the others stay.
+    """Return a batch of the same structure with `function` applied to its leaves; other values stay.
 
     Args:
-        batch: lists, tuples, named tuples, mappings and what they hold, however deep.
-        leaves: of which types the values are.
-        function: makes another value of one.
+        batch: lists, tuples, named tuples, mappings and their contents, at any depth.
+        leaves: the types of leaves.
+        function: returns the new value of a leaf.
         method: values that have a method of this name are leaves, too.
 
     Example:
@@ -41,7 +41,7 @@ def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], Any],
 
 
 def _like(batch: Any, content: Any) -> Any:
-    """Return a container of the same class, as torch's pin_memory does; an ordinary one if that is not possible."""
+    """Return a container of the same class, as torch's pin_memory does; a plain list or dict if that fails."""
     try:
         return type(batch)(content)
     except TypeError:

@@ -1,11 +1,11 @@
-"""Batches of torch on a device: copied, and whatever else is done to them, on a stream beside the training loop's.
+"""torch batches on a device: copied and transformed on a stream beside the training loop's.
 
-On CUDA a batch is copied by a side stream. The training loop's stream waits for the event that says it is there; the
-processor waits for nothing. Each tensor is recorded on the training loop's stream when it is handed over, so that its
-memory is not used for the next batch before that stream is done with it.
+On CUDA, a side stream copies a batch. The training loop's stream waits for the event that marks its end; the CPU does
+not wait. Each tensor is recorded on the training loop's stream when it is delivered, so its memory is not used for the
+next batch before that stream has finished with it.
 
-What a copy reads from is kept until it is through, because the next batch is written there. Then it is given back to
-the workers without another event: see `feedline.device.pinning.settled`.
+The source of a copy is kept until the copy has finished, because the next batch would be written there. Then it returns
+to the workers without another event: see `feedline.device.pinning.settled`.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from feedline.device.structure import mapped
 from feedline.errors import BadOption, PerformanceWarning, warn_user
 
 _THREADS = 2
-"""Threads that have a GPU decode images."""
+"""Threads that start image decoding on a GPU."""
 
 
-# Any, throughout: batches of whatever structure.
+# Any, throughout: batches of any structure.
 @dataclass(slots=True)
 class Sources:
-    """What a copy reads from."""
+    """The memory that a copy reads."""
 
     held: list[Any]
     addresses: list[int]
-    """Of the tensors that were copied."""
+    """Addresses of the tensors that were copied."""
 
     def drop(self) -> None:
-        """Let go of it: the copy is through."""
+        """Release the memory: the copy has finished."""
         with settled(self.addresses):
             self.held.clear()
 
 
 class TorchTarget(Target):
-    """A device without streams: the processor, MPS and others. Batches are moved when they are handed over.
+    """A device without streams: the CPU, MPS and others. Batches are moved when they are delivered.
 
     Args:
-        device: where they go.
-        transform: called with each batch, there.
+        device: the destination.
+        transform: called with each batch on the device.
     """
 
     ahead = 0
@@ -70,27 +70,28 @@ class TorchTarget(Target):
 
 
 class CudaTarget(Target):
-    """A GPU.
+    """A CUDA device.
 
     Args:
-        device: which.
-        transform: called with each batch on the side stream, where the batch is.
+        device: the GPU.
+        transform: called with each batch on the side stream, after the copy.
     """
 
     def __init__(self, device: torch.device, transform: Callable[[Any], Any] | None = None) -> None:
         self._device = device
         self._transform = transform
         self.threads = 0
-        """Threads that get batches ready, once images come to be decoded, which keeps a processor busy; copies and
-        kernels do not."""
+        """Threads that prepare batches. More than 0 once there are images to decode, which keeps a CPU busy; copies and
+        kernels do not.
+        """
         self.ahead = 2
         self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(_THREADS))
         self._kept: deque[tuple[Any, Sources]] = deque()
-        """What copies read from, and kernels of the side stream, with the event that says that they are through."""
+        """The memory that copies and kernels of the side stream read, each with the event that marks their end."""
 
     def begin(self, batch: Any) -> Any:
         self._drop_what_is_through()
-        stream = self._streams.pop()  # of its own while another thread begins a batch, too
+        stream = self._streams.pop()  # not shared with another thread that begins a batch
         sources = Sources([batch], [])
         late = False
 
@@ -118,7 +119,7 @@ class CudaTarget(Target):
         finally:
             self._streams.appendleft(stream)
         if late:
-            sources.addresses.clear()  # of the same slots, from which another stream will copy
+            sources.addresses.clear()  # another stream will copy from the same slots
         self._kept.append((event, sources))
         return on_device, event, late
 
@@ -129,12 +130,12 @@ class CudaTarget(Target):
         record(batch, stream)
         if not late:
             return batch
-        # Objects that do not say which tensors they hold are copied by the training loop's own stream.
+        # Objects that do not expose their tensors are copied by the training loop's own stream.
         batch = moved(batch, lambda value: value.to(self._device, non_blocking=True))
         return batch if self._transform is None else self._transform(batch)
 
     def _drop_what_is_through(self) -> None:
-        """Give back what copies have been made of. Another thread may do so as well."""
+        """Release the sources of copies that have finished. Another thread may do the same concurrently."""
         while self._kept:
             try:
                 event, sources = self._kept.popleft()
@@ -146,7 +147,7 @@ class CudaTarget(Target):
             sources.drop()
 
     def close(self) -> None:
-        """Wait for the copies that are under way, and let go of what they read from."""
+        """Wait for pending copies, and release their sources."""
         while self._kept:
             event, sources = self._kept.popleft()
             event.synchronize()
@@ -154,18 +155,18 @@ class CudaTarget(Target):
 
 
 def moved(batch: Any, move: Callable[[Any], Any]) -> Any:
-    """Return a batch of the same structure, with `move` applied to each tensor, and to whatever else can be moved."""
+    """Return a batch of the same structure, with `move` applied to tensors and all other objects that can be moved."""
     return mapped(batch, (torch.Tensor, DeferredBatch), move, "to")
 
 
 def _can_be_recorded(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.layout is torch.strided and not value.is_nested
-    return callable(getattr(value, "record_stream", None))  # such as the graphs of PyG
+    return callable(getattr(value, "record_stream", None))  # for example PyG graphs
 
 
 def record(batch: Any, stream: Any) -> None:
-    """Record every tensor of a batch on a stream, so that its memory is not used again before that is done with it."""
+    """Record every tensor of a batch on a stream, so its memory is not reused before the stream is done with it."""
     if isinstance(batch, torch.Tensor):
         if batch.is_cuda and _can_be_recorded(batch):
             batch.record_stream(stream)
@@ -180,7 +181,7 @@ def record(batch: Any, stream: Any) -> None:
 
 
 def device_of(device: Any) -> torch.device:
-    """Return the device that a user named.
+    """Return the torch device for the user's option.
 
     Raises:
         BadOption: there is no such device.
@@ -190,14 +191,14 @@ def device_of(device: Any) -> torch.device:
     except (RuntimeError, TypeError) as exc:
         why = str(exc).partition("\n")[0].partition(" - got")[0]
         raise BadOption(
-            f"device={device!r} is no device of torch ({why}). Give for example 'cuda', 'cuda:1', 'cpu' or None."
+            f"device={device!r} is not a torch device ({why}). Pass for example 'cuda', 'cuda:1', 'cpu' or None."
         ) from exc
     if found.type == "cuda":
         widen_queues()
         if not torch.cuda.is_available():
             raise BadOption(
-                f"device={device!r} was asked for, but torch finds no GPU: {_why_no_gpu()} A script that is to run "
-                "with and without a GPU writes device='cuda' if torch.cuda.is_available() else 'cpu'."
+                f"device={device!r} was given, but torch finds no GPU: {_why_no_gpu()} In a script that runs with and "
+                "without a GPU, write device='cuda' if torch.cuda.is_available() else 'cpu'."
             )
         count = torch.cuda.device_count()
         index: int | None = found.index
@@ -212,11 +213,11 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def widen_queues() -> None:
-    """Let streams have queues of their own on the GPU, if CUDA has not begun and nobody has said how many.
+    """Give CUDA streams more hardware queues, unless CUDA is already initialised or the user has set a number.
 
-    All streams of a process share eight of them by default. In one that it shares with the training loop, nvJPEG waits
-    for the kernels of a whole step several times in a batch: on an H200, ResNet-18 then gets 72 % of the images that it
-    could train with, instead of 93 %.
+    By default, all streams of a process share eight queues. If nvJPEG shares one with the training loop, it waits
+    several times per batch for the kernels of a whole step: on an H200, ResNet-18 then trains with 72 % of the images
+    that it could, instead of 93 %.
     """
     if not torch.cuda.is_initialized():
         os.environ.setdefault(_QUEUES, "32")
@@ -225,9 +226,9 @@ def widen_queues() -> None:
 def _check_queues() -> None:
     if _QUEUES not in os.environ:
         warn_user(
-            "The GPU decodes images, but CUDA was in use before the loader was made, so that decoding may have to wait "
-            f"in one queue with the training. Make the loader before anything is put on the GPU, or set {_QUEUES}=32 "
-            "in the environment of the program.",
+            "Training may delay image decoding on the GPU: CUDA was in use before the loader was created, so both may "
+            f"share one queue. Create the loader before you put anything on the GPU, or set {_QUEUES}=32 in the "
+            "environment of the program.",
             PerformanceWarning,
         )
 
@@ -240,12 +241,12 @@ def _why_no_gpu() -> str:
 
 
 def is_cuda(device: Any) -> bool:
-    """True for a GPU of NVIDIA, or of AMD, which torch calls so, too."""
+    """True for an NVIDIA GPU, or an AMD GPU, which torch also calls "cuda"."""
     return isinstance(device, torch.device) and device.type == "cuda"
 
 
 def target_for(device: torch.device | None, transform: Callable[[Any], Any] | None) -> Target | None:
-    """Return what gets batches ready for a device; None if nothing is to be done about them."""
+    """Return the target that prepares batches for a device; None if there is nothing to do."""
     if device is None:
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)
     if not is_cuda(device):
@@ -254,7 +255,7 @@ def target_for(device: torch.device | None, transform: Callable[[Any], Any] | No
 
 
 def placement_on(device: torch.device | None) -> Placement:
-    """Return what of the work on images is left to a device, if they are put together by feedline."""
+    """Return which steps of images are left to a device, if feedline collates them."""
     if not is_cuda(device):
         return Placement.COLLATE
     return Placement.DECODE if can_decode() else Placement.DEVICE

@@ -1,9 +1,9 @@
-"""Transforms one after the other, as few steps over the pixels as possible.
+"""Sequences of transforms, done in as few passes over the pixels as possible.
 
-A pipeline consists of stages. Neighbours that change the view only (`ImageTransform.draw`) are one stage: the image is
-decoded as small as the crop allows, cut out and resized once, and finished in one pass. A function of the user's, of
-torchvision or of albumentations is a stage of its own, which gets pixels. The last pass of the last stage can be left
-to the collate function or to the device (see `placement.py`); what is drawn is the same then.
+A pipeline consists of stages. Adjacent transforms that only change the view (`ImageTransform.draw`) form one stage: the
+image is decoded as small as the crop allows, cropped and resized once, and finished in one pass. A function from the
+user, torchvision or albumentations is a stage of its own, which receives pixels. The last pass of the last stage can be
+left to the collate function or the device (see `placement.py`); the random draws stay the same.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.optional import is_tensor, require
 
 PLACES = ("auto", "cpu", "gpu")
-"""Where images are decoded."""
+"""Where images can be decoded."""
 
 
 class Rank(enum.IntEnum):
-    """In which order transforms can be done as one."""
+    """The order in which transforms can be fused into one stage."""
 
     GEOMETRY = 0
     COLOR = 1
     FINISH = 2
     ANY = 3
-    """Wherever it stands."""
+    """At any position."""
 
 
-# Any, throughout: an image is bytes of a file, pixels, or an image of Pillow; a sample has one among its fields.
+# Any, throughout: an image is the bytes of a file, pixels, or a Pillow image; a sample has one among its fields.
 class ImageTransform(ABC):
-    """A transform of images that feedline can do as one with others.
+    """An image transform that feedline can fuse with others.
 
-    Called with an image, or with a sample that has one, it gives it back finished: an array.
+    Called with an image, or with a sample that contains one, it returns the finished image as an array.
     """
 
     rank: Rank
     resizes = False
-    """True if pixels are made from several: a second one is a stage of its own."""
+    """True if it computes pixels from several others: a second such transform starts a new stage."""
 
     @abstractmethod
     def draw(self, view: View) -> None:
-        """Change what is to be seen of an image, with random numbers of `feedline.rng()`."""
+        """Change the view of an image, with random numbers of `feedline.rng()`."""
 
     def __call__(self, image: Any) -> Any:
         return Compose([self])(image)
@@ -69,7 +69,7 @@ class ImageTransform(ABC):
 
 
 class Decode(ImageTransform):
-    """Decode the bytes of an image file into RGB, upright. Pipelines do so by themselves; this says it aloud."""
+    """Decode the bytes of an image file into upright RGB. Pipelines do so anyway; this makes it explicit."""
 
     rank = Rank.GEOMETRY
 
@@ -78,15 +78,15 @@ class Decode(ImageTransform):
 
 
 class Compose:
-    """Transforms of images, one after the other.
+    """A sequence of image transforms.
 
-    It takes the bytes of an image file, an array of uint8 with the axes height, width and color (or without the last),
-    or an image of Pillow; or a sample that has one of these in one of its fields. Sources take it as `transform=`.
+    It accepts the bytes of an image file, a uint8 array with the axes height, width and color (or without the last), or
+    a Pillow image; or a sample with one of these in one of its fields. Sources accept it as `transform=`.
 
     Args:
-        transforms: those of `feedline.images`, of torchvision (v2), of albumentations, or functions that take an array
-            of uint8 with the axes height, width and color.
-        decode: "auto" to decode on the device that batches go to if it can, "cpu" not to, "gpu" to insist on it.
+        transforms: transforms of `feedline.images`, torchvision (v2) or albumentations, or functions that take a uint8
+            array with the axes height, width and color.
+        decode: "auto" to decode on the device of the batches if it can, "cpu" to never do so, "gpu" to require it.
 
     Raises:
         BadOption: an order that cannot work, such as a crop after `Normalize`.
@@ -104,31 +104,31 @@ class Compose:
         self.transforms = tuple(_flat(transforms))
         self._stages = _stages_of(self.transforms)
         self.field: Hashable = None
-        """Which field of a sample is the image; None to look for it."""
+        """The field of a sample that holds the image; None to look for it."""
         self.decode = self._checked(decode)
         self.defers = False
-        """True if what is left to do may be left to others, where `placement()` says so."""
+        """True if the last steps may be left to a later stage, where `placement()` says so."""
 
     def on(self, field: Hashable) -> Compose:
-        """Return the same for samples whose image is in the field of this name, or at this place of a tuple."""
+        """Return a copy for samples whose image is in this field, or at this index of a tuple."""
         return self._with(field=field)
 
     def decoding(self, decode: str) -> Compose:
-        """Return the same with another `decode=`."""
+        """Return a copy with another `decode=`."""
         return self._with(decode=self._checked(decode))
 
     def _checked(self, decode: str) -> str:
         if decode not in PLACES:
-            raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, PLACES))}.")
+            raise BadOption(f"decode={decode!r} is not one of {', '.join(map(repr, PLACES))}.")
         if decode == "gpu" and len(self._stages) > 1:
             raise BadOption(
-                f'decode="gpu" needs transforms that can be done as one, and those of {list(self.transforms)} cannot: '
+                f'decode="gpu" needs transforms that can be fused into one step, but {list(self.transforms)} cannot: '
                 'a function needs pixels, and so does a second resize. Leave those out, or use decode="auto".'
             )
         return decode
 
     def deferring(self) -> Compose:
-        """Return the same for a source, which hands on what comes out as it is."""
+        """Return a copy for a source, which passes on its results unchanged."""
         return self._with(defers=True)
 
     def _with(self, **options: Any) -> Compose:
@@ -142,7 +142,7 @@ class Compose:
             return self._image(sample) if field is None else replaced(sample, field, self._image)
 
     def _image(self, image: Any) -> Any:
-        if isinstance(image, list):  # several samples at once, as Hugging Face has them transformed
+        if isinstance(image, list):  # several samples at once, as Hugging Face passes them
             return list(map(self._image, image))
         if isinstance(image, Mapping):  # as Hugging Face stores them
             image = image["bytes"]
@@ -167,11 +167,11 @@ def _flat(transforms: Iterable[Any]) -> Iterable[Any]:
         elif callable(transform):
             yield transform
         else:
-            raise BadOption(f"{transform!r} is no transform: it cannot be called with an image.")
+            raise BadOption(f"{transform!r} is not a transform: it cannot be called with an image.")
 
 
 def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
-    stages: list[Any] = [_Fused()]  # decodes, also if nothing follows
+    stages: list[Any] = [_Fused()]  # decodes, even if nothing follows
     for transform in transforms:
         last = stages[-1]
         if not isinstance(transform, ImageTransform):
@@ -185,22 +185,22 @@ def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
 
 
 class _Fused:
-    """Transforms that change nothing but the view, done as one."""
+    """Transforms that only change the view, fused into one stage."""
 
     def __init__(self) -> None:
         self.transforms: list[ImageTransform] = []
 
     def takes(self, transform: ImageTransform) -> bool:
-        """True if a transform can be done as one with those before it.
+        """True if a transform can be fused with those before it.
 
         Raises:
-            BadOption: it comes too late to be done at all.
+            BadOption: it comes too late to be possible at all.
         """
         before = max((one.rank for one in self.transforms if one.rank is not Rank.ANY), default=Rank.GEOMETRY)
         if before is Rank.FINISH and transform.rank < Rank.FINISH:
             raise BadOption(
-                f"{type(transform).__name__} comes after {self.transforms[-1]!r}, and the image is no array of uint8 "
-                "with the axes height, width and color any more. Put it before."
+                f"{type(transform).__name__} comes after {self.transforms[-1]!r}, when the image is no longer a uint8 "
+                "array with the axes height, width and color. Put it before."
             )
         if transform.resizes and any(one.resizes for one in self.transforms):
             return False
@@ -234,13 +234,13 @@ class _Fused:
 
 
 def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
-    """Decode as much of an image as is to be seen, as small as that allows; returns also where it is in the pixels."""
+    """Decode the visible part of an image, as small as possible; return the pixels and where that part is in them."""
     left, top, width, height = view.box
     factor = view.factor
     pixels = decode_image(data, header=header, factor=factor, rows=math.ceil(top + height) + 2 * factor)
     if pixels.shape[1] == header.width:
         return pixels, view.box
-    # The last pixel of a row or a column stands for what is left, which is less than `factor`; upright it may be first.
+    # The last pixel of a row or column stands for the rest, less than `factor` pixels. Upright, it may be the first.
     left += -header.width % factor if header.orientation in (2, 3, 6, 7) else 0
     top += -header.height % factor if header.orientation in (3, 4, 7, 8) else 0
     return pixels, (left / factor, top / factor, width / factor, height / factor)
@@ -248,9 +248,9 @@ def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
 
 def _nobody_decodes() -> BadOption:
     return BadOption(
-        'decode="gpu" insists on a device that decodes images, and here none does. Give feedline.DataLoader '
-        'device="cuda" on a machine with a CUDA device, leave collate_fn= to it, and give it the source itself instead '
-        'of a cache or a dataset around it; or use decode="auto", which decodes wherever it can be done.'
+        'decode="gpu" needs a device that decodes images, but none does here. Pass device="cuda" to '
+        "feedline.DataLoader on a machine with a CUDA device, leave out collate_fn=, and pass it the source itself "
+        'instead of a cache or a dataset around it. Or use decode="auto", which decodes wherever possible.'
     )
 
 
@@ -261,20 +261,20 @@ def _rounded(out: NDArray[Any]) -> Any:
 
 
 def pixels_of(image: Any) -> Pixels:
-    """Return an image that is not encoded as an array of uint8 with three colours.
+    """Return an image that is not encoded as a uint8 array with three colours.
 
     Raises:
-        BadOption: it is none.
+        BadOption: it is not an image.
     """
     if is_tensor(image):
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
-    elif hasattr(image, "getbands") and hasattr(image, "convert"):  # an image of Pillow
+    elif hasattr(image, "getbands") and hasattr(image, "convert"):  # a Pillow image
         image = np.asarray(eight_bits(image).convert("RGB"))
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
         what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
         raise BadOption(
-            f"A transform of feedline.images was given {what}. It takes bytes of an image file, an array of uint8 with "
-            "the axes height, width and color, or an image of Pillow."
+            f"A transform of feedline.images was given {what}. It takes the bytes of an image file, a uint8 array with "
+            "the axes height, width and color, or a Pillow image."
         )
     if image.ndim == 2:
         image = image[:, :, None]
@@ -282,15 +282,15 @@ def pixels_of(image: Any) -> Pixels:
         return np.repeat(image, 3, axis=2)
     if image.shape[2] not in (3, 4):
         raise BadOption(
-            f"The image has the shape {image.shape}: its last axis should be color, with 3 values. If the channel is "
-            "the first, use array.transpose(1, 2, 0)."
+            f"The image has the shape {image.shape}, but its last axis should be color, with 3 values. If the channel "
+            "is the first axis, use array.transpose(1, 2, 0)."
         )
     pixels: Pixels = image[:, :, :3]
     return pixels
 
 
 class _Foreign:
-    """A function that feedline does not know: it gets pixels."""
+    """A function from outside feedline, which receives pixels."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -298,15 +298,15 @@ class _Foreign:
 
     def __call__(self, image: Any, where: Placement, decode: str) -> Any:
         if self._library == "albumentations":
-            return self._function(image=image)["image"]  # type: ignore[call-arg]  # as albumentations wants it
-        if self._library == "torchvision" and isinstance(image, np.ndarray):  # which leaves arrays as they are
+            return self._function(image=image)["image"]  # the interface of albumentations
+        if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
         return self._function(image)
 
 
 def image_transform(transform: Any) -> Any:
-    """Return what a source does with `transform=`: one of feedline's for images defers, any other stays as it is."""
+    """Return `transform=` in the form that a source needs: feedline's image transforms defer, others stay as is."""
     if isinstance(transform, ImageTransform):
         transform = Compose([transform])
     return transform.deferring() if isinstance(transform, Compose) else transform

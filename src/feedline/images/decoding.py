@@ -1,8 +1,8 @@
-"""Image files into pixels: by simplejpeg, OpenCV or Pillow, whichever is installed and fastest, without the GIL.
+"""Decoding of image files with simplejpeg, OpenCV or Pillow: the fastest one installed, without the GIL.
 
-All of them give the same: upright RGB of 8 bits, or `CorruptSource`. A file that is cut off is always noticed. Bytes
-that were changed are noticed in PNG, which has checksums; in a JPEG only by simplejpeg, and only if they are no valid
-code any more; in WebP seldom.
+All of them return the same, upright 8-bit RGB, or raise `CorruptSource`. Truncated files are always detected. Changed
+bytes are detected in PNG, which has checksums; in JPEG only by simplejpeg, and only if they are no longer a valid code;
+in WebP rarely.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _Decoder = Callable[[bytes, Header, int], Pixels]
 _FACTORS = (1, 2, 4, 8)
 
 _BLOCK = 16
-"""Rows that a JPEG has at once, at most: to leave out fewer saves nothing."""
+"""Maximum number of rows that a JPEG decodes at a time: skipping fewer saves nothing."""
 _SPARE = 0.2
-"""Which share of a JPEG's bytes its upper rows may take beyond their share of the rows. All of 428 random crops of 200
-photos of ImageNet did with it; with 0.1, three in a hundred had to be decoded twice."""
+"""Extra share of a JPEG's bytes to keep for its upper rows, beyond their share of the rows. It was enough for all of
+428 random crops of 200 ImageNet photos; with 0.1, three percent had to be decoded twice.
+"""
 _END = b"\xff\xd9"
 _LEFT_OVER = "extraneous bytes before marker 0xd9"
-"""What libjpeg warns of after the last row, if bytes come before the end marker. Damaged codes are warned of before."""
+"""libjpeg's warning after the last row if bytes precede the end marker. It reports damaged codes earlier."""
 _HARMLESS = re.compile("unknown JFIF revision|Unknown Adobe color transform|Invalid SOS parameters")
-"""What libjpeg warns of before the first row. Published datasets have files of both kinds, and everybody reads them."""
+"""libjpeg's warnings before the first row. Published datasets contain such files, and other decoders read them."""
 
 
 def decode_image(
@@ -49,24 +50,24 @@ def decode_image(
     rows: int | None = None,
     total: SampleSize | None = None,
 ) -> Pixels:
-    """Return an image as an array of height, width and three colours, upright, in memory of its own.
+    """Return an image as an upright array of height, width and three colours, in memory of its own.
 
-    Grey becomes RGB, CMYK is converted, of 16 bits the upper 8 are taken, transparency is left out, of an animation
-    the first image is taken: all as Pillow's `convert("RGB")` does.
+    Grey becomes RGB, CMYK is converted, 16-bit values keep their upper 8 bits, transparency is dropped, and an
+    animation yields its first image: all as Pillow's `convert("RGB")` does, except for 16 bits.
 
     Args:
         data: the bytes of the file.
-        header: what `read_header` said of it, if that is known.
+        header: the result of `read_header`, if known.
         factor: 2, 4 or 8 allow an image that is smaller by this factor (each side rounded up), which is faster for
-            JPEGs. Other formats come in full.
-        rows: how many rows are needed, counted from the top before `factor`. Of some JPEGs only these come, and a few
-            more, and damage below them is not noticed: it saves time to stop there.
-        total: of the sample that it is part of.
+            JPEGs. Other formats are decoded in full.
+        rows: how many rows are needed, counted from the top before `factor`. For some JPEGs, decoding stops a few rows
+            later to save time, and damage below that is not detected.
+        total: the size of the sample that the image is part of.
 
     Raises:
-        CorruptSource: the file is damaged, cut off or no image; or it is larger than `PIL.Image.MAX_IMAGE_PIXELS` or
-            `$FEEDLINE_MAX_SAMPLE_BYTES` allow, or has more parts than `feedline.images.parts` accepts.
-        BadOption: `factor` or `rows` makes no sense.
+        CorruptSource: the file is damaged, truncated or not an image; or it is larger than `PIL.Image.MAX_IMAGE_PIXELS`
+            or `$FEEDLINE_MAX_SAMPLE_BYTES` allow, or has more parts than `feedline.images.parts` accepts.
+        BadOption: `factor` or `rows` is not valid.
         MissingExtra: Pillow is not installed.
 
     Example:
@@ -78,10 +79,10 @@ def decode_image(
         ((375, 500, 3), (94, 125, 3))
     """
     if factor not in _FACTORS:
-        raise BadOption(f"factor={factor!r} is none of 1, 2, 4 and 8.")
-    given: Any = rows  # Any: whatever was given
+        raise BadOption(f"factor={factor!r} is not one of 1, 2, 4 and 8.")
+    given: Any = rows  # Any: any value from the user
     if rows is not None and (type(given) is bool or not isinstance(given, (int, np.integer)) or rows < 1):
-        raise BadOption(f"rows={rows!r} is not a number of rows from 1 up. Leave it out for all of them.")
+        raise BadOption(f"rows={rows!r} is not a number of rows, at least 1. Leave it out to decode all of them.")
     data = file_bytes(data)
     if header is None:
         header = read_header(data, total)
@@ -91,10 +92,10 @@ def decode_image(
 
 
 def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> Pixels | None:
-    """Decode a JPEG as if it had no more rows than are needed; None if that cannot be, or it is damaged."""
-    height = -(-rows // factor) * factor + factor  # one more: colours of the last row are made of those below it, too
+    """Decode a JPEG as if it had only the rows that are needed; None if that is impossible, or it is damaged."""
+    height = -(-rows // factor) * factor + factor  # one more: the colours of the last row depend on the next
     decoder = _decoder("JPEG")
-    # OpenCV writes a warning of what is left over to the program's standard error.
+    # OpenCV prints a warning about the remaining bytes to standard error.
     if not header.height_at or height + _BLOCK > header.height or decoder is _opencv:
         return None
     place, whole = header.height_at, memoryview(data)
@@ -103,8 +104,8 @@ def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> Pixels |
         if decoder is not _simplejpeg:
             upper = dataclasses.replace(header, height=height)
             return _decoded(b"".join((*declared, whole[place + 2 :])), upper, factor)
-        # Most of what is left over is left out: libjpeg goes through it byte by byte. Should the rows need it, there is
-        # a warning, which only simplejpeg tells: others make grey pixels.
+        # Drop most of the remaining bytes, which libjpeg would scan one by one. If the rows need them after all, there
+        # is a warning. Only simplejpeg reports it; other decoders make grey pixels.
         stop = place + int((len(data) - place) * ((height + _BLOCK) / header.height + _SPARE))
         return _by_simplejpeg(b"".join((*declared, whole[place + 2 : stop], _END)), header.width, height, factor)
     except (CorruptSource, ValueError):
@@ -118,14 +119,14 @@ def _decoded(data: bytes, header: Header, factor: int) -> Pixels:
         pixels = (_decoder(header.format) if header.plain else _pillow)(data, header, factor)
     except (FeedlineError, MemoryError):
         raise
-    # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    # Pillow's plugins raise many types for damaged files: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
-            f"A {header.format} file of {len(data)} bytes cannot be decoded: {words(exc)}. It is damaged or cut off. "
+            f"A {header.format} file of {len(data)} bytes cannot be decoded: {words(exc)}. It is damaged or truncated. "
             "Write or copy it again."
         ) from exc
     width, height = header.stored_size
-    # Pillow makes images of a few pixels less small than it is asked to.
+    # Pillow reduces images of a few pixels less than requested.
     if pixels.shape not in [(-(-height // by), -(-width // by), 3) for by in _FACTORS if by <= factor]:
         raise CorruptSource(
             f"A {header.format} file of {len(data)} bytes gave an array of shape {pixels.shape}, but its header "
@@ -152,7 +153,7 @@ def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
         return _by_simplejpeg(data, *header.stored_size, factor)
     except ValueError as exc:
         if _HARMLESS.search(str(exc)):
-            return _pillow(data, header, factor)  # which says nothing of warnings
+            return _pillow(data, header, factor)  # ignores the warning
         raise
 
 
@@ -162,7 +163,7 @@ def _by_simplejpeg(data: bytes, width: int, height: int, factor: int) -> Pixels:
     room = np.empty((height, width, 3), np.uint8)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=room)
-    except ValueError as exc:  # the first warning, or the error that ended it
+    except ValueError as exc:  # the first warning, or the error that stopped decoding
         if _LEFT_OVER in str(exc):
             return room
         raise
@@ -184,22 +185,22 @@ def _opencv(data: bytes, header: Header, factor: int) -> Pixels:
 
 def _pillow(data: bytes, header: Header, factor: int) -> Pixels:
     if header.format == "PNG":
-        open_picture(io.BytesIO(data)).verify()  # its checksums, at which Pillow does not look otherwise
+        open_picture(io.BytesIO(data)).verify()  # the checksums, which Pillow does not check otherwise
     image = open_picture(io.BytesIO(data))
     if factor > 1:
         width, height = header.stored_size
         image.draft(None, (max(width // factor, 1), max(height // factor, 1)))
     image.load()
-    image.info.pop("transparency", None)  # Pillow warns where it leaves it out
+    image.info.pop("transparency", None)  # Pillow would warn about dropping it
     image = eight_bits(image)
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _turned(pixels: Pixels, orientation: int) -> Pixels:
-    """Return pixels upright, given EXIF's orientation."""
+    """Rotate and flip pixels upright, given the EXIF orientation."""
     if orientation == 1:
         return pixels
-    whole = pixels.view("V3")[..., 0]  # whole pixels are copied faster than colours one by one
+    whole = pixels.view("V3")[..., 0]  # copying whole pixels is faster than copying single values
     if orientation in (3, 4, 6, 7):
         whole = whole[::-1]
     if orientation in (2, 3, 7, 8):

@@ -1,7 +1,7 @@
-"""Images that are not finished: what is there of them, and what is left to do.
+"""Unfinished images: the data so far, and the steps that remain.
 
-A `DeferredImage` is one sample's image, a `DeferredImages` those of a batch. Both say what is left with plain numbers,
-so that the same crop, flip and colours come out on the CPU and on a GPU.
+A `DeferredImage` is the image of one sample, a `DeferredImages` those of a batch. Both describe the remaining steps
+with plain numbers, so crop, flip and colours come out the same on the CPU and on a GPU.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 
 @dataclass(slots=True)
 class DeferredImage(DeferredField):
-    """One image of which something is left to do. It has `pixels`, or else `data` with a `box`."""
+    """One image with steps that remain. It has either `pixels`, or `data` and a `box`."""
 
     finish: Finish
     flip: bool = False
-    """True if left and right are still to be exchanged."""
+    """True if the image still has to be flipped horizontally."""
     jitter: NDArray[Any] | None = None
-    """What `ColorJitter` drew, None if colours stay: the factors of brightness, contrast and saturation, what is added
-    to the hue, and the order in which the four are done, as the numbers 0 to 3 (float32)."""
+    """The random draw of `ColorJitter` (float32), or None to keep the colours: the factors for brightness, contrast and
+    saturation, the amount to add to the hue, and the order of the four, as numbers from 0 to 3.
+    """
     pixels: NDArray[Any] | None = None
-    """Values of 8 bits with the axes height, width and color, of the size that `finish` says."""
+    """8-bit values with the axes height, width and color, of the size in `finish`."""
     data: bytes | None = None
     """A JPEG file that the device can decode, with EXIF orientation 1."""
     box: tuple[float, float, float, float] | None = None
-    """Left, top, width and height of what is cut out of the decoded image, in its pixels, and resized."""
+    """Left, top, width and height of the part of the decoded image to crop and resize, in pixels."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the finished image, as arrays have one: messages tell it if it does not fit others."""
+        """The shape of the finished image, under the name that arrays have: messages show it if shapes differ."""
         return self.finish.shape
 
     @classmethod
@@ -66,28 +67,28 @@ class DeferredImage(DeferredField):
         return tensor.bfloat16() if items[0].finish.dtype == "bfloat16" else tensor
 
 
-# Any: arrays of NumPy, or tensors of torch where batches are of torch.
+# Any: NumPy arrays, or torch tensors in torch batches.
 @dataclass(slots=True)
 class DeferredImages(DeferredBatch):
     """The images of a batch, in two groups: those with pixels, and those that are still encoded."""
 
     finish: Finish
     flips: Any
-    """For each image of the batch: 1 if left and right are to be exchanged (uint8)."""
+    """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
     jitter: Any
-    """For each image a row of what `ColorJitter` drew, see `DeferredImage` (float32); None if all colours stay."""
+    """For each image, the draw of `ColorJitter`, see `DeferredImage` (float32); None if all keep their colours."""
     pixel_rows: Any
-    """Which rows of the batch `pixels` has (int64)."""
+    """The rows of the batch that `pixels` holds (int64)."""
     pixels: Any
     """uint8 with the axes image, height, width, color."""
     encoded_rows: Any
-    """Which rows of the batch are encoded (int64)."""
+    """The rows of the batch that are encoded (int64)."""
     data: Any
-    """Their files, one after the other (uint8)."""
+    """The encoded files, concatenated (uint8)."""
     offsets: Any
-    """Where each begins in `data`, and where the last one ends (int64)."""
+    """The offset of each file in `data`, and the end of the last one (int64)."""
     boxes: Any
-    """For each of them left, top, width and height (float32)."""
+    """Left, top, width and height for each encoded image (float32)."""
 
     def __len__(self) -> int:
         return len(self.flips)
@@ -103,33 +104,33 @@ class DeferredImages(DeferredBatch):
 
 
 _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
-"""What `ColorJitter` would have drawn for colours that stay."""
+"""A draw of `ColorJitter` that keeps the colours."""
 
 
-# Any: of whatever type the images are to have.
+# Any: arrays of any dtype.
 def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredImages:
-    """Return the images of a batch as the placement says: one array, or `DeferredImages`.
+    """Return the images of a batch in the form that the placement requires: one array, or `DeferredImages`.
 
-    A device finishes all images of a batch alike; if they are not to be, they are finished here.
+    A device finishes all images of a batch in the same way; if they differ in their `finish`, they are finished here.
 
-    Arrays are in the slot of the current task, if there is one. Images of bfloat16, which NumPy lacks, are of float32.
+    Arrays are in the slot of the current task, if there is one. bfloat16 images, which NumPy lacks, become float32.
 
     Raises:
-        CollateError: the images are not of one size, or of one type.
+        CollateError: the images differ in size or type.
     """
     finish = images[0].finish
     alike = True
     for place, image in enumerate(images):
         if type(image) is not DeferredImage:
             raise _differ(finish, image, place)
-        if image.finish != finish:  # datasets that are put together may normalise each in its way
+        if image.finish != finish:  # concatenated datasets may normalise in different ways
             if image.finish.shape != finish.shape or image.finish.dtype != finish.dtype:
                 raise _differ(finish, image, place)
             alike = False
     if alike and placement() in (Placement.DEVICE, Placement.DECODE):
         return _together(images, finish)
     shape, dtype = (len(images), *finish.shape), dtype_of(finish)
-    # Of bfloat16 this is not the batch yet, and would take room from it.
+    # With bfloat16, this array is not the batch yet, and would take space from it in the slot.
     batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
     for row, image in zip(batch, images, strict=True):
         finish_into(row, _pixels(image), image.finish, flip=image.flip, jitter=image.jitter)
@@ -182,12 +183,12 @@ def _array(values: Sequence[Any], dtype: Any) -> NDArray[Any]:
 def _differ(finish: Finish, image: Any, place: int) -> CollateError:
     if type(image) is not DeferredImage:
         return CollateError(
-            f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. Let the dataset "
+            f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. The dataset has to "
             "return an image for every sample."
         )
     other = image.finish
     return CollateError(
         f"Samples 0 and {place} of the batch have images of {finish.height} x {finish.width} ({finish.dtype}) and "
-        f"{other.height} x {other.width} ({other.dtype}), and only images of one size and type can be stacked. Let "
-        "RandomResizedCrop, CenterCrop or Resize((height, width)) come last of the transforms that change the size."
+        f"{other.height} x {other.width} ({other.dtype}), but only images of one size and type can be stacked. Make "
+        "RandomResizedCrop, CenterCrop or Resize((height, width)) the last transform that changes the size."
     )

@@ -24,7 +24,7 @@ _BEGINNINGS = (
     b"P6",
     b"qoif",
 )
-"""How image files begin: JPEG, PNG, WebP, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+"""The first bytes of image files: JPEG, PNG, WebP, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
 
 
 # Any, throughout: samples and their fields.
@@ -32,11 +32,11 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
-        sample: an image, or a dict, tuple or list of which one field is an image.
-        field: the one to take, if it is known.
+        sample: an image, or a dict, tuple or list with an image in one field.
+        field: the field to use, if known.
 
     Raises:
-        BadOption: there is no such field; or none, or several, hold images.
+        BadOption: there is no such field, or not exactly one field holds an image.
 
     Example:
         >>> image_field({"gif": b"GIF89a...", "cls": 3})
@@ -52,21 +52,21 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
         names = list(range(len(sample)))
     if field is not None:
         if field not in names:
-            raise BadOption(f".on({field!r}) names a field that the sample lacks: it has {_listed(names)}.")
+            raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
         return field
     values: Any = sample
     found = [name for name in names if is_image(values[name])]
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
         raise BadOption(
-            f"{which}. It has {_listed(names)}. Say which one to transform with Compose(...).on(name), or leave others "
-            "out with fields=."
+            f"{which}. It has {_listed(names)}. Choose the one to transform with Compose(...).on(name), or leave out "
+            "others with fields=."
         )
     return found[0]
 
 
 def is_image(value: Any) -> bool:
-    """True for the bytes of an image file, pixels of 8 bits, an image of Pillow, or a file in a row of Hugging Face."""
+    """True for the bytes of an image file, 8-bit pixels, a Pillow image, or an image of Hugging Face with its bytes."""
     if isinstance(value, (int, float, str)):
         return False
     if is_encoded(value):
@@ -81,7 +81,7 @@ def is_image(value: Any) -> bool:
 
 
 def is_encoded(value: Any) -> bool:
-    """True for bytes, which may be those of an image file, also in an array as HDF5 has them."""
+    """True for bytes, which may be an image file, and for arrays of bytes as HDF5 returns them."""
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim == 1
     return isinstance(value, (bytes, bytearray, memoryview))

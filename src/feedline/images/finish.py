@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finish:
-    """What the images of a batch become: the same for all of them."""
+    """The final form of the images of a batch, the same for all of them."""
 
     height: int
     width: int
     mean: tuple[float, ...] | None = None
-    """Taken off each channel, whose values are from 0 to 1 then; None for values as they are."""
+    """Subtracted from each channel after scaling it to 0 to 1; None to keep the values as they are."""
     std: tuple[float, ...] | None = None
-    """What each channel is divided by afterwards."""
+    """Divides each channel after the mean is subtracted."""
     dtype: str = "uint8"
     """"uint8", or, after normalising, "float32", "float16" or "bfloat16"."""
     channels_first: bool = False
@@ -22,5 +22,5 @@ class Finish:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of each finished image."""
+        """The shape of a finished image."""
         return (3, self.height, self.width) if self.channels_first else (self.height, self.width, 3)

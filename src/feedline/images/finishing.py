@@ -1,7 +1,7 @@
-"""Images that are finished on the GPU: decoded by nvJPEG, then cropped, resized, flipped and normalised by one kernel.
+"""Finishing of images on the GPU: nvJPEG decodes them, then one kernel crops, resizes, flips and normalises.
 
-nvJPEG works on a stream of torchvision's own, which does not wait for ours. So what it writes to is kept until our
-kernels have read it: memory that is free again for our stream could otherwise be overwritten while they read.
+nvJPEG runs on a stream of torchvision's own, which does not wait for ours. So its outputs are kept until our kernels
+have read them: memory that is free again on our stream could otherwise be overwritten while they read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
 
 
 def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
-    """Decode JPEG files that lie one after the other; returns a tensor of uint8 (color, height, width) for each.
+    """Decode concatenated JPEG files into one uint8 tensor (color, height, width) each.
 
     Raises:
         CorruptSource: one of them is damaged.
@@ -56,7 +56,7 @@ def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> l
     files = list(data.split((offsets[1:] - offsets[:-1]).tolist()))
     try:
         return _with_nvjpeg(files, device)
-    except RuntimeError:  # it does not say which of them it is about
+    except RuntimeError:  # does not name the file that failed
         return [_decode_one(file, place, device) for place, file in enumerate(files)]
 
 
@@ -68,7 +68,7 @@ def _with_nvjpeg(files: list[torch.Tensor], device: torch.device) -> list[torch.
 
 
 def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.Tensor:
-    """Decode a file by itself, on the CPU if the GPU cannot."""
+    """Decode a single file, on the CPU if the GPU cannot."""
     try:
         return _with_nvjpeg([file], device)[0]
     except RuntimeError as exc:
@@ -77,13 +77,13 @@ def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.T
         except CorruptSource as error:
             raise CorruptSource(
                 f"Encoded image {place} of a batch ({len(file)} bytes) is damaged: {words(error)}. Neither the GPU nor "
-                "the CPU can decode it. decode='cpu' names the file, and lets on_error= leave it out."
+                "the CPU can decode it. With decode='cpu', the error names the file, and on_error= can skip it."
             ) from exc
         return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
 
 
 def normalised(images: torch.Tensor, finish: Finish, dtype: torch.dtype) -> torch.Tensor:
-    """Return images with values from 0 to 255, as floats, in their final form."""
+    """Convert float images with values from 0 to 255 to their final form."""
     if dtype is torch.uint8:
         return images.round_().clamp_(0, 255).to(dtype)
     scale, shift = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in scales(finish))
@@ -98,7 +98,7 @@ def jittered(images: torch.Tensor, jitter: torch.Tensor) -> torch.Tensor:
 
     Args:
         images: of float32.
-        jitter: for each image four factors, and in which order they come; in ordinary memory.
+        jitter: four factors for each image, and their order; in host memory.
     """
     factors, order = jitter[:, :4], jitter[:, 4:].long()
     for step in range(order.shape[1]):
@@ -124,7 +124,7 @@ def _changed(images: torch.Tensor, change: int, factor: torch.Tensor) -> torch.T
 
 
 def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-    """Add to the hue, which is from 0 to 1. The largest and the least of a pixel's values stay what they are."""
+    """Add `turn` to the hue, which ranges from 0 to 1. The largest and smallest value of a pixel stay the same."""
     red, green, blue = images.unbind(1)
     most = images.amax(1)
     spread = most - images.amin(1)

@@ -1,7 +1,7 @@
-"""Which part of an image is to be seen, at what size and in which colours: numbers only, no pixels.
+"""The visible region of an image, its size and its colours: numbers only, no pixels.
 
-Every transform changes a `View`, given the size of the image alone. So a whole pipeline is known before a pixel is
-decoded, and comes out the same wherever it is rendered.
+Every transform changes a `View`, given only the size of the image. So the result of a whole pipeline is known before a
+pixel is decoded, and is the same wherever it is rendered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Box = tuple[float, float, float, float]
 
 
 class View:
-    """What a pipeline makes of an image.
+    """The result of a pipeline for one image.
 
     Args:
         width: of the image.
@@ -30,21 +30,21 @@ class View:
 
     def __init__(self, width: int, height: int) -> None:
         self.box: Box = (0, 0, width, height)
-        """What is cut out of the image."""
+        """The part of the image to crop."""
         self.width = width
-        """Of the result, as is `height`."""
+        """Width of the result; likewise `height`."""
         self.height = height
         self.flip = False
-        """True if left and right are exchanged in the end."""
+        """True if the result is flipped horizontally."""
         self.jitter: NDArray[np.float32] | None = None
-        """See `DeferredImage`; as for the others, `Finish`."""
+        """See `DeferredImage`; for the attributes below, see `Finish`."""
         self.mean: tuple[float, ...] | None = None
         self.std: tuple[float, ...] | None = None
         self.dtype = "uint8"
         self.channels_first = False
 
     def crop(self, left: int, top: int, width: int, height: int) -> None:
-        """Keep a part of what is to be seen so far."""
+        """Keep only a part of the current view."""
         if self.flip:
             left = self.width - left - width
         x, y, box_width, box_height = self.box
@@ -58,25 +58,25 @@ class View:
 
     @property
     def factor(self) -> int:
-        """How much smaller the image may be decoded: 1, 2, 4 or 8."""
+        """The factor by which the image may be decoded smaller: 1, 2, 4 or 8."""
         least = min(self.box[2] / self.width, self.box[3] / self.height)
         return 8 if least >= 8 else 4 if least >= 4 else 2 if least >= 2 else 1
 
     def finish(self) -> Finish:
-        """Return what the image becomes in the end."""
+        """Return the final form of the image."""
         return Finish(self.height, self.width, self.mean, self.std, self.dtype, self.channels_first)
 
 
-# Any, below: whatever the user gave.
+# Any, below: any value from the user.
 def checked_size(size: Any) -> tuple[int, int]:
-    """Return the height and width that `size=` says.
+    """Return `size=` as height and width.
 
     Raises:
-        BadOption: it says neither.
+        BadOption: it is not a size.
     """
     both = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (tuple, list)) else ()
     if len(both) != 2 or not all(type(one) is int and one > 0 for one in both):
-        raise BadOption(f"size={size!r} is no size. Give the side of a square, or a tuple of height and width.")
+        raise BadOption(f"size={size!r} is not a size. Pass the side of a square, or a tuple of height and width.")
     return both
 
 
@@ -84,7 +84,7 @@ def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     """Return an option that consists of several numbers.
 
     Raises:
-        BadOption: it does not.
+        BadOption: it does not consist of `count` numbers.
     """
     try:
         numbers = tuple(map(float, value))

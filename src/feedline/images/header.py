@@ -1,7 +1,7 @@
-"""What an image file says of itself: format, size, orientation. No pixels are decoded for it.
+"""Headers of image files: format, size and orientation, read without decoding pixels.
 
-JPEG, PNG and WebP are read here, in a few microseconds; other formats are left to Pillow. Nothing that a file declares
-is believed: offsets are held against the length of the file, and sizes against what it can hold and what is accepted.
+JPEG, PNG and WebP are read here, in a few microseconds; other formats are left to Pillow. Values in a file are never
+trusted: offsets are checked against the length of the file, sizes against what the file can hold and what is accepted.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ from feedline.system.failures import words
 from feedline.types.sizes import SampleSize, check_size
 
 FileBytes: TypeAlias = bytes | bytearray | memoryview
-"""The bytes of a file; also an array of them."""
+"""The bytes of a file; arrays of bytes work as well."""
 
 _ORIENTATION = 0x0112
 """The EXIF tag."""
 _SIDEWAYS = (5, 6, 7, 8)
 
 _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
-"""Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
+"""Sampling factors of three colours that every decoder supports: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
 _JPEG_PIXELS_PER_BYTE = 512
-"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least, for the mean."""
+"""Maximum number of pixels per byte of a plain JPEG: it has at least one bit for each block of 8 x 8, for the mean."""
 
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By colour type."""
+"""Number of channels by colour type."""
 _DEFLATE_RATIO = 1032
-"""How many times as many bytes as it has itself can come out of deflated data."""
+"""Maximum compression ratio of deflate."""
 
 _frame = struct.Struct(">BHHB").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is known of an image before it is decoded."""
+    """Metadata of an image, known before it is decoded."""
 
     format: str
     """As Pillow names it: "JPEG", "PNG", "WEBP" and so on."""
     width: int
-    """Of the upright image: after its orientation was followed."""
+    """Width of the upright image, after its orientation was applied; likewise `height`."""
     height: int
     orientation: int = 1
-    """EXIF's: from 1, upright, to 8. `decode_image` follows it."""
+    """The EXIF orientation, from 1 (upright) to 8. `decode_image` applies it."""
     plain: bool = False
-    """True if every decoder of its format takes it. Others are left to Pillow: CMYK, animations, rare formats."""
+    """True if every decoder of its format supports it. Others are left to Pillow: CMYK, animations, rare formats."""
     gpu: bool = False
-    """True if nvJPEG takes it: a JPEG of 8 bits, baseline or progressive, grey or YCbCr, whose orientation is 1."""
+    """True if nvJPEG supports it: an 8-bit JPEG, baseline or progressive, grey or YCbCr, with orientation 1."""
     height_at: int = 0
-    """Where the height of a JPEG stands that can be decoded in part, its upper rows alone; 0 for all other files."""
+    """Offset of the height in a JPEG whose upper rows can be decoded alone; 0 for all other files."""
 
     @property
     def stored_size(self) -> tuple[int, int]:
-        """Width and height in the file: before its orientation is followed."""
+        """Width and height in the file, before its orientation is applied."""
         return (self.height, self.width) if self.orientation in _SIDEWAYS else (self.width, self.height)
 
 
 def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
-    """Return what the file of an image says of itself.
+    """Read the header of an image file.
 
     Args:
         data: the bytes of the file.
-        total: of the sample that it is part of; pixels are added to it.
+        total: the size of the sample that the image is part of; the pixels are added to it.
 
     Raises:
-        CorruptSource: it is no image, of no format that is read, or cut off; or it declares more pixels than the file
-            can hold, or than `PIL.Image.MAX_IMAGE_PIXELS` or `$FEEDLINE_MAX_SAMPLE_BYTES` allow.
+        CorruptSource: the file is truncated, not an image, or in an unsupported format; or it declares more pixels than
+            the file can hold, or than `PIL.Image.MAX_IMAGE_PIXELS` or `$FEEDLINE_MAX_SAMPLE_BYTES` allow.
         MissingExtra: Pillow is not installed.
 
     Example:
@@ -89,7 +89,7 @@ def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
     try:
         header = read(data)
     except (IndexError, struct.error) as exc:
-        raise _damaged(data, "ends inside of its header") from exc
+        raise _damaged(data, "ends inside its header") from exc
     if not header.width or not header.height:
         raise _damaged(data, f"declares an image of {header.width} x {header.height} pixels")
     check_pixels(header.width, header.height, len(data), total)
@@ -97,7 +97,7 @@ def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
 
 
 def file_bytes(data: FileBytes) -> bytes:
-    """Return the bytes of a file as such.
+    """Return the contents of a file as bytes.
 
     Raises:
         BadOption: it is anything else, such as a path.
@@ -108,14 +108,14 @@ def file_bytes(data: FileBytes) -> bytes:
         return bytes(memoryview(data))
     except TypeError as exc:
         raise BadOption(
-            f"The bytes of an image's file are needed, and a {type(data).__name__} was given. Read the file, and give "
-            "what is in it."
+            f"The bytes of an image file are needed, but a {type(data).__name__} was given. Read the file, and pass "
+            "its contents."
         ) from exc
 
 
 def _damaged(data: bytes, what: str) -> CorruptSource:
     return CorruptSource(
-        f"An image's file of {len(data)} bytes {what}: it is cut off or damaged. Write or copy it again."
+        f"An image file of {len(data)} bytes {what}: it is truncated or damaged. Write or copy it again."
     )
 
 
@@ -135,20 +135,20 @@ def _jpeg(data: bytes) -> Header:
         if marker == 0xE1 and data[place + 4 : place + 10] == b"Exif\0\0":
             orientation = _exif_orientation(data[place + 10 : end])
         elif marker == 0xEE and data[place + 4 : place + 9] == b"Adobe":
-            adobe = data[place + 15]  # how colours were changed; 0: not at all
+            adobe = data[place + 15]  # the colour transform; 0 for none
         elif marker == 0xDD:
             restarts = True
         elif marker == 0xDA or marker == 0xD9:
             raise _damaged(data, "has no frame header before its pixels")
     else:
-        raise _damaged(data, "ends inside of its header")
+        raise _damaged(data, "ends inside its header")
     bits, height, width, components = _frame(data, place + 4)
     names, sampling = data[place + 10 : end : 3], data[place + 11 : end : 3]
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, place, end, width * height, plain=plain)
     gpu = plain and marker != 0xC1 and orientation == 1 and usual
-    # Sequential, upright, all colours in one scan, and not in intervals, at whose ends a marker is looked for.
+    # Sequential, upright, all colours in one scan, and without restart intervals, after which decoders expect a marker.
     scan = data.find(b"\xff\xda\0\x08\x01" if components == 1 else b"\xff\xda\0\x0c\x03", end, end + 1000)
     is_one_piece = scan > 0 and not restarts and b"\xff\xdd" not in data[end:scan]
     in_part = plain and marker != 0xC2 and orientation == 1 and is_one_piece
@@ -158,16 +158,16 @@ def _jpeg(data: bytes) -> Header:
 
 
 def _check_jpeg(data: bytes, place: int, end: int, pixels: int, *, plain: bool) -> None:
-    """Refuse a JPEG that is cut off, which not every decoder does, or that would take long for its size.
+    """Reject a JPEG that is truncated, which not every decoder does, or that would take long for its size.
 
     Args:
         data: the file.
         place: where the frame header begins.
         end: where it ends.
-        pixels: how many it declares.
+        pixels: the number of pixels that it declares.
         plain: as in its `Header`.
     """
-    if data.rfind(b"\xff\xd9", end) < 0:  # which cannot be among the pixels
+    if data.rfind(b"\xff\xd9", end) < 0:  # cannot occur among the pixels
         raise _damaged(data, "has no end marker")
     if plain:
         check_size(
@@ -177,7 +177,7 @@ def _check_jpeg(data: bytes, place: int, end: int, pixels: int, *, plain: bool) 
 
 
 def _exif_orientation(exif: bytes) -> int:
-    """Return what EXIF data says; 1 if it says nothing, or is damaged: it is beside the image, which may be right."""
+    """Return the orientation in EXIF data; 1 if it has none or is damaged, because the image itself may be intact."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     if order is None:
         return 1
@@ -199,11 +199,11 @@ def _exif_orientation(exif: bytes) -> int:
 def _png(data: bytes) -> Header:
     name, width, height, depth, color = struct.unpack_from(">4sIIBB", data, 12)
     if name != b"IHDR" or color not in _PNG_CHANNELS:
-        raise _damaged(data, "has no header as PNG has")
+        raise _damaged(data, "has no valid PNG header")
     row = (width * depth * _PNG_CHANNELS[color] + 7) // 8
     check_size(lambda: f"A PNG of {len(data)} bytes", row * height, held=len(data) * _DEFLATE_RATIO)
     orientation, plain = 1, True
-    for name, place, length in png_chunks(data):  # to the end: EXIF data may come after the pixels
+    for name, place, length in png_chunks(data):  # to the end: EXIF data may follow the pixels
         if name == b"IEND":
             return _upright("PNG", (width, height), orientation, plain=plain)
         if name == b"eXIf":
@@ -224,7 +224,7 @@ def _webp(data: bytes) -> Header:
         (sides,) = struct.unpack_from("<I", data, 21)
         return Header("WEBP", (sides & 0x3FFF) + 1, (sides >> 14 & 0x3FFF) + 1, plain=True)
     if name != b"VP8X":
-        raise _damaged(data, "has no header as WebP has")
+        raise _damaged(data, "has no valid WebP header")
     stored = int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
     return _upright("WEBP", stored, _webp_orientation(data[: size + 8]), plain=not flags & 2)  # 2: an animation
 
@@ -245,16 +245,16 @@ def _other(data: bytes) -> Header:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except FeedlineError:
         raise
-    # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    # Pillow's plugins raise many types for damaged files: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
-            f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, cut off, no image, or of a "
-            "format that is not read, such as EPS."
+            f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, truncated, not an image, "
+            "or in a format that is not supported, such as EPS."
         ) from exc
-    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # of which Pillow may make grey pixels
+    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # Pillow may return grey pixels for it
         raise _damaged(data, "has no end marker")
     size = image.size
-    if image.format == "TIFF":  # which Pillow turns itself: when it is loaded, or, in later versions, opened
+    if image.format == "TIFF":  # Pillow rotates it: on loading or, in later versions, on opening
         if orientation in _SIDEWAYS and size == (image.tag_v2.get(256), image.tag_v2.get(257)):
             size = size[::-1]
         orientation = 1

@@ -1,7 +1,7 @@
-"""Pictures, decoded by Pillow: in formats that are named here or added to it, not too large, with eight bits a value.
+"""Decoding of images with Pillow: formats listed here or added by the program, limited in size, 8 bits per value.
 
-The ways to decode them are those of the webdataset package: the same names, the same pixels. Only pictures of 16 bits
-differ: that package has Pillow cut their values off at 255, which makes them white.
+The decoders have the names of those of the webdataset package, and return the same pixels. Only 16-bit images differ:
+that package has Pillow clip their values at 255, which makes them white.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _FORMATS = (
     "JPEG", "PNG", "WEBP", "AVIF", "GIF", "TIFF", "BMP", "DIB", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI", "QOI",
 )
 # fmt: on
-"""Formats that pictures for training have. Not EPS, for which Pillow runs Ghostscript, another program; nor those that
-hardly anybody uses, and so hardly anybody tries with damaged files."""
+"""Formats of training images. EPS is missing because Pillow runs Ghostscript, another program, for it. So are formats
+that are rarely used, and hence rarely tested with damaged files.
+"""
 
 _WIDENED = ("PNG", "PPM")
-"""Formats whose pictures of 16 bits Pillow may give values of 32 bits, which are below 65,536 nevertheless."""
+"""Formats whose 16-bit images Pillow may return as 32-bit values, which are still below 65,536."""
 
 _PIXEL_BYTES = 4
-"""What a pixel takes in Pillow, at most."""
+"""Maximum size of a pixel in Pillow."""
 _PIXEL_OPTION = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"
 
 # fmt: off
@@ -42,7 +43,7 @@ EXTENSIONS = frozenset((
     "pnm", "psd", "bw", "rgb", "rgba", "sgi", "ras", "tga", "icb", "vda", "vst", "webp", "wmf", "emf", "xbm", "xpm",
 ))
 # fmt: on
-"""Which fields are images: the list of the webdataset package, which is that of Pillow."""
+"""Extensions of image fields: the list of the webdataset package, which is Pillow's."""
 
 _MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
 
@@ -55,24 +56,24 @@ SPECS: dict[str, tuple[str, bool, str]] = {
     **{f"pil{mode}": ("pil", False, mode) for mode in _MODES},
     "pil": ("pil", False, "rgb"),
 }
-"""By name: what an image becomes, whether its values become numbers from 0 to 1, and its channels."""
+"""By name: the type of the decoded image, whether values are scaled to 0 to 1, and the channels."""
 
 
-# Any: images of Pillow.
+# Any: Pillow images.
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
-    """Return a picture that is not decoded yet, and whose size and number of parts were checked."""
+    """Open an image without decoding it, and check its size and number of parts."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     check_parts(data)
     try:
         image = open_picture(io.BytesIO(data))
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:
-        raise CorruptSource(f"{words(exc)}. If it is meant, raise {_PIXEL_OPTION}.") from exc
+        raise CorruptSource(f"{words(exc)}. If it is intended, raise {_PIXEL_OPTION}.") from exc
     check_pixels(image.width, image.height, len(data), total)
     return image
 
 
 def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | None = None) -> None:
-    """Refuse a picture that is too large, before memory is taken for it.
+    """Reject an image that is too large, before memory is allocated for it.
 
     Raises:
         CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
@@ -80,34 +81,34 @@ def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | N
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
 
     def what() -> str:
-        return f"a picture of {width} x {height} pixels in a file of {file_bytes} bytes"
+        return f"an image of {width} x {height} pixels in a file of {file_bytes} bytes"
 
     check_size(what, width * height, limit=pillow.MAX_IMAGE_PIXELS, option=_PIXEL_OPTION, unit="pixels")
     (total or SampleSize()).add(what, width * height * _PIXEL_BYTES)
 
 
-# Any, throughout: images of Pillow.
+# Any, throughout: Pillow images.
 def open_picture(file: Any) -> Any:
-    """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
+    """Open an image as `PIL.Image.open` does, ignoring the file name; `load` reads its pixels.
 
-    Raises PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here;
-    MissingExtra: Pillow is not installed.
+    Raises PIL.UnidentifiedImageError if it is not an image, or in a format of Pillow's that is not listed here;
+    MissingExtra if Pillow is not installed.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
     try:
         return pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
     except pillow.UnidentifiedImageError:
-        pillow.init()  # all that are rarely used; it takes a while once
-        # And those that the user's program taught Pillow, by pillow_heif for example: it knows what it does.
+        pillow.init()  # loads the rarely used formats, which takes a while once
+        # Also accept formats that the user's program added to Pillow on purpose, for example with pillow_heif.
         taught = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
         return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *taught])
 
 
 def eight_bits(image: Any) -> Any:
-    """Return a picture of 16 bits as a grey one of 8, the upper ones; any other as it is.
+    """Convert a 16-bit image to 8-bit grey, keeping the upper bits; return any other as it is.
 
-    Pillow's own `convert` leaves the lower ones and makes white of everything above 255.
+    Pillow's own `convert` clips instead, so everything above 255 becomes white.
     """
     if not image.mode.startswith("I;16") and (image.mode != "I" or image.format not in _WIDENED):
         return image
@@ -117,9 +118,9 @@ def eight_bits(image: Any) -> Any:
 
 @functools.cache
 def picture_decoder(spec: str) -> Callable[..., Any]:
-    """Return the function that decodes images in this way, given their bytes and, if need be, their sample's size.
+    """Return the decoder of this name: a function of the file's bytes and, optionally, the size of the sample.
 
-    Raises BadOption: there is no such way; MissingExtra: Pillow or torch is not installed.
+    Raises BadOption if there is no such decoder, MissingExtra if Pillow or torch is not installed.
     """
     if spec not in SPECS:
         raise BadOption(f"decode={spec!r} is not one of True, False, {', '.join(map(repr, sorted(SPECS)))}.")
@@ -135,12 +136,12 @@ def picture_decoder(spec: str) -> Callable[..., Any]:
         if image.mode != wanted:
             image = image.convert(wanted)
         if kind == "pil":
-            return image.copy() if type(image) is not pillow.Image else image  # without the file it came from
+            return image.copy() if type(image) is not pillow.Image else image  # drops the reference to its file
         pixels = np.asarray(image)
         if scaled:
             pixels = pixels.astype(np.float32) / 255.0
         elif torch is None:
-            return pixels.copy()  # Pillow's own cannot be written to, of which torch would warn
+            return pixels.copy()  # Pillow's array is read-only, and torch would warn
         if torch is None:
             return pixels
         return torch.from_numpy((pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels).copy())

@@ -1,8 +1,8 @@
-"""Pixels: cut out and resized, then flipped, coloured, normalised and laid out.
+"""Pixel operations: crop and resize, then flip, change colours, normalise and lay out.
 
-Resizing is bilinear with antialiasing, as torchvision's. Pillow does just that. OpenCV, which is taken where it is
-installed, does not smooth: an image that becomes smaller is smoothed with three taps before, which takes a fifth of
-Pillow's time and is close (tests/images/test_rendering.py says how close).
+Resizing is bilinear with antialiasing, as in torchvision. Pillow does exactly that. OpenCV, used where it is installed,
+does not antialias: before an image is reduced, it is smoothed with three taps. This takes a fifth of Pillow's time and
+comes close (tests/images/test_rendering.py measures how close).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _opencv_of(process: int) -> Any:
     except MissingExtra:
         return None
     if multiprocessing.parent_process() is not None:
-        cv2.setNumThreads(0)  # the workers are the parallelism; and threads that it had before a fork are gone
+        cv2.setNumThreads(0)  # the workers provide the parallelism, and a fork has no threads of OpenCV
     return cv2
 
 
 def cut(pixels: Pixels, box: Box, width: int, height: int) -> Pixels:
-    """Cut a box out of an image and resize it. The result may share memory with the image."""
+    """Crop an image to a box and resize it. The result may share memory with the image."""
     left, top, across, down = box
     whole = all(float(edge).is_integer() for edge in box)
     if whole:
@@ -68,7 +68,7 @@ def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole:
     cv2 = _opencv()
     left, top, across, down = box
     reduced_x, reduced_y = max(1, int(across / width / 1.5)), max(1, int(down / height / 1.5))
-    if reduced_x > 1 or reduced_y > 1:  # by a whole factor, as a JPEG is decoded smaller
+    if reduced_x > 1 or reduced_y > 1:  # reduce by a whole factor, as when decoding a JPEG at a smaller size
         first_x, first_y = int(left), int(top)
         last_x = min(pixels.shape[1], math.ceil(left + across))
         last_y = min(pixels.shape[0], math.ceil(top + down))
@@ -87,21 +87,21 @@ def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole:
 
 
 def _smoothed(cv2: Any, pixels: Pixels, across: float, down: float) -> Pixels:
-    """Smooth an image that is about to become smaller by these factors, which are below 3."""
+    """Smooth an image that is about to be reduced by these factors, which are below 3."""
     taps = [1 if factor < 1.01 else 3 if factor <= 2 else 5 for factor in (across, down)]
     if taps == [1, 1]:
         return pixels
-    if taps == [3, 3]:  # one for both, which is close enough, takes half the time
+    if taps == [3, 3]:  # one sigma for both is close enough, and takes half the time
         across = down = math.sqrt(across * down)
     hint = (cv2.ALGO_HINT_APPROX,) if hasattr(cv2, "ALGO_HINT_APPROX") else ()
     return cv2.GaussianBlur(pixels, taps, _sigma(across), None, _sigma(down), cv2.BORDER_REPLICATE, *hint)  # type: ignore[no-any-return]
 
 
 def _sigma(factor: float) -> float:
-    """Return the width of a Gaussian after which linear interpolation comes closest to a triangle of twice the factor.
+    """Return the sigma of a Gaussian after which linear interpolation comes closest to a triangle of twice the factor.
 
-    The outer ones of three taps are (1 - 1 / factor) / 2: found by trying; at a factor of 2 it is that triangle. Five
-    taps have its variance, together with the interpolation's.
+    The outer two of three taps are (1 - 1 / factor) / 2, found by experiment; at a factor of 2 this is that triangle.
+    Five taps, together with the interpolation, have its variance.
     """
     if factor > 2:
         return math.sqrt((factor**2 - 1) / 6)
@@ -109,15 +109,15 @@ def _sigma(factor: float) -> float:
 
 
 def dtype_of(finish: Finish) -> np.dtype[Any]:
-    """Return NumPy's type for finished images: for bfloat16, which it lacks, that of the values before rounding."""
+    """Return the NumPy type of finished images; for bfloat16, which NumPy lacks, the type before rounding."""
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
 
 
-# Any: of `dtype_of(finish)`.
+# Any: values of `dtype_of(finish)`.
 def finish_into(
     out: NDArray[Any], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
 ) -> None:
-    """Do what is left to do with an image, and write it to `out`, of the shape that `finish` says."""
+    """Apply the remaining steps to an image, and write it to `out`, which has the shape of `finish`."""
     if jitter is not None:
         _finish_colored(out, pixels[:, ::-1] if flip else pixels, finish, jitter)
         return
@@ -140,7 +140,7 @@ def finish_into(
 
 @functools.lru_cache(maxsize=64)
 def _tables(finish: Finish) -> list[NDArray[np.float32]]:
-    """Return for each channel what its 256 values become."""
+    """Return a lookup table of 256 values for each channel."""
     assert finish.mean is not None
     assert finish.std is not None
     values = np.arange(256) / 255
@@ -160,7 +160,7 @@ def _finish_colored(out: NDArray[Any], pixels: Pixels, finish: Finish, jitter: N
 
 
 def colored(planes: Planes, jitter: NDArray[np.float32]) -> Planes:
-    """Change the colours of an image with values from 0 to 255, in place, as `ColorJitter` drew it."""
+    """Change the colours of an image with values from 0 to 255, in place, by a draw of `ColorJitter`."""
     for change in jitter[4:].astype(int).tolist():
         factor = float(jitter[change])
         if change == 3:
@@ -182,7 +182,7 @@ def _grey(planes: Planes) -> Planes:
 
 
 def _turn_hue(planes: Planes, turn: float) -> None:
-    """Add to the hue, which is from 0 to 1. The largest and the least of a pixel's values stay what they are."""
+    """Add `turn` to the hue, which ranges from 0 to 1. The largest and smallest value of a pixel stay the same."""
     red, green, blue = planes
     most = np.maximum(np.maximum(red, green), blue)
     spread = most - np.minimum(np.minimum(red, green), blue)
@@ -193,7 +193,7 @@ def _turn_hue(planes: Planes, turn: float) -> None:
     hue += 6 * turn  # in sixths of the circle
     for plane, offset in zip(planes, (5, 3, 1), strict=True):
         sixth = hue + np.float32(offset)
-        sixth -= 6 * np.floor(sixth * np.float32(1 / 6))  # the remainder; NumPy's own takes twenty times as long
+        sixth -= 6 * np.floor(sixth * np.float32(1 / 6))  # the remainder, twenty times as fast as NumPy's own
         np.minimum(sixth, 4 - sixth, out=sixth)
         np.clip(sixth, 0, 1, out=sixth)
         sixth *= spread

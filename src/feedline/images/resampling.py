@@ -1,8 +1,7 @@
 """One kernel for a whole batch of images of different sizes: crop, antialiased resize, flip, normalise, change dtype.
 
-The filter is Pillow's and torchvision's bilinear one with antialiasing: a triangle that is as wide as the step from one
-pixel of the result to the next. Rows are resampled first along x, then summed up along y, so that every pixel of the
-source is read about twice.
+The filter is the antialiased bilinear one of Pillow and torchvision: a triangle as wide as the step from one pixel of
+the result to the next. Rows are resampled along x, then summed along y, so each source pixel is read about twice.
 
 Without Triton, torch's own functions do the same image by image.
 """
@@ -20,15 +19,15 @@ import torch
 from feedline.images.finish import Finish
 
 _ROWS = 4
-"""Rows of the result that one program of the kernel makes."""
+"""Rows of the result that one program of the kernel computes."""
 
 
 @dataclass(frozen=True)
 class RaggedImages:
-    """Images of uint8 on the device, of any sizes and layouts."""
+    """uint8 images on the device, of any sizes and layouts."""
 
     tensors: list[torch.Tensor]
-    """Keeps them; each has the axes that `channels_last` says."""
+    """The images, kept alive here, with axes as in `channels_last`."""
     channels_last: bool
 
     @classmethod
@@ -68,11 +67,11 @@ def resample(
 
     Args:
         sources: the images.
-        rows: which row of `out` each of them is.
-        boxes: left, top, width and height of what is taken of each, in pixels; None for all of it.
-        flips: 1 for those whose left and right are exchanged.
+        rows: the row of `out` for each of them.
+        boxes: left, top, width and height of the part to use of each, in pixels; None for all of it.
+        flips: 1 for those to flip horizontally.
         out: the batch (image, color, height, width).
-        finish: how values are normalised; None for values from 0 to 255.
+        finish: how to normalise values; None for values from 0 to 255.
     """
     if boxes is None:
         boxes = torch.tensor([[0, 0, width, height] for height, width in sources.sizes()], dtype=torch.float32)
@@ -89,7 +88,7 @@ def has_triton() -> bool:
 
 
 def scales(finish: Finish | None) -> tuple[list[float], list[float]]:
-    """Return by what each color is multiplied, and what is added to it then."""
+    """Return the factor to multiply each color by, and the amount to add afterwards."""
     if finish is None or finish.mean is None or finish.std is None:
         return [1.0] * 3, [0.0] * 3
     return [1 / (255 * std) for std in finish.std], [-m / s for m, s in zip(finish.mean, finish.std, strict=True)]
@@ -115,9 +114,9 @@ def _with_torch(
 
 
 def _weights(start: float, length: float, count: int, size: int, device: torch.device) -> tuple[slice, torch.Tensor]:
-    """Return which pixels of a line lie in a box, or partly, and what each gives to each of the `size` pixels made.
+    """Return which pixels of a line lie at least partly in a box, and their weights in each of the `size` new pixels.
 
-    A box may begin and end anywhere in a pixel. What is outside of it is cut off before resizing.
+    A box may begin and end anywhere in a pixel. Pixels outside it are cropped before resizing.
     """
     first, last = max(math.floor(start), 0), min(math.ceil(start + length), count)
     scale = length / size
@@ -138,7 +137,7 @@ def _with_triton(
     from feedline.images.resampling_kernel import kernel
 
     count, (height, width) = len(sources.tensors), out.shape[-2:]
-    # One small table travels instead of five tensors.
+    # Send one small table instead of five tensors.
     table = torch.empty((count, 12), dtype=torch.int64, pin_memory=True)
     table[:, :6] = torch.tensor(sources.table(), dtype=torch.int64)
     table[:, 6], table[:, 7] = rows, flips

@@ -1,4 +1,4 @@
-"""The kernel of `feedline.images.resampling`, in Triton, which is imported with it."""
+"""The Triton kernel of `feedline.images.resampling`; importing it imports Triton."""
 
 # mypy: ignore-errors
 
@@ -28,7 +28,7 @@ def kernel(
     ROWS: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
 ):
-    """Make some rows of one image. `table` has twelve numbers for each: see `_with_triton`."""
+    """Compute some rows of one image. `table` has twelve numbers for each image: see `_with_triton`."""
     image = tl.program_id(0)
     entry = table + image * 12
     source = tl.load(entry).to(tl.pointer_type(tl.uint8))
@@ -41,7 +41,7 @@ def kernel(
     box_width = tl.load(entry + 10).to(tl.int32).to(tl.float32, bitcast=True)
     box_height = tl.load(entry + 11).to(tl.int32).to(tl.float32, bitcast=True)
 
-    # Pixels that lie in the box, or partly: what is outside of it is cut off before resizing.
+    # Pixels that lie at least partly in the box; those outside are cropped before resizing.
     first_x = tl.maximum(tl.floor(left).to(tl.int32), 0)
     last_x = tl.minimum(tl.ceil(left + box_width).to(tl.int32), source_width)
     first_y = tl.maximum(tl.floor(top).to(tl.int32), 0)

@@ -1,4 +1,4 @@
-"""The transforms of training: another size, a part of the image, left and right exchanged, colours, values around 0."""
+"""Training transforms: resize, crop, flip, change colours, normalise."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from feedline.randomness.scope import rng
 
 
 class Resize(ImageTransform):
-    """Resize an image, smoothed where it becomes smaller.
+    """Resize an image, with antialiasing where it is reduced.
 
     Args:
-        size: an integer for the shorter side, the other one follows from the image; or height and width.
+        size: an integer for the shorter side, keeping the aspect ratio; or height and width.
 
     Example:
         >>> import numpy as np
@@ -31,7 +31,7 @@ class Resize(ImageTransform):
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         if isinstance(size, bool) or (isinstance(size, int) and size < 1):
-            raise BadOption(f"size={size!r} is no length of the shorter side.")
+            raise BadOption(f"size={size!r} is not a length for the shorter side. Pass 1 or more.")
         self.size = size if isinstance(size, int) else checked_size(size)
 
     def draw(self, view: View) -> None:
@@ -44,7 +44,7 @@ class Resize(ImageTransform):
 
 
 class CenterCrop(ImageTransform):
-    """Cut the middle out of an image. An image that is smaller is refused: put a `Resize` before.
+    """Crop the centre of an image. It rejects images that are smaller: put a `Resize` before it.
 
     Args:
         size: the side of a square, or height and width.
@@ -74,14 +74,14 @@ _TRIES = 10
 
 
 class RandomResizedCrop(ImageTransform):
-    """Cut a part of random size, shape and place out of an image, and resize it.
+    """Crop a part of random size, shape and position out of an image, and resize it.
 
-    The distribution is that of torchvision's: ten tries to find a part that fits, then a central one.
+    The distribution is the same as in torchvision: ten attempts to find a part that fits, then a central one.
 
     Args:
         size: of the result: the side of a square, or height and width.
-        scale: the least and the greatest share of the image's area.
-        ratio: the least and the greatest width over height.
+        scale: minimum and maximum share of the image's area.
+        ratio: minimum and maximum ratio of width to height.
 
     Example:
         >>> import numpy as np
@@ -104,7 +104,7 @@ class RandomResizedCrop(ImageTransform):
         self.ratio = checked_numbers("ratio", ratio, 2)
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0 < low <= high:
-                raise BadOption(f"{name}={(low, high)} is no range of numbers above 0, with the lower one first.")
+                raise BadOption(f"{name}={(low, high)} is not a range of numbers above 0. Put the lower one first.")
 
     def draw(self, view: View) -> None:
         view.crop(*self._part(view.width, view.height))
@@ -128,10 +128,10 @@ class RandomResizedCrop(ImageTransform):
 
 
 class HorizontalFlip(ImageTransform):
-    """Exchange left and right of some images.
+    """Flip some images horizontally.
 
     Args:
-        p: how likely that is.
+        p: the probability of a flip.
 
     Example:
         >>> import numpy as np
@@ -143,7 +143,7 @@ class HorizontalFlip(ImageTransform):
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
-            raise BadOption(f"p={p!r} is no probability from 0 to 1.")
+            raise BadOption(f"p={p!r} is not a probability from 0 to 1.")
         self.p = p
 
     def draw(self, view: View) -> None:
@@ -157,16 +157,16 @@ _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 
 
 class ColorJitter(ImageTransform):
-    """Change the colours of an image at random; the distribution is that of torchvision's.
+    """Change the colours of an image at random, with the same distribution as torchvision.
 
-    The four changes come in random order. A number x stands for factors from 1 - x to 1 + x, for hue from -x to x; a
-    tuple for the range itself.
+    The four changes are applied in random order. A number x stands for factors from 1 - x to 1 + x, and for hue from -x
+    to x; a tuple is the range itself.
 
     Args:
-        brightness: factor of all values.
-        contrast: factor of the distance from the mean of the image's grey.
-        saturation: factor of the distance from grey.
-        hue: what is added to the hue, which is from 0 to 1: at most 0.5.
+        brightness: factor for all values.
+        contrast: factor for the distance from the mean grey of the image.
+        saturation: factor for the distance from grey.
+        hue: amount to add to the hue, which ranges from 0 to 1: at most 0.5.
 
     Example:
         >>> import numpy as np
@@ -201,28 +201,29 @@ def _checked(name: str, value: Any, neutral: float) -> tuple[float, float]:
     low, high = checked_numbers(name, value, 2)
     least, most = (0.0, float("inf")) if neutral else (-0.5, 0.5)
     if not least <= low <= high <= most:
-        raise BadOption(f"{name}={value!r} is no range from {least} to {most}, with the lower number first.")
+        raise BadOption(f"{name}={value!r} is not a range within {least} to {most}. Put the lower number first.")
     return low, high
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Of the values of red, green and blue in ImageNet, which are from 0 to 1."""
+"""Mean of red, green and blue in ImageNet, for values from 0 to 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Normalize(ImageTransform):
-    """Make floats of an image's values: divided by 255, less the mean, divided by the standard deviation.
+    """Convert the values of an image to floats: divide by 255, subtract the mean, divide by the standard deviation.
 
-    Axes are channel, height and width afterwards, as torch's networks have them. It is done last, as late as possible:
-    when the batch is put together, or on the device.
+    The axes become channel, height and width, as torch's networks expect. This is the last step, done as late as
+    possible: when the batch is collated, or on the device.
 
     Args:
-        mean: of each channel, from 0 to 1; ImageNet's by default. 0 for all and `std` 1 give values from 0 to 1.
+        mean: of each channel, from 0 to 1; ImageNet's by default. A mean of 0 and a `std` of 1 for all channels give
+            values from 0 to 1.
         std: of each channel.
-        dtype: "float32", "float16" or, for batches of torch, "bfloat16".
-        channels_first: False to leave the channel the last axis.
+        dtype: "float32", "float16" or, for torch batches, "bfloat16".
+        channels_first: False to keep the channel as the last axis.
 
     Example:
         >>> import numpy as np
@@ -243,9 +244,9 @@ class Normalize(ImageTransform):
         self.mean = checked_numbers("mean", mean, 3)
         self.std = checked_numbers("std", std, 3)
         if not all(one > 0 for one in self.std):
-            raise BadOption(f"std={std!r} holds a number that is not above 0, and values are divided by it.")
+            raise BadOption(f"std={std!r} contains a number that is not above 0. Values are divided by it.")
         if dtype not in _DTYPES:
-            raise BadOption(f"dtype={dtype!r} is none of {', '.join(map(repr, _DTYPES))}.")
+            raise BadOption(f"dtype={dtype!r} is not one of {', '.join(map(repr, _DTYPES))}.")
         self.dtype = dtype
         self.channels_first = bool(channels_first)
 
@@ -254,7 +255,7 @@ class Normalize(ImageTransform):
 
 
 class ToChannelsFirst(ImageTransform):
-    """Make channel, height and width of the axes height, width and channel; values stay as they are.
+    """Change the axes height, width and channel to channel, height and width; values stay as they are.
 
     Example:
         >>> import numpy as np

@@ -187,7 +187,7 @@ def test_a_connection_that_is_lost(postgres: Any) -> None:
     found = [next(reading) for _ in range(3)]
     with postgres.connection() as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'")
-    with pytest.raises(SourceError, match="was lost while going through the rows"):
+    with pytest.raises(SourceError, match="was lost while reading the rows"):
         next(reading)
     assert found + list(reading) == IDS  # whoever goes on misses nothing
     finish(stream)
@@ -251,7 +251,7 @@ def test_keys_have_to_be_unique(address: str) -> None:
         next(rows)
     again = iter(stream)
     again.load_state_dict(state)
-    with pytest.raises(BadOption, match="cannot go on after the key 0: 2 rows"):
+    with pytest.raises(BadOption, match="cannot resume after the key 0: 2 rows"):
         next(again)
     rows.close()
     again.close()

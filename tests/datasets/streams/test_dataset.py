@@ -340,10 +340,10 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: StreamDataset([1, 2]), "no feed"),  # type: ignore[arg-type]
-        (lambda: StreamDataset(GrowingFile("x"), idle_s=-1), "no time"),
-        (lambda: StreamDataset(GrowingFile("x"), idle_s="1"), "no time"),  # type: ignore[arg-type]
-        (lambda: StreamDataset(GrowingFile("x"), idle_s=float("nan")), "no time"),
+        (lambda: StreamDataset([1, 2]), "not a feed"),  # type: ignore[arg-type]
+        (lambda: StreamDataset(GrowingFile("x"), idle_s=-1), "not a duration"),
+        (lambda: StreamDataset(GrowingFile("x"), idle_s="1"), "not a duration"),  # type: ignore[arg-type]
+        (lambda: StreamDataset(GrowingFile("x"), idle_s=float("nan")), "not a duration"),
         (lambda: StreamDataset(GrowingFile("x"), acknowledge="never"), "neither"),
         (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
     ],

@@ -23,8 +23,8 @@ def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         raise BadOption(
-            f"A {name} has no __getitem__, so that nobody knows which sample is which. Store what it yields in files, "
-            "or give a map-style dataset."
+            f"A {name} has no __getitem__, so its samples cannot be identified. Store what it yields in files, or pass "
+            "a map-style dataset."
         )
     one, several = (getattr(type(dataset), getter, None) for getter in ("__getitem__", "__getitems__"))
     if inspect.iscoroutinefunction(several) and not inspect.iscoroutinefunction(one):

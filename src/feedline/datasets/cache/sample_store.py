@@ -340,8 +340,8 @@ def refuse_whole(folder: Path) -> None:
     with closing(read_store(folder)) as store:
         if store.is_whole:
             raise BadOption(
-                f"{folder} holds what feedline.precompute has stored, and a cache does not drop that. Give the cache a "
-                "folder of its own; or remove this one, if the dataset has changed and nobody needs it any more."
+                f"{folder} holds samples that feedline.precompute has stored, which a cache does not delete. Give the "
+                "cache a folder of its own, or remove this one if the dataset has changed and you do not need it."
             )
 
 

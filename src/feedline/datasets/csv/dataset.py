@@ -37,27 +37,28 @@ from feedline.system.handle import Handle
 from feedline.types.sizes import byte_count
 
 PART_BYTES = 1 << 20
-"""What is parsed at a time, unless it is said otherwise: pyarrow's own choice."""
+"""Default number of bytes to parse at a time, the same as in pyarrow."""
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
 _LARGEST_PART = 1 << 28
-"""Bytes: it is parsed at once, and pyarrow counts these in 31 bits."""
+"""Maximum size in bytes of a part: it is parsed at once, and pyarrow counts bytes in 31 bits."""
 # Any, throughout: pyarrow has no types to check against.
 
 
 @dataclass(frozen=True)
 class Text:
-    """What was found out about one file."""
+    """The layout of one file, found on its first read."""
 
     columns: tuple[str, ...]
     packing: str | None
-    """How it is compressed; None if it is not."""
+    """The compression of the file, or None."""
     starts: NDArray[np.int64]
-    """Where its parts begin, unpacked, and where the last one ends."""
+    """Offset of each part in the uncompressed file, and the end of the last part."""
     rows: NDArray[np.int64]
-    """The number of the first row of each part. The first row of the file is row 1."""
+    """The number of the first row of each part, and the number after the last row. The first row of the file is row 1.
+    """
 
 
 class CSVDataset(RowGroupSource):
@@ -67,31 +68,32 @@ class CSVDataset(RowGroupSource):
     After that, parts of it are read and parsed as samples need them, and each process keeps up to `cache_bytes` of
     them. For long use in random order, `feedline pack` the file or set `cache`.
 
-    Cells are in UTF-8, quoted with `"` where they hold delimiters, line ends or quotes, which are written twice. A
-    missing number is NaN in a column of floats, and None in one of integers; a missing string is "".
+    Cells are in UTF-8. A cell that contains delimiters, line ends or quotes is quoted with `"`, and quotes inside it
+    are doubled. A missing number is NaN in a column of floats, and None in a column of integers; a missing string is
+    "".
 
     Args:
         paths: a file, a folder (all `.csv` and `.tsv` files below it), a pattern such as `data/part-*.csv`, or a list
-            of these. Files compressed with gzip, bzip2, xz or zstd are read from the beginning to the place that is
-            wanted: take them for streams in order, or with `cache`.
-        fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
-            dicts, a dict from names of one's own to columns; None for dicts of all columns. In a dict or tuple, a list
-            of columns is one vector.
-        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
-            NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells, in all
-            files: int64, float64, bool, dates, else string.
-        columns: names of the columns, for files that begin with data; None if their first row names the columns.
-        delimiter: what separates cells; None for tabs in `.tsv` files and commas in all others.
-        filters: as of `ParquetDataset`.
+            of these. To reach a row, files compressed with gzip, bzip2, xz or zstd are read from the beginning: use
+            them for streams in order, or with `cache`.
+        fields: as for `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
+            dicts, a dict that maps new names to columns; None for dicts of all columns. In a dict or tuple, a list of
+            columns is one vector.
+        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or
+            NumPy or Python types (`np.float32`, `str`). The type of any other column is inferred from all of its cells,
+            in all files: int64, float64, bool, dates, else string.
+        columns: names of the columns, for files without a header; None if the first row names the columns.
+        delimiter: the character between cells; None for tabs in `.tsv` files and commas in all others.
+        filters: as for `ParquetDataset`.
         transform: applied to each sample.
         cache_bytes: how much parsed data each process keeps.
         part_bytes: how much of a file is read and parsed at a time. `stream(window=...)` counts such parts.
-        cache: a folder where parsed parts are kept as Arrow files, as of `ParquetDataset`.
+        cache: a folder where parsed parts are kept as Arrow files, as for `ParquetDataset`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
         BadOption: an option has an invalid value.
-        SourceError: at first use: a file is missing, or files do not fit together.
+        SourceError: at first use: a file is missing, or the files do not have the same columns.
         CorruptSource: a row has too many or too few cells, or a cell is not of its type; names file and row.
         SourceChanged: a file was written to while it was in use.
 
@@ -130,16 +132,16 @@ class CSVDataset(RowGroupSource):
         self.types = checked_types(types)
         self.columns = checked_columns(columns)
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
-            raise BadOption(f"delimiter={delimiter!r} is not one character that can stand between cells.")
+            raise BadOption(f"delimiter={delimiter!r} is not a single ASCII character that can separate cells.")
         self.delimiter = delimiter
         self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), _LARGEST_PART)
         self._texts: dict[str, Text] = {}
         self._kinds: dict[str, Any] = {}
         """The type of each column, in all files."""
         self._unsure: set[str] = set()
-        """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
+        """Columns whose parts differ in type, so the common type may not fit all cells."""
         self._unzipped_once: set[str] = set()
-        """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
+        """Compressed files all of whose parts this process has put into `cache`."""
         self._unzipping: Handle[dict[str, Bytes]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
     def _look(self, file: File) -> tuple[Any, list[int]]:
@@ -168,17 +170,17 @@ class CSVDataset(RowGroupSource):
                         starts.append(start + len(content))
             except UTF16 as exc:
                 raise CorruptSource(
-                    f"{file.path!r} is in UTF-16, and CSVDataset reads UTF-8. Convert it, for example by "
+                    f"{file.path!r} is in UTF-16, but CSVDataset reads UTF-8. Convert it, for example with "
                     f'`iconv -f UTF-16 -t UTF-8`, or write it as "CSV UTF-8" from Excel.'
                 ) from exc
             except Unclosed as exc:
                 raise CorruptSource(
-                    f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or after it "
-                    f"is never closed, so that the rest of the file would be one cell, or the row has more than "
-                    f"{LONGEST_ROW >> 20} MiB, the most that CSVDataset reads as one row. Correct that row."
+                    f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or later "
+                    f"is never closed, or the row has more than {LONGEST_ROW >> 20} MiB, the maximum that CSVDataset "
+                    "reads as one row. Correct that row."
                 ) from exc
         if columns is None:
-            raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
+            raise SourceError(f"{file.path!r} is empty: it does not even have a header.")
         rows = first_row + np.cumsum([0, *counts])
         self._texts[file.path] = Text(columns, packing, np.array(starts, np.int64), rows)
         return pyarrow().schema([(name, kinds.get(name, pyarrow().null())) for name in columns]), counts
@@ -186,8 +188,8 @@ class CSVDataset(RowGroupSource):
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
         if b"\0" in content:
             raise CorruptSource(
-                f"{file.path!r}: zero bytes are in the row that names columns. The file is damaged, or in UTF-16, "
-                "which has to be converted to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
+                f"{file.path!r}: the header contains zero bytes. The file is damaged, or in UTF-16, which you can "
+                "convert to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
             )
         with named_rows(file, (), 1):
             schema = self._table(content, file).schema
@@ -195,7 +197,7 @@ class CSVDataset(RowGroupSource):
         return tuple(schema.names)
 
     def _check_texts(self, schema: Any, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
-        """Refuse cells that are not UTF-8, unless they are to be bytes."""
+        """Raise CorruptSource for cells that are not UTF-8, unless their column is read as bytes."""
         pa = pyarrow()
         odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
         if odd:
@@ -203,12 +205,12 @@ class CSVDataset(RowGroupSource):
                 self._table(content, file, columns, odd, dict.fromkeys(odd, pa.string()))
 
     def _looked_at(self, columns: tuple[str, ...]) -> list[str]:
-        """Return the columns that have to be parsed to know what there is."""
+        """Return the columns that have to be parsed on the first read."""
         names = names_in(self.fields) if self.filters is None else None
         return [name for name in columns if names is None or name in names] or list(columns)
 
     def _widened(self, kinds: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-        """Return types that hold cells of two, and note where that has to be tried."""
+        """Return types that hold the cells of both, and record the columns where that has to be verified."""
         pa, widened = pyarrow(), dict[str, Any]()
         for name, other in others.items():
             kind = kinds.get(name, pa.null())
@@ -224,7 +226,7 @@ class CSVDataset(RowGroupSource):
         unknown = next((name for name in self.types if name not in kinds), None)
         if unknown is not None:
             raise BadOption(f"types= names {unknown!r}, but {footers[0].file.path!r} has {list(footers[0].types)}.")
-        # A column without a single value is one of missing strings.
+        # A column without any value becomes one of missing strings.
         self._kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in kinds.items()}
         for name in sorted(self._unsure):
             if self._kinds[name] not in (pa.string(), pa.float64()) and not self._fits(name, footers):
@@ -237,7 +239,7 @@ class CSVDataset(RowGroupSource):
         return found
 
     def _fits(self, name: str, footers: list[Footer]) -> bool:
-        """Say whether all cells of a column are of its type."""
+        """True if all cells of a column are of its type."""
         try:
             for footer in footers:
                 for group in footer.groups if name in footer.types else ():
@@ -245,7 +247,7 @@ class CSVDataset(RowGroupSource):
         except CorruptSource:
             return False
         finally:
-            self._unzipping.close()  # so that samples of a compressed file are not found to be out of order
+            self._unzipping.close()  # so that reading samples next does not count as going back
         return True
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
@@ -253,7 +255,7 @@ class CSVDataset(RowGroupSource):
         if text.packing is None or file.path in self._unzipped_once:
             return self._decoded(file, number, names)
         self._unzipped_once.add(file.path)
-        for part in range(len(text.starts) - 1):  # all, in order: a place is reached from the beginning only
+        for part in range(len(text.starts) - 1):  # all, in order: a part can only be reached from the beginning
             if part == number:
                 wanted = self._decoded(file, part, names)
             else:
@@ -261,7 +263,7 @@ class CSVDataset(RowGroupSource):
         return wanted
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        """Parse a part of a file into a table of pyarrow."""
+        """Parse a part of a file into a pyarrow table."""
         text = self._texts[file.path]
         start, stop = text.starts[number : number + 2].tolist()
         row, end = text.rows[number : number + 2].tolist()
@@ -272,7 +274,7 @@ class CSVDataset(RowGroupSource):
             with open(file.path, "rb") as opened:
                 opened.seek(start)
                 content = opened.read(stop - start)
-        file.check()  # had it been written to in the meantime, what was read could be a bit of both
+        file.check()  # if the file was written to meanwhile, the content may mix two versions
         table = self._parsed(content, file, text.columns, row, end - row, names)
         pa = pyarrow()
         for place, field in enumerate(table.schema):
@@ -293,14 +295,14 @@ class CSVDataset(RowGroupSource):
     def _parsed(
         self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
     ) -> Any:
-        """Parse rows."""
+        """Parse rows. Raises CorruptSource if pyarrow finds another number of rows."""
         known = self._kinds or self.types
         with named_rows(file, columns, row):
             table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})
         if table.num_rows != count:
             raise CorruptSource(
-                f"{file.path!r}: rows {row} to {row + count - 1} are {table.num_rows} rows to pyarrow. Quotes in them "
-                "are not where quotes can be: around whole cells, or twice inside of such."
+                f"{file.path!r}: pyarrow reads rows {row} to {row + count - 1} as {table.num_rows} rows. They have "
+                "misplaced quotes: quotes belong around whole cells, and are doubled inside them."
             )
         return table
 
@@ -313,10 +315,10 @@ class CSVDataset(RowGroupSource):
         types: dict[str, Any] | None = None,
     ) -> Any:
         csv = pyarrow("pyarrow.csv")
-        # Not read_csv, which meddles with the handling of signals and leaves a pipe open.
+        # Not read_csv, which changes signal handlers and leaves a pipe open.
         reader = csv.open_csv(
             pyarrow().BufferReader(content),
-            # One thread, and all at once: only then errors tell the row.
+            # One thread and one block: only then do errors contain the row number.
             csv.ReadOptions(use_threads=False, column_names=columns, block_size=len(content) + 1),
             csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
             csv.ConvertOptions(include_columns=names, column_types=types),
@@ -330,7 +332,7 @@ class CSVDataset(RowGroupSource):
 
     def _advice(self) -> str:
         packed = next((path for path, text in self._texts.items() if text.packing is not None), None)
-        why = "" if packed is None else f"{packed!r} is compressed: a row of it is reached from the beginning only. "
+        why = "" if packed is None else f"{packed!r} is compressed, so rows can only be reached from its start. "
         return f"{why if self._unpacked is None else ''}{super()._advice()}"
 
     def close(self) -> None:

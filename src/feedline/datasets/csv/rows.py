@@ -1,9 +1,9 @@
-"""Where the rows of a CSV file end: parts of a file that hold whole rows, each of which can be parsed by itself.
+"""Row ends of a CSV file: splits it into parts of whole rows, each of which can be parsed by itself.
 
-A line end inside of a quoted cell ends no row. A cell is quoted if it begins with a quote; a quote anywhere else in it
-is a character like any other. In well-formed files every quote begins or ends a cell, or is one of a pair: then a line
-end is inside of a cell if the number of quotes before it is odd, which is quickly counted. Files that are not are
-looked at cell by cell.
+A line end inside a quoted cell does not end a row. A cell is quoted if it begins with a quote; a quote anywhere else in
+an unquoted cell is an ordinary character. In well-formed files, every quote begins or ends a cell, or is one of a pair.
+Then a line end is inside a cell if the number of quotes before it is odd, which is fast to count. Other files are
+scanned cell by cell.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from feedline.system.failures import words
 _LF, _CR, _QUOTE = b'\n\r"'
 
 LONGEST_ROW = 1 << 24
-"""Bytes of a row. A quote that is never closed would make one row of the rest of the file, which may be large."""
+"""Maximum size of a row in bytes. A quote that is never closed would turn the rest of a large file into one row."""
 
 DELIMITERS = ",;\t"
 
 
 class Unclosed(ValueError):
-    """A quote is never closed. The only argument is the number of rows before it in the part."""
+    """A quote that is never closed. The only argument is the number of rows before it in the part."""
 
 
 class UTF16(ValueError):
-    """A file begins with the mark of UTF-16."""
+    """A file that begins with the byte order mark of UTF-16."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes of a file that are whole rows."""
+    """Bytes of a file that form whole rows."""
 
     start: int
-    """Where it begins in the file."""
+    """Offset of the part in the file."""
     content: bytes
     ends: NDArray[np.int64]
-    """Where each row ends in it. Empty lines are no rows."""
+    """Where each row ends in `content`. Empty lines are not rows."""
 
 
 def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[Part]:
-    r"""Cut a file into parts of about `size` bytes.
+    r"""Split a file into parts of about `size` bytes.
 
-    `read` returns up to so many bytes more of the file, none at its end. A part is larger only if a row is.
+    `read` returns up to the given number of bytes of the file, and none at its end. A part is larger only if a row is.
 
     Example:
         >>> import io
@@ -63,7 +63,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
     """
     pending = read(len(BOM_UTF8))
     start, wanted = 0, size
-    if pending == BOM_UTF8:  # which is no part of the first cell: that may begin with a quote
+    if pending == BOM_UTF8:  # not part of the first cell, which may begin with a quote
         start, pending = len(pending), b""
     if pending[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
         raise UTF16
@@ -75,7 +75,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
             cut = int(ends[-1])
             yield Part(start, content[:cut], ends)
             start, pending, wanted = start + cut, content[cut:], size
-        else:  # twice as much each time: what was read is gone through again
+        else:  # double the size each time, because all of it is scanned again
             pending, wanted = content, max(size, len(content))
             if len(pending) > LONGEST_ROW:
                 raise Unclosed(0)
@@ -84,7 +84,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
 
 
 def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int64]:
-    """Return where rows end in bytes that begin with a row; the last one only if it is whole."""
+    """Return where rows end in bytes that begin with a row; the last row counts only if it is complete."""
     codes = np.frombuffer(content, np.uint8)
     breaks = np.flatnonzero(codes == _LF)
     if content.count(b"\r") > content.count(b"\r\n"):
@@ -99,7 +99,7 @@ def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int
         breaks = np.append(breaks, len(codes) - 1)
     ends = breaks + 1
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
-    is_row = (codes[starts] != _LF) & (codes[starts] != _CR)  # and no empty line
+    is_row = (codes[starts] != _LF) & (codes[starts] != _CR)  # not an empty line
     rows: NDArray[np.int64] = ends[is_row].astype(np.int64)
     return rows
 
@@ -107,11 +107,11 @@ def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int
 def _quoted(
     content: bytes, codes: NDArray[np.uint8], breaks: NDArray[np.int64], delimiter: str
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Return which line ends are inside of quoted cells, and whether the last quoted cell is still open."""
+    """Return which line ends are inside quoted cells, and whether the last quoted cell is still open."""
     quotes = np.flatnonzero(codes == _QUOTE)
     around = np.zeros(256, np.bool_)
     around[[ord(delimiter), _LF, _CR, _QUOTE]] = True
-    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)  # the beginning and the end are as good as a line end
+    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)  # the beginning and the end count as line ends
     if around[padded[quotes[::2]]].all() and around[padded[quotes[1::2] + 2]].all():
         return np.searchsorted(quotes, breaks) % 2 == 1, len(quotes) % 2 == 1
     pattern = rb'(?<![^%b\r\n])"[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
@@ -122,7 +122,7 @@ def _quoted(
 
 
 def delimiter_of(line: str) -> str:
-    """Guess what separates the cells of a line: Excel writes semicolons where a comma is the decimal point.
+    """Guess the delimiter of a line. Excel writes semicolons where the decimal separator is a comma.
 
     Example:
         >>> delimiter_of("a;b;c"), delimiter_of("name")
@@ -132,15 +132,15 @@ def delimiter_of(line: str) -> str:
 
 
 _TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]"))
-"""Each can hold what those before it in its row can, if nanoseconds can count them."""
+"""Each type can hold the values of those before it in its tuple, as long as they fit into nanoseconds."""
 
 # Any, throughout: pyarrow has no types to check against.
 
 
 def wider(kind: Any, other: Any) -> Any:
-    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file.
+    """Return the type for a column with cells of two types, the same that pyarrow infers for a whole file.
 
-    Bools and times are to be tried: not every integer is a bool, and not every date can be counted in nanoseconds.
+    Bools and times have to be verified: not every integer is a bool, and not every date fits into nanoseconds.
     """
     pa = pyarrow()
     if kind == other or pa.types.is_null(kind):
@@ -159,7 +159,7 @@ def wider(kind: Any, other: Any) -> Any:
 
 @contextmanager
 def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[None]:
-    """Turn errors of pyarrow about rows into such that name the file and the row."""
+    """Convert pyarrow's errors about rows into CorruptSource errors that name the file and the row."""
     pa = pyarrow()
     try:
         yield
@@ -171,13 +171,13 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
         why = text[max(match.end() for match in (row, column) if match) if row or column else 0 :]
         if column is None:
             raise CorruptSource(
-                f"{where}: {why}. Delimiters and line ends inside of a cell need quotes around it. Correct the row, or "
-                "say with delimiter= what separates cells."
+                f"{where}: {why}. Cells that contain delimiters or line ends need quotes. Correct the row, or set "
+                "delimiter= to the character that separates cells."
             ) from exc
         name = columns[int(column[1])] if int(column[1]) < len(columns) else column[1]
         if "UTF8" in why:
             raise CorruptSource(
-                f"{where}, column {name!r}: the cell is not in UTF-8, but in another encoding, such as Latin-1. "
+                f"{where}, column {name!r}: the cell is not in UTF-8; its encoding may be Latin-1. "
                 "Convert the file (`iconv -f LATIN1 -t UTF-8`), or read the column as bytes: "
                 f"types={{{name!r}: 'binary'}}."
             ) from exc
@@ -188,7 +188,7 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
 
 
 def checked_types(types: Any) -> dict[str, Any]:
-    """Return the types that were given as pyarrow's. Raises BadOption: one of them is none."""
+    """Convert the given types to pyarrow's. Raises BadOption if one of them is not a type."""
     if types is None:
         return {}
     if not isinstance(types, Mapping):
@@ -204,17 +204,17 @@ def checked_types(types: Any) -> dict[str, Any]:
                 found[name] = pa.string() if kind is str else pa.from_numpy_dtype(kind)
         except (ValueError, TypeError, AttributeError, NotImplementedError, pa.ArrowException) as exc:
             raise BadOption(
-                f"types={{{name!r}: {kind!r}}} is no type of pyarrow. Give one by its name, such as 'float32', "
-                "'int64', 'string', 'bool' or 'timestamp[s]'."
+                f"types={{{name!r}: {kind!r}}} is not a pyarrow type. Pass its name, such as 'float32', 'int64', "
+                "'string', 'bool' or 'timestamp[s]'."
             ) from exc
     return found
 
 
 def checked_columns(columns: Any) -> tuple[str, ...] | None:
-    """Return the names of columns that were given. Raises BadOption: they are none, or one comes twice."""
+    """Return the given column names as a tuple. Raises BadOption if there are none, or one occurs twice."""
     if columns is None:
         return None
     names = () if isinstance(columns, (str, bytes)) else tuple(columns)
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise BadOption(f"columns={columns!r} is not a list of names, each of which occurs once.")
+        raise BadOption(f"columns={columns!r} is not a list of distinct names.")
     return names

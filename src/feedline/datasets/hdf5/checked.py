@@ -1,6 +1,7 @@
-"""Rows whose checksums `feedline pack` wrote, as an attribute of their dataset.
+"""Rows that are verified against the checksums that `feedline pack` stored as an attribute of their dataset.
 
-Numbers have one for each chunk, values of any length one each. A process compares them when it first reads from there.
+Numeric fields have one checksum per chunk, variable-length fields one per value. A process verifies a checksum when it
+first reads that chunk or value.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from feedline.errors import CorruptSource
 from feedline.types.checksums import AGAIN, Checked, damaged
 
 SUMS = "feedline_crc32"
-"""The attribute."""
+"""Name of the attribute."""
 
 
 # Any, in this file: h5py has no type annotations; values of any kind.
 def checked_rows(rows: Rows, field: Field, dataset: Any, *, has_sums: bool) -> Rows:
-    """Return what compares the checksums of rows before it gives them out; the rows themselves if there are none.
+    """Return rows that verify their checksums before they are read; the given rows if they have no checksums.
 
-    Raises CorruptSource: there should be some.
+    Raises CorruptSource if the checksums are missing or damaged.
     """
     name = f"{field.name!r} in {dataset.file.filename}"
     if not has_sums:
@@ -39,7 +40,7 @@ def checked_rows(rows: Rows, field: Field, dataset: Any, *, has_sums: bool) -> R
 
 
 class _CheckedNumbers(Rows):
-    """Rows in blocks, each of which has a checksum."""
+    """Rows in blocks, with one checksum per block."""
 
     def __init__(self, rows: Rows, field: Field, sums: NDArray[np.uint32], block: int, length: int, name: str) -> None:
         self._rows = rows
@@ -69,7 +70,7 @@ class _CheckedNumbers(Rows):
 
 
 class _CheckedValues(Rows):
-    """Values of any length, each of which has a checksum."""
+    """Variable-length values, with one checksum each."""
 
     def __init__(self, rows: Rows, sums: NDArray[np.uint32], name: str) -> None:
         self._rows = rows
@@ -89,7 +90,7 @@ class _CheckedValues(Rows):
 
 
 def value_sum(value: Any) -> int:
-    """Return the checksum of a text, of bytes, or of an array."""
+    """Return the checksum of a string, bytes or an array."""
     if isinstance(value, str):
         return zlib.crc32(value.encode("utf-8", "surrogatepass"))
     return zlib.crc32(value if isinstance(value, bytes) else np.ascontiguousarray(value).view(np.uint8).data)

@@ -23,27 +23,27 @@ from feedline.types.sizes import byte_count
 class HDF5Dataset(TableSource):
     """The rows of datasets in one or several HDF5 files.
 
-    The first axis of every HDF5 dataset counts samples. Numbers that are not packed are gathered from the mapped file,
-    straight into the batch; of packed chunks, each is unpacked once for all samples of a batch that it has.
+    The first axis of every HDF5 dataset counts samples. Uncompressed numbers are gathered from the mapped file straight
+    into the batch. A compressed chunk is decompressed once for all samples of a batch that lie in it.
 
-    A sample has NumPy arrays and scalars, `str` for strings, `bytes` for variable-length uint8 with the attribute
-    feedline="bytes", and arrays of their own length for other variable-length fields.
+    A sample consists of NumPy arrays and scalars, `str` for strings, `bytes` for variable-length uint8 with the
+    attribute feedline="bytes", and arrays of differing lengths for other variable-length fields.
 
     Args:
         paths: a file, a folder (all `.h5` and `.hdf5` files below it), a pattern such as "data/*.h5", or a list of
-            these. The samples of the files follow each other.
-        fields: which datasets; "group/x" names one in a group. A name gives its values; a tuple of names gives
+            these. The files are concatenated in order.
+        fields: which datasets to read; "group/x" names one in a group. A name gives its values; a tuple of names gives
             tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
         transform: applied to each sample; batches are then made sample by sample.
-        swmr: read while another process writes in SWMR mode. `refresh` counts what was added.
-        cache_bytes: how much memory a process may use for unpacked chunks: bytes, or a text such as "64MB".
-        external: True to read data that lies in other files as well: external links, external storage, virtual
-            datasets. Whoever wrote the file decides which files these are.
+        swmr: read while another process writes in SWMR mode. `refresh` counts samples that were added.
+        cache_bytes: how much memory a process may use to cache decompressed chunks: bytes, or a text such as "64MB".
+        external: True to also read data stored in other files: external links, external storage, virtual datasets. The
+            author of the file decides which files these are, so set it only for files that you trust.
 
     Raises:
         BadOption: there is no such field, fields differ in length, or files differ in their fields.
-        CorruptSource: a file is no HDF5 file, or not whole.
-        SourceError: a file is not there, or cannot be opened.
+        CorruptSource: a file is not an HDF5 file, or is incomplete.
+        SourceError: a file does not exist or cannot be opened.
         MissingExtra: h5py is not installed.
 
     Example:
@@ -80,19 +80,19 @@ class HDF5Dataset(TableSource):
         self.external = bool(external)
         first, *others = found_files(paths, (".h5", ".hdf5"))
         part, self._shape, self._fields = look(first, fields, swmr=swmr, external=self.external)
-        # One object for all copies of the dataset that threads have, also when more samples are found.
+        # Threads have copies of the dataset; all share this object, so each sees samples that `refresh` adds.
         self._parts = Parts([part, *(self._part(other, first) for other in others)])
         opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
         self._files = Handle(opener, OpenFiles.close, close_inherited=True)
 
     def _part(self, path: str, first: str) -> Part:
-        """Look at another file, which has to be like the first one."""
+        """Return the metadata of another file, whose fields must match those of the first."""
         part, _, fields = look(path, self._shape.names, swmr=self.swmr, external=self.external)
         for field, other in zip(self._fields, fields, strict=True):
             if field != other:
                 raise BadOption(
-                    f"Field {field.name!r} is {field.describe()} in {first}, but {other.describe()} in {path}. The "
-                    "files of a dataset need the same fields: make a dataset of each kind."
+                    f"Field {field.name!r} is {field.describe()} in {first}, but {other.describe()} in {path}. All "
+                    "files of a dataset need the same fields: create one dataset for each kind."
                 )
         return part
 
@@ -103,14 +103,14 @@ class HDF5Dataset(TableSource):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, as the files have them."""
+        """The names of the fields, as in the files."""
         return self._shape.names
 
     @property
     def chunk_sizes(self) -> NDArray[np.int64]:
-        """How many samples each chunk has, in order: what `feedline.samplers.BlockSampler` is made of.
+        """How many samples each chunk has, in order: the sizes to pass to `feedline.samplers.BlockSampler`.
 
-        It is the chunks of the field with the largest rows. Rows that are not in chunks count as chunks of 1 MiB.
+        These are the chunks of the field with the largest rows. Rows that are not chunked count as chunks of 1 MiB.
         """
         parts = [
             (np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts.parts
@@ -121,13 +121,13 @@ class HDF5Dataset(TableSource):
         return int(self._parts.ends[-1])
 
     def refresh(self) -> int:
-        """Count the samples again that the last file has, and return how many there are in all.
+        """Count the samples of the last file again, and return the total number of samples.
 
-        For files that grow. A worker process whose copy of the dataset is asked for a sample that it does not know of
-        does so by itself; call it where the order is made, before an epoch.
+        For files that grow. Call it where the order is made, before an epoch. With `swmr`, a worker process refreshes
+        its own copy of the dataset when it receives the index of a sample that the copy does not have yet.
 
         Raises:
-            SourceChanged: there are fewer samples than before, or of another form.
+            SourceChanged: the file has fewer samples than before, or samples of another form.
         """
         before = self._parts.parts[-1]
         with reading(swmr=self.swmr):
@@ -135,8 +135,8 @@ class HDF5Dataset(TableSource):
             part, _, fields = look(before.path, self._shape.names, swmr=self.swmr, external=self.external)
         if fields != self._fields or part.length < before.length:
             raise SourceChanged(
-                f"{part.path} does not merely have more samples than before: it had {before.length} of "
-                f"{self._form()}, and has {part.length} now. Make the dataset anew."
+                f"{part.path} has changed, not just grown: it had {before.length} samples of {self._form()} and now "
+                f"has {part.length}. Create the dataset again."
             )
         self._parts.replace_last(part)
         return len(self)
@@ -153,7 +153,7 @@ class HDF5Dataset(TableSource):
     def read_columns(self, indices: Indices) -> Any:
         if not all(field.is_stackable for field in self._fields):
             self._checked(indices)
-            return None  # at once: they would be read twice
+            return None  # without reading: collating would read them again
         return super().read_columns(indices)
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
@@ -180,7 +180,7 @@ class HDF5Dataset(TableSource):
                 ) from exc
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, Indices | None]]:
-        """Yield for each file its number, the rows to be read, and their places in the batch (None: all)."""
+        """Yield for each file its number, the rows to read, and their places in the batch (None for all places)."""
         if len(indices) == 0:
             return
         ends = self._parts.ends

@@ -1,9 +1,9 @@
 """The files of a dataset that one process has open.
 
-A file is opened when one of its rows is first read, and let go of when too many others were used since: it is closed
-when the last thread that reads it is done. Before every batch it is asked for its size and the time of its last change:
-one that was written to is opened anew, and refused if it is not the one any more that the dataset was made of. So a
-mapped file is not read beyond an end that was cut off, which would end the process.
+A file is opened when one of its rows is first read. It is evicted when too many other files were used since, and closed
+when the last thread that reads it is done. Before every batch, its size and modification time are checked: a file that
+was written to is reopened, and rejected if its samples no longer match the dataset. So a mapped file is never read past
+a truncated end, which would kill the process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceE
 from feedline.system.failures import words
 
 _OPEN_AT_ONCE = 64
-"""Files; each takes up to three descriptors. A guess: processes often have 1,024 for everything."""
+"""Maximum number of open files. Each takes up to three descriptors, and processes often have 1,024 in all. A guess."""
 
 
 class OpenFile:
@@ -50,14 +50,14 @@ class OpenFile:
         self.fields: list[Rows] = []
         self._swmr = swmr
         self._linked: dict[str, Stamp] = {}
-        """Other files that fields lie in, by external links, and their stamps."""
+        """Other files that fields are stored in, through external links, and their stamps."""
         # Any: h5py has no type annotations.
         self._file: Any = None
         self._descriptor = -1
         try:
             self._descriptor = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as exc:
-            raise SourceError(f"There is no file {part.path} any more.") from exc
+            raise SourceError(f"{part.path} no longer exists.") from exc
         except OSError as exc:
             raise SourceError(f"{part.path} cannot be opened: {words(exc)}.") from exc
         try:
@@ -90,14 +90,14 @@ class OpenFile:
         except FeedlineError:
             raise
         except UNREADABLE as exc:
-            raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
+            raise CorruptSource(f"The contents of {path} cannot be read: {words(exc)}.") from exc
         if not in_use:
             self._file.close()
             self._file = None
 
     # Any: h5py has no type annotations.
     def _note_linked(self, dataset: Any, field: Field) -> None:
-        """Look at a field that lies in another file, by an external link: what is mapped is not that one."""
+        """Check a field that lies in another file through an external link; the map of this file does not cover it."""
         path = dataset.file.filename
         self._linked[path] = stamp_of(os.stat(path))
         if self._swmr:
@@ -108,11 +108,11 @@ class OpenFile:
         try:
             return mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
-            return None  # a file system that cannot: HDF5 reads it
+            return None  # the file system has no mmap: HDF5 reads the file
 
     @property
     def is_stale(self) -> bool:
-        """True if the file, or one that a field of it lies in, was written to since it was opened."""
+        """True if the file, or another file that one of its fields is stored in, was written to since it was opened."""
         if self._swmr:
             return False
         if stamp_of(os.fstat(self._descriptor)) != self._stamp:
@@ -120,12 +120,12 @@ class OpenFile:
         try:
             return any(stamp_of(os.stat(path)) != stamp for path, stamp in self._linked.items())
         except OSError:
-            return True  # it is gone: opening says so
+            return True  # deleted: reopening it reports that
 
     def close(self) -> None:
-        """Close the file. What is mapped goes with the last rows."""
+        """Close the file. The map stays until the last rows that use it are gone."""
         self.fields = []
-        self._file = None  # which closes it, also while the program ends
+        self._file = None  # closes it, also during interpreter shutdown
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -146,46 +146,46 @@ class OpenFiles:
         self._lock = threading.Lock()
 
     def get(self, number: int) -> OpenFile:
-        """Return a file, which is opened unless it is open, and stays so for as long as somebody refers to it.
+        """Return a file, opening it if necessary. It stays open for as long as there are references to it.
 
-        Raises SourceError: it cannot be opened; SourceChanged: it is not the one any more that the dataset was made of.
+        Raises SourceError if it cannot be opened, SourceChanged if its samples no longer match the dataset.
         """
         with self._lock:
             file = self._files.get(number)
             if file is not None and file.is_stale:
                 self._files.drop(number)
-                file = None  # before it is opened anew: HDF5 goes on with what it knows of a file that is open
+                file = None  # before it is reopened: HDF5 would keep using its cached metadata of an open file
             if file is None:
                 file = OpenFile(self._parts.parts[number], self._fields, self._cache, swmr=self._swmr)
                 self._files.put(number, file)
             return file
 
     def close(self) -> None:
-        """Close all files; those that a thread is reading are closed when it has done so."""
+        """Close all files; a file that a thread is reading is closed when the thread is done."""
         self._files.clear()
 
 
 def check_same(part: Part, fields: Sequence[Field]) -> None:
-    """Look at a file that was written to. Raises SourceChanged: it has other samples than the dataset was made of."""
+    """Check a file that was written to. Raises SourceChanged if its samples no longer match the dataset."""
     names = tuple(field.name for field in fields)
     try:
         found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
-    except ValueError as exc:  # BadOption: there is no such field any more
+    except ValueError as exc:  # BadOption: the field no longer exists
         raise SourceChanged(_changed(part.path, str(exc))) from exc
     _compare(part.path, part.length, found.length, fields, found_fields)
 
 
 def _compare(path: str, length: int, found: int, fields: Sequence[Field], found_fields: Sequence[Field]) -> None:
     if found != length:
-        raise SourceChanged(_changed(path, f"it had {length} samples, and has {found} now."))
+        raise SourceChanged(_changed(path, f"it had {length} samples and now has {found}."))
     for before, after in zip(fields, found_fields, strict=True):
         if before != after:
-            was = f"{before.name!r} was {before.describe()}, and is {after.describe()} now."
+            was = f"{before.name!r} was {before.describe()} and is now {after.describe()}."
             raise SourceChanged(_changed(path, was))
 
 
 def _changed(path: str, what: str) -> str:
     return (
-        f"{path} was changed since the dataset was made: {what} Make the dataset anew. A file that grows while it is "
-        "read has to be written in SWMR mode and read with swmr=True."
+        f"{path} has changed since the dataset was created: {what} Create the dataset again. To read a file while it "
+        "grows, write it in SWMR mode and pass swmr=True."
     )

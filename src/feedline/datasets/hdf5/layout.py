@@ -1,4 +1,4 @@
-"""How the rows of a field lie in a file, and so what reads them."""
+"""How the rows of a field are stored in a file, and the reader that this calls for."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from feedline.system.optional import require
 from feedline.types.sizes import check_size
 
 Inflate = Callable[[Any, int], Any]
-"""Unpacks zlib data, given how many bytes come out. Any: buffers."""
+"""Decompresses zlib data, given the decompressed size. Any: buffers."""
 
 
 @dataclass(frozen=True)
 class ByHDF5:
-    """Unpacks chunks by whatever filters HDF5 has."""
+    """Decompresses chunks through HDF5, with any filter that HDF5 has."""
 
     _selection: Selection
     _field: Field
@@ -51,26 +51,26 @@ class ByHDF5:
 
 @dataclass(frozen=True)
 class ByInflating:
-    """Unpacks chunks of whole rows that were packed with gzip, with or without shuffled bytes, from the mapped file.
+    """Decompresses chunks of whole rows from the mapped file, compressed with gzip, with or without shuffled bytes.
 
-    This needs no lock, so that threads unpack at the same time; with libdeflate (the package `deflate`) it takes half
-    the time that HDF5 takes.
+    This takes no lock, so threads decompress concurrently. With libdeflate (the package `deflate`) it takes half as
+    long as HDF5.
     """
 
-    _mapped: Any  # of any buffer
+    _mapped: Any  # any buffer
     _addresses: NDArray[np.int64]
-    """Where each chunk begins."""
+    """Offset of each chunk in the file."""
     _sizes: NDArray[np.int64]
-    """How many bytes it has there."""
+    """Compressed size of each chunk."""
     _stored: np.dtype[Any]
-    """The type of the numbers in the file, in their byte order."""
+    """The type of the numbers in the file, with its byte order."""
     _chunk_bytes: int
-    """What comes out of a chunk."""
+    """Decompressed size of a chunk."""
     _row_bytes: int
     _shuffled: bool
-    """True if first bytes come first, then second bytes, and so on."""
+    """True if the file has the first bytes of all numbers first, then the second bytes, and so on."""
     _path: str
-    """For errors."""
+    """For error messages."""
     _inflate: Inflate
 
     def __call__(self, number: int) -> Cells:
@@ -82,7 +82,7 @@ class ByInflating:
             raise CorruptSource(f"Chunk {number} of {self._path} cannot be unpacked: {words(exc)}.") from exc
         if len(unpacked) != self._chunk_bytes:
             raise CorruptSource(
-                f"Chunk {number} of {self._path} unpacks to {len(unpacked)} bytes, not to {self._chunk_bytes}."
+                f"Chunk {number} of {self._path} unpacks to {len(unpacked)} bytes, not {self._chunk_bytes}."
             )
         data = np.frombuffer(unpacked, np.uint8)
         if self._shuffled:
@@ -93,7 +93,7 @@ class ByInflating:
 
 
 def _unshuffled(data: NDArray[np.uint8], item_bytes: int) -> NDArray[np.uint8]:
-    """Put the bytes of each number together again."""
+    """Undo HDF5's shuffle filter: put the bytes of each number next to each other."""
     out = np.empty((len(data) // item_bytes, item_bytes), np.uint8)
     for place, plane in enumerate(data.reshape(item_bytes, -1)):
         out[:, place] = plane
@@ -109,35 +109,35 @@ def _inflate() -> Inflate:
 
 
 def _inflate_with_zlib(packed: Any, size: int) -> bytes:
-    """Unpack zlib data, of which at most `size` bytes are wanted: a few bytes may unpack to any number of others.
+    """Decompress zlib data to at most `size` bytes: a few bytes may decompress to any number of others.
 
-    Raises ValueError: more come out, or the data is cut off; zlib.error: it is damaged.
+    Raises ValueError if there is more, or the data is truncated; zlib.error if it is damaged.
     """
     unpacker = zlib.decompressobj()
     unpacked = unpacker.decompress(packed, size)
     if not unpacker.eof:
-        # The checksum at the end may still be unread. One byte more than wanted is enough to see that there are more.
+        # The checksum at the end may still be unread. Decompressing one extra byte shows whether there is more data.
         if unpacker.decompress(unpacker.unconsumed_tail, 1):
-            raise ValueError(f"more than {size:,} bytes come out of it, so it was unpacked no further")
+            raise ValueError(f"it decompresses to more than {size:,} bytes, so decompression was stopped")
         if not unpacker.eof:
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
     return unpacked
 
 
 _LARGEST_CHUNK = 256 << 20
-"""Bytes of the rows that one chunk has a part of, up to which they are read together."""
+"""Maximum size in bytes of the rows that overlap one chunk; beyond it, they are not read together."""
 _LARGEST_CELL = 1 << 30
-"""Bytes of the largest row that NumPy takes as one item, with room to spare."""
+"""Maximum size in bytes of a row that is handled as one NumPy item, well below NumPy's limit."""
 _ENTRY_BYTES = 8
-"""What the address of a chunk takes in a file, at least."""
+"""Minimum size in bytes of a chunk's address in a file."""
 
 
 # Any, in this file: h5py has no type annotations; a mapped file is any buffer.
 def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows, bool]:
-    """Return what reads the rows of a field fastest, and whether it needs h5py's file to stay open.
+    """Return the fastest reader for the rows of a field, and whether it needs h5py's file to stay open.
 
-    `mapped` is the whole file in memory, None if it cannot be mapped, or must not because it is being written; `key`
-    tells the chunks of this file and field from all others.
+    `mapped` is the mapped file, or None if it cannot be mapped, or must not be because it is being written. `key`
+    distinguishes the chunks of this file and field from all others.
     """
     if field.kind != NUMBERS:
         return ValueRows(Selection(dataset), field, dataset.file.filename), True
@@ -154,12 +154,12 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
 
 
 def _useful(cache: ChunkCache, chunk_rows: int) -> ChunkCache | None:
-    """A chunk of one row is not asked for again before the next epoch: what is kept of those would crowd out others."""
+    """Return the cache, or None for chunks of one row: they are not reused within an epoch, and would evict others."""
     return cache if chunk_rows > 1 else None
 
 
 def _rows_read_together(dataset: Any) -> int | None:
-    """Return in pieces of how many rows to read; None if rows are as well read one by one."""
+    """Return how many rows to read at a time, or None if reading them one by one is as good."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     plist = dataset.id.get_create_plist()
     if plist.get_layout() == h5py.h5d.COMPACT:
@@ -170,7 +170,7 @@ def _rows_read_together(dataset: Any) -> int | None:
 
 
 def _is_as_in_memory(dataset: Any) -> bool:
-    """True if numbers lie in the file as NumPy has them, but for their byte order; False for odd precision, padding."""
+    """True if numbers are stored as in NumPy, apart from the byte order. False for odd precision or padding."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     stored = dataset.dtype
     return stored.subdtype is None and bool(dataset.id.get_type() == h5py.h5t.py_create(stored, logical=True))
@@ -179,7 +179,7 @@ def _is_as_in_memory(dataset: Any) -> bool:
 def _mapped_rows(
     dataset: Any, stored: np.dtype[Any], row_bytes: int, mapped: Any, cache: ChunkCache, key: Hashable
 ) -> Rows | None:
-    """Return what needs the mapped file only, if the rows lie there whole and we can read them."""
+    """Return a reader that needs only the mapped file, or None if rows are not stored whole or use other filters."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     plist = dataset.id.get_create_plist()
     if plist.get_external_count() > 0 or dataset.file.userblock_size > 0:
@@ -199,7 +199,7 @@ def _mapped_rows(
     if chunks is None:
         return None
     addresses, sizes = chunks
-    # A damaged file may have any number here: sums in Python's integers, which do not wrap round.
+    # A damaged file may have any number here: add as Python integers, which do not overflow.
     for number in np.flatnonzero(addresses > len(mapped) - sizes)[:1]:
         _check_fits(int(addresses[number]) + int(sizes[number]), mapped, dataset)
     count = int(dataset.chunks[0])
@@ -219,9 +219,9 @@ def _mapped_rows(
 
 
 def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return where the chunks of a dataset begin in the file, and their sizes.
+    """Return the offsets of a dataset's chunks in the file, and their sizes.
 
-    None if some are not there, so that their rows are the fill value, or did not go through all filters.
+    None if some are not allocated, so that their rows are the fill value, or skipped a filter.
     """
     rows = int(dataset.chunks[0])
     count = -(-len(dataset) // rows)

@@ -1,4 +1,4 @@
-"""What is known of one file without keeping it open."""
+"""Metadata of one file, kept without keeping the file open."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Field:
     kind: str
     """NUMBERS, TEXT, BYTES or RAGGED."""
     dtype: np.dtype[Any]
-    """Of the numbers, in the machine's byte order."""
+    """Type of the numbers, in native byte order."""
     row_shape: tuple[int, ...]
-    """Of one value; of values that are lists of texts, say, the shape of the list."""
+    """Shape of one value; for lists of strings, for example, the shape of the list."""
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes, if it is numbers; a guess, if it is not."""
+        """Size of a row if it holds numbers, otherwise a guess."""
         items = math.prod(self.row_shape)
         return items * (self.dtype.itemsize if self.kind == NUMBERS else 64)
 
@@ -45,11 +45,11 @@ class Field:
     def is_stackable(self) -> bool:
         """True if the values of a batch make one column."""
         if self.kind == NUMBERS:
-            return self.dtype.kind in "biufc"  # dates have no tensors
+            return self.dtype.kind in "biufc"  # there are no tensors of dates
         return self.kind != RAGGED and not self.row_shape
 
     def describe(self) -> str:
-        """Return a text for people, such as `float32[3, 64]`."""
+        """Describe the values for people, for example as `float32[3, 64]`."""
         shape = ", ".join(map(str, self.row_shape))
         if self.kind == NUMBERS:
             return f"{self.dtype}[{shape}]"
@@ -63,7 +63,7 @@ def has_samples(dataset: Any) -> bool:
 
 
 def field_of(name: str, dataset: Any, path: str) -> Field:
-    """Return what the values of an HDF5 dataset are."""
+    """Return the field that an HDF5 dataset holds."""
     if not has_samples(dataset):
         raise BadOption(
             f"Field {name!r} of {path} is a single value, without an axis that counts samples. Leave it out of fields=."
@@ -98,27 +98,27 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(dtype.newbyteorder("=").str)  # without what h5py attaches to it
+    return np.dtype(dtype.newbyteorder("=").str)  # drops the metadata that h5py attaches
 
 
 def _unreadable(name: str, path: str, what: str) -> BadOption:
     return BadOption(
-        f"Field {name!r} of {path} {what}, which makes no sample. Choose others with fields=, or store it as datasets "
-        "of numbers, strings or variable-length arrays."
+        f"Field {name!r} of {path} {what}, which cannot be part of a sample. Choose other fields with fields=, or "
+        "store it as datasets of numbers, strings or variable-length arrays."
     )
 
 
 _BLOCK_BYTES = 1 << 20
-"""Rows that lie one after the other count as chunks of this size."""
+"""Rows that are not chunked count as chunks of this size."""
 
 _STORED = "feedline"
-"""Attribute of a file that `feedline pack` wrote: what it stored about all samples."""
+"""Attribute of a file that `feedline pack` wrote: its metadata about all samples."""
 
 UNREADABLE = (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError)
-"""What h5py raises, and NumPy after it, when a file is damaged."""
+"""Exceptions that h5py, and NumPy after it, raise when a file is damaged."""
 
 Stamp = tuple[int, int, int]
-"""Size, time of the last change and number of a file: another one means that it has to be looked at again."""
+"""Size, modification time and inode of a file: if they differ, the file has to be checked again."""
 
 
 @dataclass(frozen=True)
@@ -128,90 +128,91 @@ class Part:
     path: str
     stamp: Stamp
     length: int
-    """Samples."""
+    """Number of samples."""
     chunk_rows: int
-    """Samples that are read together best."""
+    """Number of samples that are best read together."""
     external: bool = False
-    """True if its data may lie in other files."""
+    """True if its data may be stored in other files."""
 
 
 class Parts:
-    """The files of a dataset, one after the other. The last one may grow."""
+    """The files of a dataset, concatenated. The last one may grow."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
         self.ends = np.cumsum([part.length for part in parts], dtype=np.int64)
-        """Where the samples of each end."""
+        """Index after the last sample of each file."""
 
     def replace_last(self, part: Part) -> None:
-        """Take what was found in the last file since."""
+        """Update the metadata of the last file."""
         parts = (*self.parts[:-1], part)
-        # The file first: nobody asks it for samples that are not counted yet.
+        # `parts` first: samples beyond the old `ends` are not requested before `ends` is updated.
         self.parts, self.ends = parts, Parts(parts).ends
 
 
 _turn = lock_of_process()
-"""Whose turn it is to read files that are being written: HDF5 must not read while it looks what was added."""
+"""Serializes reads of files that are being written: HDF5 must not read while it refreshes a dataset."""
 
 
 def reading(*, swmr: bool) -> AbstractContextManager[Any]:
-    """Keep other threads from reading meanwhile, if files are being written."""
+    """Return a context that keeps other threads from reading if files are being written."""
     return _turn if swmr else nullcontext()
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return what changes when a file is written to or replaced."""
+    """Return values that change when a file is written to or replaced."""
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def open_file(path: str, *, swmr: bool) -> Any:
     """Open a file for reading.
 
-    Raises SourceError: it is not there, or must not be read now; CorruptSource: it is no HDF5 file, or not all of one;
-    MissingExtra: h5py is not installed.
+    Raises SourceError if it does not exist or may not be read now; CorruptSource if it is not an HDF5 file or is
+    incomplete; MissingExtra if h5py is not installed.
     """
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     try:
-        # Chunks that were read as a whole are the first to go: this library's own cache has them.
+        # Evict chunks that were read completely first: feedline's own cache has them.
         return h5py.File(path, "r", swmr=swmr, libver="latest" if swmr else None, locking="best-effort", rdcc_w0=1.0)
     except FileNotFoundError as exc:
         raise SourceError(f"There is no file {path}.") from exc
     except PermissionError as exc:
-        raise SourceError(f"{path} must not be read: {words(exc)}.") from exc
+        raise SourceError(f"{path} cannot be read: {words(exc)}.") from exc
     except OSError as exc:
         text = str(exc)
         if "signature not found" in text:
-            raise CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.") from exc
+            raise CorruptSource(f"{path} is not an HDF5 file: it has no HDF5 signature.") from exc
         if "truncated file" in text:
             raise CorruptSource(
-                f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
-                "download was probably interrupted: get the file again."
+                f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than its header declares. The copy "
+                "or download was probably interrupted: get the file again."
             ) from exc
         if isinstance(exc, BlockingIOError) or "already open for" in text or "lock" in text:
             raise SourceError(
                 f"{path} is open for writing in another process, or was not closed after writing. Wait until it is "
-                "closed. A file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose "
-                "writer was killed."
+                "closed. To read a file that is being written in SWMR mode, pass swmr=True. If the writer was killed, "
+                "`h5clear -s` repairs the file."
             ) from exc
         raise CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.") from exc
 
 
 def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
-    """Return what a file has under a name."""
+    """Return the object that a file has under a name."""
     if not external and leads_out(file, name):
         raise BadOption(
             f"{name!r} in {path} has its data in another file: it is an external link, a virtual dataset or has "
-            "external storage. If you trust whoever wrote the file, give external=True; or choose others with fields=."
+            "external storage. If you trust the author of the file, pass external=True; otherwise choose other fields "
+            "with fields=."
         )
     return file[name]
 
 
 _MOST_LINKS = 40
-"""Links to follow for one name; as many as Linux does."""
+"""Maximum number of links to follow for one name, the same as Linux."""
 
 
 def leads_out(file: Any, name: str) -> bool:
-    """True if what has this name has its data in another file. No other file is opened to find that out."""
+    """True if the data under this name is stored in another file. Opens no other file to find out."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     place, left, followed = file, name.split("/"), 0
     while left:
@@ -219,7 +220,7 @@ def leads_out(file: Any, name: str) -> bool:
         if part in (b"", b"."):
             continue
         if not isinstance(place, h5py.Group) or not place.id.links.exists(part):
-            return False  # there is no such thing, which is told when it is read
+            return False  # does not exist: reading it reports that
         kind = place.id.links.get_info(part).type
         if kind == h5py.h5l.TYPE_HARD:
             place = place[part]
@@ -236,10 +237,10 @@ def leads_out(file: Any, name: str) -> bool:
 
 
 def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
-    """Return what is in a file.
+    """Return the metadata of a file.
 
-    Raises BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length; SourceError:
-    the file cannot be opened.
+    Raises BadOption if a field does not exist, is in another file or cannot be read, or if the fields differ in length;
+    SourceError if the file cannot be opened.
     """
     try:
         with open_file(path, swmr=swmr) as file:
@@ -260,13 +261,13 @@ def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part
     except FeedlineError:
         raise
     except UNREADABLE as exc:
-        raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
+        raise CorruptSource(f"The contents of {path} cannot be read: {words(exc)}.") from exc
 
 
 def stored_in(file: Any, path: str) -> str | None:
-    """Return what `feedline pack` stored about all samples, None if it did not write the file.
+    """Return the metadata that `feedline pack` stored about all samples, or None if it did not write the file.
 
-    Raises CorruptSource: it is damaged.
+    Raises CorruptSource if the metadata is damaged.
     """
     stored = file.attrs.get(_STORED)
     if not isinstance(stored, str):
@@ -288,7 +289,7 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     asked = names_in(fields)
     if asked and all(map(is_dataset, asked)):
         return Form.of(fields, asked, path)
-    # A walk through all that is there takes long in a file of many datasets: only now.
+    # Walking through the whole file takes long if it has many datasets, so do it only now.
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
     if fields is None:
@@ -301,12 +302,12 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
 
 def _length(form: Form, datasets: list[Any], path: str, *, shortest: bool) -> int:
     lengths = [int(dataset.shape[0]) for dataset in datasets]
-    if shortest:  # fields are written one after the other
+    if shortest:  # the writer appends to one field after the other
         return min(lengths)
     for name, length in zip(form.names, lengths, strict=True):
         if length != lengths[0]:
             raise BadOption(
-                f"The fields of a sample need the same length, but in {path} {form.names[0]!r} has {lengths[0]} and "
-                f"{name!r} has {length} rows. Choose those that belong together with fields=."
+                f"All fields need the same length, but in {path} {form.names[0]!r} has {lengths[0]} and {name!r} has "
+                f"{length} rows. Choose fields that belong together with fields=."
             )
     return lengths[0]

@@ -1,12 +1,12 @@
-"""The ways in which the rows of a field lie in a file, and how each is read best.
+"""The ways in which the rows of a field are stored in a file, and the best way to read each.
 
-    MappedRows     one after the other: gathered from the mapped file
-    ChunkedRows    in chunks that are not packed: the same, with an address for each chunk
-    PackedRows     in packed chunks: each is unpacked once for all its rows in a batch
-    SelectedRows   in any other way, and while the file is being written: HDF5 selects them
-    ValueRows      text, bytes and arrays of any length: HDF5 selects them
+    MappedRows     consecutive rows: gathered from the mapped file
+    ChunkedRows    uncompressed chunks: the same, with an address for each chunk
+    PackedRows     compressed chunks: each is decompressed once for all its rows in a batch
+    SelectedRows   any other layout, and files that are being written: HDF5 selects the rows
+    ValueRows      variable-length text, bytes and arrays: HDF5 selects the values
 
-All of them are used by several threads at the same time.
+Several threads may use each of them concurrently.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from feedline.system.failures import words
 from feedline.system.optional import require
 
 Cells = NDArray[np.void]
-"""One row each, one after the other or not."""
+"""One void item per row, contiguous or not."""
 
 ChunkCache = BoundedCache[Hashable, Cells]
-"""Chunks that were unpacked, kept while there is room."""
+"""Decompressed chunks, cached up to a number of bytes."""
 
 _LARGE = 2048
-"""Bytes from which on a cell is copied by itself: what a call costs is then less than a copy in between."""
+"""Cells of at least this many bytes are copied one by one: the calls cost less than an intermediate copy."""
 
 
 def cells_of(rows: NDArray[np.generic]) -> Cells:
-    """Return the rows of a contiguous array, of one byte each at least, as cells of the same memory."""
+    """Return the rows of a contiguous array, at least one byte each, as cells of the same memory."""
     count = len(rows)
     size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     found: Cells = np.ndarray((count,), f"V{size}", rows)
@@ -48,7 +48,7 @@ def cells_of(rows: NDArray[np.generic]) -> Cells:
 def copy(source: Cells, numbers: NDArray[np.int64], cells: Cells, places: NDArray[np.int64] | None) -> None:
     """Copy some cells of `source` to places of `cells`; to all of them, in order, if `places` is None.
 
-    NumPy lets go of the interpreter meanwhile: other threads run while memory is brought from a disk.
+    NumPy releases the GIL meanwhile, so other threads run while pages are read from disk.
     """
     if cells.itemsize < _LARGE:
         if places is None:
@@ -66,7 +66,7 @@ Indices = NDArray[np.int64]
 
 # Any, in this file: h5py has no type annotations.
 class Selection:
-    """Reads rows of an open HDF5 dataset. Threads may use it at the same time: h5py lets in one at a time."""
+    """Reads rows of an open HDF5 dataset. Several threads may use it; h5py admits one at a time."""
 
     def __init__(self, dataset: Any) -> None:
         h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
@@ -74,20 +74,20 @@ class Selection:
         self._make_space = h5py.h5s.create_simple
         self._row_shape = tuple(dataset.shape[1:])
         self.dtype: np.dtype[Any] = dataset.dtype
-        """Of what h5py reads."""
+        """The type that h5py reads."""
         self._type = None
-        if self.dtype.subdtype is not None:  # in memory its axes are axes of the array
+        if self.dtype.subdtype is not None:  # in memory, its axes are axes of the array
             base, shape = self.dtype.subdtype
             self._type = h5py.h5t.py_create(np.dtype((base.newbyteorder("="), shape)))
 
     def leaves_bytes_swapped(self) -> bool:
-        """True if arrays of any length arrive in the byte order of the file, although they say otherwise."""
+        """True if variable-length arrays arrive in the byte order of the file although their dtype claims otherwise."""
         h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
         base = h5py.check_vlen_dtype(self.dtype)
         return base is not None and not np.dtype(base).isnative and _mistakes_byte_order()
 
     def read_rows(self, rows: Indices, out: NDArray[Any]) -> None:
-        """Read rows, ascending and each once."""
+        """Read rows, which must be ascending and unique."""
         if out.size == 0:
             return
         found = list(runs(rows, step=1))
@@ -100,7 +100,7 @@ class Selection:
             self.read_run(int(rows[start]), out[start:stop])
 
     def read_run(self, first: int, out: NDArray[Any]) -> None:
-        """Read as many rows as `out` has, from one on."""
+        """Read consecutive rows, as many as `out` has, starting with row `first`."""
         space = self._id.get_space()
         space.select_hyperslab((first, *[0] * len(self._row_shape)), (len(out), *self._row_shape))
         self._read(space, out)
@@ -111,7 +111,7 @@ class Selection:
 
 @functools.cache
 def _mistakes_byte_order() -> bool:
-    """Find out whether h5py hands over arrays of any length as they lie in the file: 3.16 does, in every byte order."""
+    """True if h5py returns variable-length arrays in the byte order of the file, without conversion; 3.16 does."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     foreign = np.dtype(np.int16).newbyteorder()
     with h5py.File("byte order", "w", driver="core", backing_store=False) as file:
@@ -121,13 +121,13 @@ def _mistakes_byte_order() -> bool:
 
 
 def runs(numbers: Indices, *, step: int) -> Iterator[tuple[int, int]]:
-    """Yield where runs begin and end in which each number is the one before plus `step`."""
+    """Yield start and stop of each run in which every number is its predecessor plus `step`."""
     ends = np.flatnonzero(np.diff(numbers) != step) + 1
     return itertools.pairwise([0, *ends.tolist(), len(numbers)])
 
 
 Unpack = Callable[[int], Cells]
-"""Returns the rows of a chunk, given its number."""
+"""Returns the rows of a chunk, given the chunk's number."""
 
 
 class Rows(ABC):
@@ -135,18 +135,18 @@ class Rows(ABC):
 
     @abstractmethod
     def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
-        """Write rows to places of `out`; to all of it, in order, if `places` is None. Of values it is a list."""
+        """Write rows to places of `out`; to all of it, in order, if `places` is None. Values need a list as `out`."""
 
 
 class _RawRows(Rows):
-    """Rows that lie in the file as they lie in memory, but for their byte order."""
+    """Rows stored as in memory, apart from the byte order."""
 
     def __init__(self, *, swapped: bool) -> None:
         self._swapped = swapped
 
     @abstractmethod
     def _copy(self, cells: Cells, rows: Indices, places: Indices | None) -> None:
-        """Copy rows as they are."""
+        """Copy rows without converting them."""
 
     def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         self._copy(cells_of(out), rows, places)
@@ -157,7 +157,7 @@ class _RawRows(Rows):
 
 
 class MappedRows(_RawRows):
-    """Rows that lie one after the other in the mapped file, from `offset` on."""
+    """Consecutive rows in the mapped file, from `offset` on."""
 
     def __init__(self, mapped: Any, row_bytes: int, offset: int, length: int, *, swapped: bool) -> None:
         super().__init__(swapped=swapped)
@@ -165,20 +165,20 @@ class MappedRows(_RawRows):
 
     def _copy(self, cells: Cells, rows: Indices, places: Indices | None) -> None:
         if places is None:
-            self._rows.take(rows, 0, out=cells, mode="wrap")  # "raise" would go through a second copy
+            self._rows.take(rows, 0, out=cells, mode="wrap")  # "raise" would make a second copy
         else:
             copy(self._rows, rows, cells, places)
 
 
 class ChunkedRows(_RawRows):
-    """Rows in chunks of the mapped file, of which `addresses` has one each."""
+    """Rows in uncompressed chunks of the mapped file; `addresses` has the offset of each chunk."""
 
     def __init__(self, mapped: Any, row_bytes: int, addresses: Indices, chunk_rows: int, *, swapped: bool) -> None:
         super().__init__(swapped=swapped)
         self._addresses = addresses
         self._chunk_rows = chunk_rows
         self._row_bytes = row_bytes
-        # A cell from every byte on: they overlap, and an address is the number of its cell.
+        # One cell starting at every byte: the cells overlap, and the cell at an address has that index.
         count = len(mapped) - row_bytes + 1
         self._cells: Cells = np.ndarray((count,), f"V{row_bytes}", mapped, 0, (1,))
 
@@ -189,7 +189,7 @@ class ChunkedRows(_RawRows):
 
 @dataclass(frozen=True, eq=False)
 class PackedRows(Rows):
-    """Rows in chunks that are unpacked as a whole, each once for a batch; those used last are kept."""
+    """Rows in chunks that are decompressed as a whole, once per batch; recently used chunks are cached."""
 
     _unpack: Unpack
     _chunk_rows: int
@@ -233,7 +233,7 @@ class SelectedRows(Rows):
 
 
 class ValueRows(Rows):
-    """Values of any length."""
+    """Variable-length values."""
 
     def __init__(self, selection: Selection, field: Field, path: str) -> None:
         self._selection = selection
@@ -249,7 +249,7 @@ class ValueRows(Rows):
         is_once = len(wanted) == len(rows)
         goals = range(len(rows)) if places is None else places.tolist()
         for place, number in zip(goals, where.tolist(), strict=True):
-            # Arrays of their own, also for a row that comes twice: somebody may write to one.
+            # A row that occurs twice gets an array for each occurrence: the caller may write to one.
             out[place] = values[number] if is_once else _copied(values[number])
 
     def _value(self, value: Any, row: int, depth: int = 0) -> Any:
@@ -264,7 +264,7 @@ class ValueRows(Rows):
         except UnicodeDecodeError as exc:
             raise CorruptSource(
                 f"The text of field {self._field.name!r} in row {row} of {self._path} is not UTF-8: {words(exc)}. "
-                "Bytes that are no text belong into a variable-length uint8 dataset."
+                "Store bytes that are not text in a variable-length uint8 dataset."
             ) from exc
 
 

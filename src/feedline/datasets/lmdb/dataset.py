@@ -37,45 +37,45 @@ from feedline.types.checksums import AGAIN, Compared, damaged
 
 # Any: keys are bytes or strings.
 KeySource = Iterable[Any] | Callable[[int], Any] | None
-"""Which keys samples have: see `LMDBDataset`."""
+"""The keys of the samples: see `LMDBDataset`."""
 
-# Any: values become what a function makes of them.
+# Any: decode functions return values of any type.
 Decode = str | Callable[[Any], Any] | Mapping[str, Any] | None
-"""How values become samples: see `LMDBDataset`."""
+"""How to decode values into samples: see `LMDBDataset`."""
 
 
 _NO_COLUMNS: list[Any] = [[None]]
-"""What no batch can be made of without looking at samples."""
+"""Not a column, so samples are collated one by one instead."""
 
 
 class LMDBDataset(TableSource):
-    """A dataset whose samples are the values of an LMDB database, a file or a folder.
+    """A dataset whose samples are the values of an LMDB database, in a file or a folder.
 
-    The database is mapped into memory, read-only and without locks: nobody may write to it at the same time, which is
-    noticed. It is opened when it is first needed, once in each process. A batch is read in one transaction; arrays go
-    from the database's memory straight to where the batch is wanted.
+    The database is mapped into memory, read-only and without locks. No one may write to it at the same time; a write
+    raises SourceChanged. Each process opens it once, when it first needs it. A batch is read in one transaction, and
+    arrays are copied from the database's memory straight into the batch.
 
-    What `feedline pack` wrote is decoded by itself, into dicts.
+    A database that `feedline pack` wrote is decoded automatically, into dicts.
 
     Args:
         path: the file, or the folder with a `data.mdb`.
-        fields: which fields a sample has that feedline wrote, and in what form: a name for the value itself, a tuple of
-            names for tuples, a list for dicts. None for a dict of all.
-        keys: the keys of the samples, in their order; or a function from the index of a sample to its key, which saves
-            reading them. None for all keys, in the order of the database: they are read once, when `len` is first
-            called or a sample is read, unless feedline wrote them.
-        decode: None for what feedline wrote, else the same as "bytes"; a function that takes bytes;
-            `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are the memory of an array; or a way to decode
-            pictures, of those that `TarDataset` has ("rgb8", "pil", "torchrgb" and others): the fields that are
-            pictures of what feedline wrote, or else each value.
+        fields: for a database that feedline wrote, which fields a sample has, and in what form: a name for the value
+            itself, a tuple of names for tuples, a list for dicts. None for a dict of all.
+        keys: the keys of the samples, in order; or a function from the index of a sample to its key, which saves
+            reading the keys. None for all keys, in the order of the database. These are read once, when `len` is first
+            called or a sample is first read, unless feedline wrote the database.
+        decode: how to decode values. None decodes a database that feedline wrote, and is the same as "bytes" for
+            others. Else a function that takes bytes; `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are
+            the memory of an array; or an image decoder of `TarDataset` ("rgb8", "pil", "torchrgb" and others), which
+            decodes the image fields of a database that feedline wrote, or every value of others.
         transform: applied to each sample.
-        buffers: True to hand a decode function a view of the database's memory instead of a copy. What it returns must
-            not look at that memory any more.
-        cache: True to keep the keys, 100,000 or more, in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or
-            a folder to keep them in.
+        buffers: True to pass the decode function a view of the database's memory instead of a copy. Its result must not
+            refer to that memory.
+        cache: True to cache the keys in the user's cache folder (`$FEEDLINE_CACHE`) if there are 100,000 or more, False
+            not to, or a folder to cache them in.
 
     Raises:
-        SourceError: the database is missing; or, when it is opened, damaged, cut off or changed.
+        SourceError: the database is missing; or, when it is opened, it is damaged, truncated or changed.
         BadOption: an option cannot work.
         MissingExtra: the package lmdb is not installed.
 
@@ -112,7 +112,7 @@ class LMDBDataset(TableSource):
             raise SourceError(f"There is no LMDB database at {self.path}: no such file or folder.")
         if buffers and not callable(decode):
             raise BadOption(
-                f"buffers=True is for a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
+                f"buffers=True needs a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
             )
         if isinstance(keys, (str, bytes)):
             raise BadOption(f"keys={keys!r} is a single key. Give a list of keys, or a function from indices to keys.")
@@ -123,26 +123,26 @@ class LMDBDataset(TableSource):
         self._given = (self._keys, self._decoder)
         if fields is not None and self._decoder is not None:
             raise BadOption(
-                f"fields={fields!r} is for samples that feedline wrote, which decode={decode!r} does not read. Choose "
+                f"fields={fields!r} only works with feedline's own decoding, which decode={decode!r} replaces. Choose "
                 "fields in the decode function, or in a transform."
             )
         check_fields(fields)
         self._fields = fields
         self._cache = checked_cache(cache)
         self._version: int | None = None
-        """Of the database, when this was first opened, in whichever process."""
+        """The last transaction when this dataset, in any process, first opened the database."""
         self._has_columns = True
-        """False when samples turned out to differ in shape."""
+        """False once samples turned out to differ in shape."""
         self._has_sums: bool | None = None
-        """True if each value ends with a checksum; None if that is not known yet."""
+        """True if each value ends with a checksum; None if not known yet."""
         self._compared = None if self._keys is None else Compared(len(self._keys))
-        """Of which samples the checksum was compared."""
+        """Flags for samples whose checksum was verified."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
         self._lock = Handle(threading.Lock, bool)
 
     @contextmanager
     def _using(self) -> Iterator[Environment]:
-        """Give the environment, which stays open in the meantime, whatever other threads do."""
+        """Yield the environment, which stays open in the meantime even if other threads close the dataset."""
         environment = self._handle.get()
         while not retain(environment):
             environment = self._handle.get()
@@ -152,11 +152,11 @@ class LMDBDataset(TableSource):
             release(environment)
 
     def _prepared(self, environment: Environment) -> tuple[Keys, Decoder]:
-        """Return what is found out once: keys, and how values are decoded."""
+        """Return the keys and the decoder, which are determined once."""
         if self._version is not None and self._version != environment.version:
             raise SourceChanged(
-                f"{self.path} was changed since this dataset looked at it first (transaction {environment.version}, "
-                f"then {self._version}): its keys may be others now. Make another dataset."
+                f"{self.path} has changed since this dataset first read it (transaction {environment.version} now, "
+                f"{self._version} then), so its keys may differ. Create the dataset again."
             )
         if self._has_sums is not None and self._keys is not None and self._decoder is not None:
             self._version = environment.version
@@ -167,10 +167,10 @@ class LMDBDataset(TableSource):
                     content, first = transaction.get(META_KEY), transaction.get(key_of(0))
                 meta = None if content is None else Meta.read(bytes(content), self.path)
                 if meta is None and self._decoder is None and first is not None and records.is_record(first):
-                    # Such as when the page of the last transaction is damaged, so that LMDB takes the one before.
+                    # For example if the page of the last transaction is damaged, so that LMDB uses the one before.
                     raise CorruptSource(
-                        f"{self.path} has samples that feedline wrote, but not what it wrote about them: the database "
-                        f'is damaged, or was not completed. {AGAIN} decode="bytes" gives values as they are.'
+                        f"{self.path} has samples that feedline wrote, but not their metadata: the database is "
+                        f'damaged or incomplete. {AGAIN} decode="bytes" returns the raw values.'
                     )
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
@@ -180,7 +180,7 @@ class LMDBDataset(TableSource):
                 self._compared = Compared(len(keys))
             self._version = environment.version
             self._has_sums = has_sums
-            self._keys = keys  # last, since other threads then read without the lock
+            self._keys = keys  # last, because other threads read without the lock once it is set
             return keys, self._decoder
 
     def _decoder_for(self, meta: Meta | None) -> Decoder:
@@ -191,8 +191,8 @@ class LMDBDataset(TableSource):
             return decoding.Records(form, [texts[name] for name in form.names], pictures)
         if self._fields is not None:
             raise BadOption(
-                f"fields={self._fields!r} names fields, but {self.path} was not written by feedline: a value is just "
-                "bytes. Say with decode= what they are."
+                f"fields={self._fields!r} names fields, but {self.path} was not written by feedline: its values are "
+                "plain bytes. Decode them with decode=."
             )
         return decoding.Bytes() if self._picture is None else decoding.Function(self._picture)
 
@@ -226,10 +226,10 @@ class LMDBDataset(TableSource):
                 samples.append(decoder.sample(value))
             except CorruptSource as exc:
                 raise CorruptSource(
-                    f"The value of key {key!r} in {self.path} is not what it should be: {words(exc)}."
+                    f"The value of key {key!r} in {self.path} cannot be decoded: {words(exc)}."
                 ) from exc
             except SourceError as exc:
-                raise SourceError(f"The value of key {key!r} in {self.path}: {words(exc)}.") from exc
+                raise SourceError(f"Decoding the value of key {key!r} in {self.path} failed: {words(exc)}.") from exc
             except Exception as exc:
                 if not isinstance(exc, FeedlineError):
                     add_note(exc, f"while decoding the value of key {key!r} in {self.path}")
@@ -247,7 +247,7 @@ class LMDBDataset(TableSource):
             try:
                 found = decoder.columns(values, empty)
             except CorruptSource:
-                return _NO_COLUMNS  # which one it is comes out when they are read one by one
+                return _NO_COLUMNS  # reading the samples one by one reports the damaged one
             self._has_columns = found is not None
             return _NO_COLUMNS if found is None else found
 
@@ -260,7 +260,7 @@ class LMDBDataset(TableSource):
     def _with_values(
         self, indices: Indices, act: Callable[[Decoder, list[memoryview], list[bytes]], list[Any]]
     ) -> list[Any]:
-        """Do something with the values of some samples, in one transaction."""
+        """Call `act` with the values of some samples, in one transaction."""
         with self._using() as environment:
             keys, decoder = self._prepared(environment)
             wanted = [keys.get(index) for index in indices.tolist()]
@@ -269,17 +269,17 @@ class LMDBDataset(TableSource):
                     values = list(map(transaction.get, wanted))
                 if None in values:
                     raise SourceError(
-                        f"{self.path} has no key {wanted[values.index(None)]!r}, which sample "
-                        f"{indices[values.index(None)]} should have. Look at keys=."
+                        f"{self.path} has no key {wanted[values.index(None)]!r} for sample "
+                        f"{indices[values.index(None)]}. Check keys=."
                     )
                 if self._has_sums:
                     values = self._without_sums(indices, values, wanted)
                 return act(decoder, values, wanted)
 
     def _without_sums(self, indices: Indices, values: list[memoryview], keys: list[bytes]) -> list[memoryview]:
-        """Compare the checksums of values that were not read before, and return values without them.
+        """Verify the checksums of values that were not read before, and return all values without their checksums.
 
-        Raises CorruptSource: one differs.
+        Raises CorruptSource if one differs.
         """
         assert self._compared is not None  # there are checksums
         compared = self._compared.flags
@@ -291,7 +291,7 @@ class LMDBDataset(TableSource):
         return [value[:-SUM_BYTES] for value in values]
 
     def close(self) -> None:
-        """Close the database in this process. It is opened again when a sample is read."""
+        """Close the database in this process. The next read opens it again."""
         self._handle.close()
 
     def _form(self) -> str:
@@ -300,7 +300,7 @@ class LMDBDataset(TableSource):
 
 
 def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
-    """Return the decoder for `decode=`, None if that depends on what is in the database."""
+    """Return the decoder for `decode=`, or None if it depends on the contents of the database."""
     if callable(decode):
         return decoding.Function(decode, buffers=buffers)
     if isinstance(decode, Mapping):
@@ -310,6 +310,6 @@ def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
     if decode is None:
         return None
     raise BadOption(
-        f'decode={decode!r} is neither "bytes", a function, nor a dict with dtype and shape, nor a way to decode '
-        f"pictures: {', '.join(map(repr, sorted(SPECS)))}."
+        f'decode={decode!r} is neither "bytes", a function, a dict with dtype and shape, nor an image decoder: '
+        f"{', '.join(map(repr, sorted(SPECS)))}."
     )

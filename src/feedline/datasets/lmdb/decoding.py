@@ -1,4 +1,4 @@
-"""How values of a database become samples: one by one, or as the columns of a batch."""
+"""Decoders that turn values of a database into samples, or into the columns of a batch."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from feedline.system.failures import words
 from feedline.types import records
 
 _OWN_REFERENCES = 2
-"""To an object that nobody else knows: a variable, and the argument of the function that counts."""
+"""Reference count of an object that is used nowhere else: a variable, and the argument of `getrefcount`."""
 
 
 # Any, throughout: samples and values of any kind.
 class Decoder(ABC):
-    """Makes samples of values, which are views that are valid during the call only."""
+    """Turns values into samples. Values are views that are valid only during the call."""
 
     @abstractmethod
     def sample(self, value: memoryview) -> Any:
-        """Return the sample of a value, in memory of its own."""
+        """Decode a value into a sample with memory of its own."""
 
     def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
-        """Return a column for each field of several samples, None if they have to be collated."""
+        """Return a column for each field of several samples, or None if the samples have to be collated."""
         return None
 
     def build(self, parts: Sequence[Any]) -> Any:
-        """Put columns together in the form of a sample."""
+        """Combine columns in the form of a sample."""
         return parts[0]
 
     @abstractmethod
     def form(self) -> str:
-        """Return what a sample looks like, for people."""
+        """Describe a sample, for people."""
 
 
 class Bytes(Decoder):
@@ -58,7 +58,7 @@ class Bytes(Decoder):
 
 
 class Raw(Decoder):
-    """Values that are the memory of an array, all of one shape and type: a batch is read into one array."""
+    """Values that are the memory of an array, all of one shape and type. A batch is read into one array."""
 
     def __init__(self, dtype: DTypeLike, shape: Sequence[int]) -> None:
         self._dtype = np.dtype(dtype)
@@ -70,15 +70,15 @@ class Raw(Decoder):
         """Return the decoder for `decode={"dtype": ..., "shape": ...}`."""
         try:
             if set(description) - {"dtype", "shape"}:
-                raise ValueError(f"it has {', '.join(map(repr, description))}")
+                raise ValueError(f"its keys are {', '.join(map(repr, description))}")
             shape = description.get("shape", ())
             raw = cls(description["dtype"], (shape,) if isinstance(shape, int) else tuple(map(int, shape)))
             if raw._dtype.hasobject or raw._size <= 0 or min(raw._shape, default=1) < 1:
-                raise ValueError("no values have this type and shape")
+                raise ValueError("no value can have this type and shape")
         except (ValueError, TypeError, KeyError) as exc:
             raise BadOption(
-                f"decode={description!r} does not say what array a value is, as "
-                f'{{"dtype": "float32", "shape": (3, 64, 64)}} does: {words(exc)}.'
+                f"decode={description!r} does not describe an array: {words(exc)}. Write for example "
+                f'{{"dtype": "float32", "shape": (3, 64, 64)}}.'
             ) from exc
         return raw
 
@@ -110,7 +110,7 @@ class Raw(Decoder):
 
 @dataclass(frozen=True)
 class Picture:
-    """Decodes the file of a picture, in one of the ways that `TarDataset` has. Raises CorruptSource: it is none."""
+    """Decodes an image file with one of the decoders of `TarDataset`. Raises CorruptSource if it is not an image."""
 
     decode: str
 
@@ -118,10 +118,10 @@ class Picture:
         try:
             return picture_decoder(self.decode)(data)
         except CorruptSource:
-            raise  # it is too large
-        except Exception as exc:  # whatever Pillow makes of damaged bytes
+            raise  # the image is too large
+        except Exception as exc:  # Pillow raises many types for damaged bytes
             raise CorruptSource(
-                f"it is no picture that Pillow can decode: {type(exc).__name__}: {words(exc)}. decode=None gives bytes."
+                f"Pillow cannot decode it as an image: {type(exc).__name__}: {words(exc)}. decode=None returns bytes."
             ) from exc
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class Records(Decoder):
         self._form = form
         self._texts = list(texts)
         self._pictures = {number: pictures[name] for number, name in enumerate(form.names) if name in pictures}
-        """What decodes the fields at some places."""
+        """Decoders of image fields, by the position of the field."""
 
     def sample(self, value: memoryview) -> Any:
         return self._form.build(self._fields(records.decode(value, copy=True)))
@@ -153,7 +153,7 @@ class Records(Decoder):
         try:
             values = [record[name] for name in self._form.names]
         except (KeyError, TypeError, IndexError) as exc:
-            raise CorruptSource(f"it has not the fields {', '.join(self._form.names)}.") from exc
+            raise CorruptSource(f"it does not have the fields {', '.join(self._form.names)}.") from exc
         for number, picture in self._pictures.items():
             if values[number] is not None:
                 values[number] = picture(values[number])
@@ -167,7 +167,7 @@ class Records(Decoder):
 
 
 class Function(Decoder):
-    """Values that a function of the user decodes.
+    """Values that a user's function decodes.
 
     Args:
         function: takes bytes, or a view of the database's memory.
@@ -181,16 +181,16 @@ class Function(Decoder):
     def sample(self, value: memoryview) -> Any:
         if not self._buffers:
             return self._function(bytes(value))
-        owner: Any = np.frombuffer(value, np.uint8)  # whatever looks at the view refers to this
+        owner: Any = np.frombuffer(value, np.uint8)  # every object that uses the view holds a reference to this
         view = memoryview(owner)
         sample = self._function(view)
         view.release()
         if sys.getrefcount(owner) > _OWN_REFERENCES:
             raise SourceError(
-                "with buffers=True the decode function returned something that still looks at the database's memory, "
-                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out."
+                "with buffers=True, the decode function returned an object that still refers to the database's memory, "
+                "which is no longer valid. Copy it, for instance with numpy.array(...), or leave out buffers=True."
             )
         return sample
 
     def form(self) -> str:
-        return f"what {getattr(self._function, '__qualname__', self._function)} makes of bytes"
+        return f"results of {getattr(self._function, '__qualname__', self._function)}"

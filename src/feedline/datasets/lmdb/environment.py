@@ -1,17 +1,17 @@
-"""Open databases of this process, each of them once.
+"""The databases that this process has open, each opened once.
 
-LMDB must not open a database twice in a process, and its Python package refuses to; but several datasets, or several
-threads of one, may well read the same. So they share it here, by file. A process that was forked closes what it has
-inherited before it opens its own, which is safe because databases are opened read-only and without locks.
+LMDB must not open a database twice in one process, and its Python package refuses to. But several datasets, or several
+threads of one, may read the same database, so they share one environment per file. A forked process closes inherited
+environments before it opens its own. This is safe because databases are opened read-only and without locks.
 
-An environment is closed when the last of its users has given it back. Reading is a use of its own: another thread that
-closes the dataset in the middle of a read does not take the memory away that is being read.
+An environment is closed when its last user releases it. Each read counts as a user, so a thread that closes the dataset
+during another thread's read does not unmap the memory being read.
 
-Readers take no locks, so nobody may write to the database at the same time. Whether somebody did is seen by the number
-of the last transaction, before and after each read.
+Readers take no locks, so no one may write to the database at the same time. Writes are detected by comparing the number
+of the last transaction before and after each read.
 
-LMDB follows the numbers in its pages without checking them: a wrong one can end the process. Only the size of the file
-is compared with the one that the database declares, when it is opened and before each read.
+LMDB follows the numbers in its pages without checking them, and a wrong one can crash the process. Only the size of the
+file is compared with the size that the database declares, when it is opened and before each read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Environment:
         self.path = path
         self.file = file
         self._id = file_id
-        # Any: objects of a library that is loaded when it is needed.
+        # Any: objects of a library that is imported on demand.
         self._lmdb: Any = require("lmdb", extra="lmdb", purpose="Reading an LMDB database")
         self._env: Any = _opened(self._lmdb, path, file)
         try:
             info = self._env.info()
             self._least_bytes = (info["last_pgno"] + 1) * self._env.stat()["psize"]
             self.version: int = info["last_txnid"]
-            """The number of the last transaction: it changes whenever the database does."""
+            """The number of the last transaction, which changes with every write."""
             self._check_file()
         except BaseException:
             self._env.close()
@@ -53,27 +53,32 @@ class Environment:
         self.users = 1
 
     def _check_file(self) -> None:
-        """Refuse a file that is shorter than the database in it: reading what is missing would kill the process."""
+        """Check that the file is the one that was opened, and as long as the database needs.
+
+        Reading past the end of a truncated file would kill the process.
+
+        Raises SourceChanged if the file was replaced, CorruptSource if it is too short.
+        """
         try:
             found = os.stat(self.file)
         except FileNotFoundError:
-            return  # what is open stays as it is
+            return  # deleted: the open database stays readable
         size = found.st_size
         if (found.st_dev, found.st_ino) != self._id:
             raise SourceChanged(
-                f"{self.path} was replaced by another database since it was opened. Make another dataset."
+                f"{self.path} was replaced by another database since it was opened. Create the dataset again."
             )
         if size < self._least_bytes:
             raise CorruptSource(
-                f"{self.file} is cut off: it has {size} bytes, but the database in it {self._least_bytes}. Copying or "
-                "writing it was interrupted; get it again."
+                f"{self.file} is truncated: it has {size} bytes, but its database needs {self._least_bytes}. Copying "
+                "or writing it was probably interrupted: get it again."
             )
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """Give a transaction whose values are views of the database's memory, not to be used after it.
+        """Yield a transaction whose values are views of the database's memory. Do not use them after it.
 
-        Raises SourceChanged: somebody wrote to the database since it was opened; CorruptSource: it is damaged.
+        Raises SourceChanged if the database was written to since it was opened, CorruptSource if it is damaged.
         """
         self._check_file()
         lmdb = self._lmdb
@@ -88,15 +93,12 @@ class Environment:
                 with calls:
                     transaction.abort()
         except lmdb.MapResizedError as exc:
-            raise self._changed("another one") from exc
+            raise self._changed("a later one") from exc
         except lmdb.Error as exc:
             raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
 
     def check_unchanged(self) -> None:
-        """Make sure that nobody has written since this was opened: pages that are read may be used again otherwise.
-
-        Raises SourceChanged: somebody has.
-        """
+        """Raise SourceChanged if the database was written to since it was opened: a writer may reuse pages in use."""
         with calls:
             version = self._env.info()["last_txnid"]
         self._check_version(version)
@@ -108,18 +110,18 @@ class Environment:
     def _changed(self, what: str) -> SourceChanged:
         return SourceChanged(
             f"{self.path} was written to while it was open: {what} came after transaction {self.version}. It is read "
-            "without locks, so values could change while they are read. Do not write to it during training; make "
-            "another dataset to see what is there now."
+            "without locks, so values could change while they are read. Do not write to it during training. To read "
+            "its current contents, create the dataset again."
         )
 
     def count(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         with calls:
             count: int = self._env.stat()["entries"]
         return count
 
     def close(self) -> None:
-        """Close the database; views of its memory must be gone."""
+        """Close the database. No views of its memory may be left."""
         self._env.close()
 
 
@@ -129,7 +131,7 @@ _lock = lock_of_process()
 
 
 def _before_fork() -> None:
-    _lock.acquire()  # first: whoever has it opens or closes a database, and may be about to call LMDB
+    _lock.acquire()  # first: a thread that holds it opens or closes a database, and may be about to call LMDB
     calls.before_fork()
 
 
@@ -148,7 +150,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def acquire(path: str) -> Environment:
-    """Return the environment for a path, a file or a folder; opens it unless it is open."""
+    """Return the environment for a path to a file or a folder, opening it if necessary."""
     file = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
     try:
         found = os.stat(file)
@@ -161,7 +163,7 @@ def acquire(path: str) -> Environment:
     with _lock:
         environment = _open.get(key)
         if environment is None:
-            while _inherited:  # what this process must not use, and could not open the same files besides
+            while _inherited:  # not usable in this process, and would keep it from opening the same files
                 _inherited.pop().close()
             environment = _open[key] = Environment(path, file, key)
         else:
@@ -170,18 +172,18 @@ def acquire(path: str) -> Environment:
 
 
 def release(environment: Environment) -> None:
-    """Give an environment back; the last one to do so closes it."""
+    """Give an environment back; the last user closes it."""
     with _lock:
         environment.users -= 1
         if environment.users > 0:
             return
         for key in [key for key, one in _open.items() if one is environment]:
             del _open[key]
-            environment.close()  # those that were inherited are in the list no more, and closed already
+            environment.close()  # inherited environments are not in `_open`: `acquire` closes them
 
 
 def retain(environment: Environment) -> bool:
-    """Use an environment once more; False if another thread has closed it meanwhile. Give it back with `release`."""
+    """Add a user to an environment, which must `release` it. False if another thread has closed it meanwhile."""
     with _lock:
         if environment.users > 0:
             environment.users += 1
@@ -193,14 +195,14 @@ def _opened(lmdb: Any, path: str, file: str) -> Any:
     try:
         return lmdb.open(path, subdir=file != path, readonly=True, lock=False, create=False, readahead=False)
     except lmdb.MapResizedError as exc:
-        raise SourceChanged(f"{path} grew while it was opened. Open it when the other program is done.") from exc
+        raise SourceChanged(f"{path} grew while it was being opened. Open it after its writer has finished.") from exc
     except lmdb.Error as exc:
         if "already open" in str(exc):
             raise SourceError(
-                f"{path} is open in this process already, by other code than feedline's. LMDB cannot open a database "
-                "twice in one process: close the other environment first."
+                f"{path} is already open in this process, outside feedline. LMDB cannot open a database twice in one "
+                "process: close the other environment first."
             ) from exc
         if os.strerror(errno.EACCES) in str(exc):
             raise SourceError(errno.EACCES, f"{file} cannot be read: {os.strerror(errno.EACCES)}", path) from exc
         size = os.stat(file).st_size
-        raise CorruptSource(f"{file} ({size} bytes) is no LMDB database, or a damaged one: {words(exc)}.") from exc
+        raise CorruptSource(f"{file} ({size} bytes) is not an LMDB database, or is damaged: {words(exc)}.") from exc

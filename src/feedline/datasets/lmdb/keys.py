@@ -1,4 +1,4 @@
-"""The keys of a database, which is that of a sample, and what `feedline pack` says of the samples in one it wrote."""
+"""The keys of a database, the key of each sample, and the metadata that `feedline pack` stores about its samples."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ META_KEY = b"__feedline__"
 _META_VERSION = 1
 _VERSION = 1
 _KEYS_AT_ONCE = 256
-"""Keys that are read before it is asked whether somebody writes: some 50 microseconds."""
+"""Keys to read between two checks for a concurrent writer: about 50 microseconds."""
 _WORTH_KEEPING = 100_000
-"""Keys from which on they go to the user's folder for cache files: to find them, pages all over the file are read."""
+"""Minimum number of keys to cache in the user's cache folder: finding them reads pages all over the file."""
 
 
 def key_of(number: int) -> bytes:
-    """Return the key that `feedline pack` gives a sample."""
+    """Return the key that `feedline pack` uses for a sample."""
     return b"%012d" % number
 
 
 SUM_BYTES = 4
-"""Of the checksum behind a value that `feedline pack` wrote."""
+"""Size of the checksum after each value that `feedline pack` wrote."""
 _sum = struct.Struct("<I")
 
 
 # Any: bytes, or a view of them.
 def sum_of(key: bytes, record: Any) -> bytes:
-    """Return what `feedline pack` writes behind a record: a checksum of its key and of itself."""
+    """Return the checksum of a key and its record, which `feedline pack` writes after the record."""
     return _sum.pack(zlib.crc32(record, zlib.crc32(key)))
 
 
 @dataclass(frozen=True)
 class Computed:
-    """Keys that a function returns, one of the user's or `key_of`. Nothing has to be held."""
+    """Keys computed by a function, the user's or `key_of`, and not stored."""
 
     count: int
     function: Callable[[int], Any]
@@ -66,16 +66,16 @@ Keys = Computed | Packed
 
 # Any, throughout: keys are bytes, strings or numbers.
 def given(keys: Iterable[Any]) -> Packed:
-    """Return keys that the user listed. Raises BadOption: one cannot be a key, or there are none."""
+    """Return the keys that the user listed. Raises BadOption if there are none, or one cannot be a key."""
     listed = keys.tolist() if isinstance(keys, np.ndarray) else keys
     packed = Packed([as_key(key) for key in listed], is_text=False)
     if not len(packed):
-        raise BadOption("keys= is empty, so the dataset would be. Leave it out to have all keys of the database.")
+        raise BadOption("keys= is empty, so the dataset would have no samples. Leave it out to use all keys.")
     return packed
 
 
 def as_key(key: Any) -> bytes:
-    """Return what the user calls a key as bytes; strings in UTF-8."""
+    """Convert a key from the user to bytes; strings are encoded as UTF-8."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
@@ -83,13 +83,13 @@ def as_key(key: Any) -> bytes:
     if isinstance(key, (bytearray, memoryview)):
         return bytes(key)
     raise BadOption(
-        f"{key!r} is no key of an LMDB database: keys are bytes, or strings in UTF-8. If they are numbers written in "
-        'some way, write them so: keys=lambda index: f"{index:08d}".'
+        f"{key!r} cannot be a key of an LMDB database: keys are bytes or strings. If the keys are formatted numbers, "
+        'format them the same way: keys=lambda index: f"{index:08d}".'
     )
 
 
 def _while_unchanged(keys: Iterator[bytes], environment: Environment) -> Iterator[bytes]:
-    """Look now and then whether somebody writes: LMDB ends the process if a page is another one suddenly."""
+    """Yield keys, checking every few for a concurrent writer: LMDB crashes the process if a page changes under it."""
     while True:
         with calls:
             part = list(itertools.islice(keys, _KEYS_AT_ONCE))
@@ -100,7 +100,7 @@ def _while_unchanged(keys: Iterator[bytes], environment: Environment) -> Iterato
 
 
 def read_keys(environment: Environment, cache: Cache) -> Packed:
-    """Return all keys of a database in their order, but the one of feedline's own."""
+    """Return all keys of a database in order, except feedline's own."""
     status = os.stat(environment.path)
     about = {
         "version": _VERSION,
@@ -122,7 +122,7 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
             own = transaction.get(META_KEY) is not None
     if len(packed) + own != environment.count():
         raise CorruptSource(
-            f"{environment.path} is damaged: {len(packed) + own} keys are found, and there should be "
+            f"{environment.path} is damaged: {len(packed) + own} keys were found, but it should have "
             f"{environment.count()}. Write or copy it again."
         )
     if file is not None and (cache is not True or len(packed) >= _WORTH_KEEPING):
@@ -132,20 +132,20 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
 
 @dataclass(frozen=True)
 class Meta:
-    """What is in a database."""
+    """Metadata of a database that `feedline pack` wrote."""
 
     count: int
     fields: tuple[str, ...]
     texts: dict[str, str]
-    """What each field is, for people."""
+    """A description of each field, for people."""
     pictures: frozenset[str]
-    """Fields that are the files of pictures."""
+    """Fields that hold image files."""
     has_sums: bool
     """True if each value ends with a checksum."""
 
     @classmethod
     def read(cls, content: bytes, path: str) -> Meta:
-        """Return what is stored under `META_KEY`. Raises CorruptSource: it is damaged, or of a later version."""
+        """Parse the value of `META_KEY`. Raises CorruptSource if it is damaged, or from a later version of feedline."""
         check_seal(path, content, is_own=True)
         try:
             stored: dict[str, Any] = json.loads(content)
@@ -158,7 +158,7 @@ class Meta:
             pictures = frozenset(field["name"] for field in stored["fields"] if field.get("extension") in EXTENSIONS)
             return cls(int(stored["count"]), tuple(texts), texts, pictures, stored.get("checksum") == KIND)
         except (ValueError, KeyError, TypeError) as exc:
-            raise CorruptSource(f"What {path} says of its samples, under {META_KEY!r}, is damaged: {exc!r}.") from exc
+            raise CorruptSource(f"The metadata of {path}, under {META_KEY!r}, is damaged: {exc!r}.") from exc
 
 
 def _text(field: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Blobs one after the other, their bytes fetched ahead by threads.
+"""Blobs in sequence, with their bytes fetched ahead by threads.
 
-The thread that asks for chunks decides what is fetched: whenever it takes one, it asks for more, up to `depth` chunks
-ahead, over the ends of blobs. Threads only open and read; they know nothing of each other. Chunks arrive in order,
-whichever was there first. With a depth of 0 there are no threads, and the system is told what will be wanted next.
+The consuming thread decides what is fetched: whenever it takes a chunk, it requests more, up to `depth` chunks ahead,
+across the ends of blobs. The other threads only open and read, independently of each other. Chunks are returned in
+order, whichever was fetched first. With a depth of 0 there are no threads, only hints to the operating system.
 """
 
 from __future__ import annotations

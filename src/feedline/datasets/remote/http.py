@@ -276,7 +276,7 @@ class HttpBlob(Blob):
                 "file here."
             )
         if status != 206:
-            told = {404: "there is no such file", 410: "it is gone", 401: "one has to log in", 403: "access is refused"}
+            told = {404: "there is no such file", 410: "it is gone", 401: "login required", 403: "access is refused"}
             why = f" ({told[status]})" if status in told else ""
             kind = _Refused if status in _REFUSED else SourceError
             raise kind(f"{self.name}: the server answers {_said(status)}{why}.")

@@ -1,4 +1,4 @@
-"""Connection strings, and what may be shown of them."""
+"""Connection strings, and which parts of them may be shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET = ("password", "passfile", "sslpassword")
 _PLAIN = ("user", "host", "hostaddr", "port", "dbname", "sslmode", "connect_timeout", "application_name")
-"""Options whose values may stand in other texts; those of others may be secret."""
+"""Options whose values may occur in other texts. Values of other options may be secret."""
 
 SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 
@@ -33,16 +33,16 @@ class Address:
     text: str
 
     def __post_init__(self) -> None:
-        given: Any = self.text  # whatever the user gave
-        if not isinstance(given, str) or "://" not in given:  # nothing of it is shown: who knows what it is
+        given: Any = self.text  # any value from the user
+        if not isinstance(given, str) or "://" not in given:  # show no part of it: it could be secret
             raise BadOption(
                 "A connection string looks like sqlite:///people.db, duckdb:///people.db or "
                 "postgresql://user@host/database, but this one has no '://'."
             )
         if self.scheme not in SCHEMES:
             raise BadOption(
-                f"The connection string begins with {self.scheme!r}, which is none of {', '.join(SCHEMES)}. Other "
-                "databases can be read by a dataset of your own."
+                f"The connection string starts with {self.scheme!r}, which is not one of {', '.join(SCHEMES)}. To read "
+                "another database, write a dataset of your own."
             )
 
     @property
@@ -52,7 +52,7 @@ class Address:
 
     @property
     def path(self) -> str:
-        """The file of an embedded database: behind three slashes, so that an absolute path has four."""
+        """The file of an embedded database. It follows three slashes, so an absolute path has four."""
         rest = self.text.partition("://")[2]
         if not rest.startswith("/") or "?" in rest or "#" in rest:
             raise BadOption(
@@ -62,31 +62,31 @@ class Address:
         path = unquote(rest[1:])
         if not path or path.startswith(":memory:"):
             raise BadOption(
-                f"{self!r} names no file. A database in memory belongs to one connection, and workers have their own."
+                f"{self!r} names no file. A database in memory belongs to one connection, so workers cannot read it."
             )
         return path
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown, as it is written and as it is meant."""
+        """Texts that must not be shown, both URL-encoded and decoded."""
         user = self.text.partition("://")[2].split("/")[0].rpartition("@")[0]
         found = [user.partition(":")[2]]
         for name, value in parse_qsl(self.text.partition("?")[2]):
-            # A short value of an option that is no password is a word of other texts.
+            # A short value of an option that is not a password may be a word in other texts.
             if name.lower() in _SECRET or (name.lower() not in _PLAIN and len(value) >= 4):
                 found.append(value)
         found += [unquote(secret) for secret in found] + [quote(secret, safe="") for secret in found]
         return sorted({secret for secret in found if secret}, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
-        """Return a text without the secrets, and without what PostgreSQL quotes of who asked."""
+        """Remove the secrets from a text, and the user names that PostgreSQL quotes."""
         for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         return re.sub(r'\b(user|role) "[^"]*"', rf'\1 "{HIDDEN}"', text)
 
     @property
     def is_clear(self) -> bool:
-        """True if it can be told what is a password and what is not."""
+        """True if the address can be parsed, so it is known which part is the password."""
         try:
             split = urlsplit(self.text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The kinds of databases: how each is connected to, asked and read; and SQL around the user's query.
+"""The supported databases, how to connect to and query each, and the SQL around the user's query.
 
 Values never become part of a query's text; names are quoted.
 """
@@ -20,24 +20,24 @@ from feedline.system.optional import require
 # Any, throughout: connections, parameters, values and rows are the driver's.
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
-"""What stands for the placeholders of a query."""
+"""Values for the placeholders of a query."""
 
 Rows = list[tuple[Any, ...]]
 
 _MOST_VALUES = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
-"""What SQLite takes in one statement, those of the user's query included."""
+"""Maximum number of values that SQLite accepts in one statement, including those of the user's query."""
 
 _WAIT_S = 30.0
-"""How long SQLite waits for somebody who writes."""
+"""How long SQLite waits for a writer to release its lock."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def checked_query(query: Any) -> str:
-    """Return a query that can stand in another one; BadOption if it is no text, or empty."""
+    """Return a query that can be nested in another one. Raises BadOption if it is empty or not a string."""
     text = query.strip().rstrip(";").rstrip() if isinstance(query, str) else ""
     if not text:
         raise BadOption(f"query={query!r} is not a SELECT statement.")
@@ -45,15 +45,13 @@ def checked_query(query: Any) -> str:
 
 
 def checked_parameters(parameters: Any) -> Parameters:
-    """Return parameters as drivers take them; BadOption if they are neither a sequence nor a mapping."""
+    """Return parameters in the form that drivers accept. Raises BadOption if they are not a sequence or a mapping."""
     if parameters is None:
         return None
     if isinstance(parameters, Mapping):
         return dict(parameters)
     if isinstance(parameters, (str, bytes)) or not isinstance(parameters, Sequence):
-        raise BadOption(
-            "parameters= is neither a list of values, for placeholders without names, nor a dict, for those with names."
-        )
+        raise BadOption("parameters= must be a list of values, for unnamed placeholders, or a dict, for named ones.")
     return list(parameters)
 
 
@@ -68,7 +66,7 @@ def select(
 ) -> str:
     """Return a statement that selects columns of a query's result, and more expressions."""
     listed = ", ".join([*(f"feedline_q.{quoted(column)}" for column in columns), *more]) if columns else "*"
-    # The query ends with a line of its own: it may end with a comment.
+    # The query ends with a newline, since it may end with a comment.
     text = f"SELECT {listed} FROM (\n{query}\n) AS feedline_q"
     if where:
         text += f" WHERE {where}"
@@ -80,36 +78,36 @@ def select(
 class Database(ABC):
     """A kind of database.
 
-    Instances have no state but the address, so that they can be pickled; workers open connections of their own. A
+    The address and the options are the only state, so instances can be pickled; workers open their own connections. A
     connection belongs to one thread, and can only read.
     """
 
     marks = ("?", ":{}")
-    """Placeholders: without a name, and with one."""
+    """Placeholders: unnamed, and named."""
 
     def __init__(self, address: Address, *, external: bool = False) -> None:
         self.address = address
         self.external = external
-        """True if a query or a view may read what is not in the database."""
+        """True if a query or a view may read data outside the database."""
 
     @abstractmethod
     def check(self) -> None:
-        """Make sure that the driver is installed and the address makes sense; connects to nothing."""
+        """Check that the driver is installed and the address is valid, without connecting."""
 
     @abstractmethod
     def connect(self) -> Any:
-        """Open a connection that cannot write."""
+        """Open a read-only connection."""
 
     def close(self, connection: Any) -> None:
-        """Close a connection; it may be broken."""
+        """Close a connection, which may be broken."""
         connection.close()
 
     def _asked(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
-        """Run a statement, and give the cursor to its result. Never without parameters: `%%` stands for `%` then."""
+        """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
     def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
-        """Return the names of a result's columns, and their types as far as they are known."""
+        """Return the names of a result's columns, and their types where known."""
         with self._asked(connection, statement, parameters) as cursor:
             return [(column[0], self._type(column)) for column in cursor.description]
 
@@ -123,29 +121,29 @@ class Database(ABC):
             return found
 
     def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
-        """Yield the rows of a result, `size` at a time, all as they were when it began: so a statement sees them."""
+        """Yield the rows of a result, `size` at a time. One statement reads one snapshot, as of its start."""
         with self._asked(connection, statement, parameters) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
 
     @abstractmethod
     def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
-        """Return conditions for rows with these keys, and parameters with the keys in them.
+        """Return conditions for rows with these keys, and parameters that include the keys.
 
-        One, unless the database takes fewer values at a time. `column` is the key, quoted.
+        One condition, unless the database takes fewer values at a time. `column` is the quoted name of the key.
         """
 
     def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
-        """Return a condition for rows whose key comes after this one, and parameters with the key in them."""
+        """Return a condition for rows whose key is greater than this one, and parameters that include the key."""
         (mark,), values = self.extended(parameters, [key])
         return f"{column} > {mark}", values
 
     def extended(
         self, parameters: Parameters, values: Sequence[Any], *, first: bool = False
     ) -> tuple[list[str], Parameters]:
-        """Add values to those of the user's query; return their placeholders, and all parameters.
+        """Add values to the parameters of the user's query. Return their placeholders and all parameters.
 
-        They stand behind all others in the statement, or before them if they are the `first`.
+        In the statement, the new placeholders come after all others, or before them with `first`.
         """
         unnamed, with_name = self.marks
         if isinstance(parameters, dict):
@@ -155,16 +153,16 @@ class Database(ABC):
         return [unnamed] * len(values), [*values, *given] if first else [*given, *values]
 
     def query(self, text: str, parameters: Parameters) -> str:
-        """Return the user's query as it is to be given to the driver."""
+        """Return the user's query in the form that the driver needs."""
         return text
 
     @property
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the driver raises."""
+        """The exceptions that the driver raises."""
 
     def is_lost(self, connection: Any, exc: Exception) -> bool:
-        """True if the connection broke, so that another one may do."""
+        """True if the connection broke, so a new one may work."""
         return False
 
     def is_corrupt(self, exc: Exception) -> bool:
@@ -172,7 +170,7 @@ class Database(ABC):
         return False
 
     def advice(self, exc: Exception) -> str:
-        """Return what to do about a query that was refused or failed."""
+        """Return advice for a query that was refused or failed."""
         return "Check query= and parameters=."
 
 
@@ -180,9 +178,9 @@ class _Embedded(Database):
     """A database in a file, whose driver takes keys as a list of placeholders."""
 
     most_keys = 0
-    """Keys in one statement."""
+    """Maximum number of keys in one statement."""
     damage: tuple[str, ...] = ()
-    """Words by which the driver says that the file is damaged."""
+    """Fragments of the driver's messages for a damaged file."""
 
     def check(self) -> None:
         assert self.address.path
@@ -190,7 +188,7 @@ class _Embedded(Database):
     def _file(self) -> str:
         path = os.path.abspath(self.address.path)
         if not os.path.exists(path):
-            raise SourceError(f"There is no file {path!r}, which {self.address!r} names.")
+            raise SourceError(f"There is no file {path!r}, the database of {self.address!r}.")
         return path
 
     def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
@@ -214,43 +212,43 @@ class Sqlite(_Embedded):
     def connect(self) -> sqlite3.Connection:
         path = self._file()
         _check_size(path)
-        # Any thread may close it: the one it belongs to may have ended.
+        # Any thread may close it, since the thread that owns it may have ended.
         return sqlite3.connect(
             f"file:{quote(path)}?mode=ro", uri=True, timeout=_WAIT_S, check_same_thread=False, isolation_level=None
         )
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        return (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)  # the last one of names in a damaged schema
+        return (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)  # UnicodeDecodeError: names in a damaged schema
 
     def is_corrupt(self, exc: Exception) -> bool:
         return isinstance(exc, UnicodeDecodeError) or super().is_corrupt(exc)
 
 
 def _check_size(path: str) -> None:
-    """Refuse a file that lacks pages: SQLite itself may take those that are missing for empty ones."""
+    """Raise CorruptSource if the file lacks pages, which SQLite itself may treat as empty."""
     if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
-        return  # newer pages are in there
+        return  # it has newer pages
     with open(path, "rb") as file:
         header = file.read(100)
         size = file.seek(0, os.SEEK_END)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0") or header[24:28] != header[92:96]:
-        return  # SQLite says itself that it is none; or an old version wrote it, which did not keep the number
+        return  # not a database, which SQLite reports; or from an old version that did not maintain the count
     page = int.from_bytes(header[16:18], "big")
     whole = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < whole:
         raise CorruptSource(
-            f"{path!r} is cut off: it has {size} bytes, but the database in it has {whole}. Restore it from a copy."
+            f"{path!r} is truncated: it has {size} bytes, but its database has {whole}. Restore it from a backup."
         )
 
 
 class DuckDB(_Embedded):
-    """DuckDB, read-only and on one thread: several workers do not get in each other's way, and survive a fork.
+    """DuckDB, read-only and with one thread, so that workers do not compete for cores and survive a fork.
 
-    Views in a database can read any file of this machine and any address, so that is off unless it is asked for.
+    Views in a database can read any file of this machine and any URL, so that is disabled unless `external` is set.
     """
 
-    most_keys = 10_000  # a guess: there is no limit, but a statement has to be read, too
+    most_keys = 10_000  # a guess: there is no limit, but parsing the statement also takes time
     marks = ("?", "${}")
     damage = ("not a valid DuckDB", "orrupt", "checksum", "could not read")
 
@@ -266,7 +264,7 @@ class DuckDB(_Embedded):
         return self._driver().connect(self._file(), read_only=True, config=config).cursor()
 
     def _asked(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
-        return nullcontext(connection.execute(statement, parameters))  # it is the connection, which is not to be closed
+        return nullcontext(connection.execute(statement, parameters))  # this is the connection, which must stay open
 
     def _type(self, column: Any) -> str:
         return str(column[1]).lower()
@@ -279,8 +277,8 @@ class DuckDB(_Embedded):
         if not isinstance(exc, self._driver().PermissionException):
             return super().advice(exc)
         return (
-            "The query, or a view in the database, reads something that is not in the database. If you trust both, "
-            "give external=True."
+            "The query, or a view in the database, reads data that is not in the database. If you trust both, pass "
+            "external=True."
         )
 
 
@@ -294,11 +292,11 @@ class Postgres(Database):
         try:
             conninfo.conninfo_to_dict(self.address.text)
             is_clear = self.address.is_clear
-        except self.errors:  # its message may quote a part of the password
+        except self.errors:  # the driver's message may quote a part of the password
             is_clear = False
         if not is_clear:
             raise BadOption(
-                f"The connection string {self.address!r} cannot be understood. It has to be of the form "
+                f"The connection string {self.address!r} cannot be parsed. Write it as "
                 "postgresql://user:password@host:port/database?option=value, with options that PostgreSQL knows. In a "
                 "password, write %40 for @, %3A for : and %2F for /."
             )
@@ -316,7 +314,7 @@ class Postgres(Database):
         return connection
 
     def query(self, text: str, parameters: Parameters) -> str:
-        # With parameters of our own the driver looks for placeholders, also in a query that was not meant to have any.
+        # With our own parameters, the driver looks for placeholders, even in a query that was not meant to have any.
         return text.replace("%", "%%") if parameters is None else text
 
     def _type(self, column: Any) -> str:

@@ -94,8 +94,8 @@ class SQLDataset(QuerySource):
             if twice is not None:
                 raise BadOption(
                     f"{self.address!r}: several rows have the key {twice!r}: column {self.key!r} is not unique in the "
-                    "query's result, so that a sample could be any of them. Choose another key=, or make the query "
-                    "return each once."
+                    "query's result, so it does not identify a sample. Choose another key=, or make the query return "
+                    "each key once."
                 )
             self._keys = Keys(values)
         return self._keys
@@ -104,16 +104,16 @@ class SQLDataset(QuerySource):
         return len(self._all_keys)
 
     def stream(self, *, size: int = 1000) -> SQLStream:
-        """Return an iterable dataset of the same rows in the order of their keys, read by a cursor.
+        """Return an iterable dataset of the same rows in key order, read through a cursor.
 
-        No keys are read ahead, so that it begins at once and takes no memory, however many rows there are.
+        It reads no keys in advance, so it starts at once and takes no memory for them, however many rows there are.
 
-        `size` rows are fetched at a time. Raises BadOption: the size is none.
+        `size` rows are fetched at a time. Raises BadOption if it is not a positive number.
         """
         return SQLStream(self, size)
 
     def _rows(self, indices: Indices) -> list[Sequence[Any]]:
-        """Return the wanted columns of some samples: one query, whatever the order of indices."""
+        """Return the selected columns of some samples, in the order of `indices`, with one query."""
         if not len(indices):
             return []
         form = self._shape
@@ -127,8 +127,8 @@ class SQLDataset(QuerySource):
             for row in self._ask(read, "reading samples"):
                 if row[0] in found:
                     raise SourceChanged(
-                        f"{self.address!r}: the key {row[0]!r} of the query's result was unique, and is not any more. "
-                        "Make the dataset anew."
+                        f"{self.address!r}: the key {row[0]!r} of the query's result is no longer unique. Create the "
+                        "dataset again."
                     )
                 found[row[0]] = row[1:]
         try:
@@ -136,9 +136,9 @@ class SQLDataset(QuerySource):
         except KeyError as exc:
             gone = exc.args[0]
             raise SourceChanged(
-                f"{self.address!r} has no row with {self.key} = {gone!r} any more, which is sample "
-                f"{wanted[keys.index(gone)]}: it was deleted, or does not fulfil the query's conditions any more. Make "
-                "the dataset anew."
+                f"{self.address!r} no longer has a row with {self.key} = {gone!r}, which is sample "
+                f"{wanted[keys.index(gone)]}: it was deleted, or no longer meets the query's conditions. Create the "
+                "dataset again."
             ) from exc
         return [rows[place] for place in places.tolist()]
 
@@ -151,9 +151,9 @@ class SQLDataset(QuerySource):
 
 
 class Keys:
-    """Keys in the order of samples: 8 bytes for an integer; strings without what they share with their neighbours.
+    """Keys in sample order: integers take 8 bytes each; strings omit what they share with their neighbours.
 
-    Keys of another kind, such as dates, are kept as the objects that they are.
+    Keys of other types, such as dates, are stored as objects.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a query returns, and who asks the database: what `SQLDataset` and its stream have in common."""
+"""The query and its connections: the common base of `SQLDataset` and its stream."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from feedline.system.handle import Handle
 T = TypeVar("T")
 
 RETRIES = 3
-"""How often a query is asked again when the connection was lost."""
+"""How often to retry a query after the connection was lost."""
 PAUSE_S = 0.2
-"""How long to wait before the first time; five times as long before each further one."""
+"""Pause before the first retry; each further one is five times as long."""
 
 
 class Session:
@@ -28,14 +28,14 @@ class Session:
     def __init__(self, database: Database, pause: Callable[[float], Any] = time.sleep) -> None:
         self._database = database
         self._pause = pause
-        self._connection: Any = None  # the driver's
+        self._connection: Any = None  # a connection object of the driver
         self._has_connected = False
 
     def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
-        """Do something with the connection that only reads; do it again with another one if it was lost.
+        """Call `act` with the connection; if that is lost, call it again with a new one. `act` must only read.
 
-        Raises CorruptSource: the database is damaged; SourceError: it failed for another reason, or the connection
-        could not be had again.
+        Raises CorruptSource if the database is damaged; SourceError if the call failed for another reason, or
+        reconnecting failed.
         """
         attempt = 0
         self._has_connected |= is_known
@@ -49,7 +49,7 @@ class Session:
                 lost = self._database.is_lost(self._connection, exc)
                 if lost:
                     self.close()
-                # Who was never let in is not let in at the third time: a wrong password had better be said at once.
+                # Do not retry a connection that never succeeded: report a wrong password at once.
                 if not lost or not self._has_connected or attempt == RETRIES:
                     raise_for(self._database, exc, doing, attempt if lost else None)
             self._pause(PAUSE_S * 5**attempt)
@@ -63,23 +63,23 @@ class Session:
 
 
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
-    """Say what a driver's error means, without saying a password or who asked."""
+    """Raise the feedline error for a driver's error, without showing a password or user name."""
     why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)
-    # A driver's exception may hold the connection with all it was given; loggers show that.
+    # A driver's exception may hold the connection and its secrets, which loggers show.
     cause = exc if where == database.address.text else None
     if database.is_corrupt(exc):
         raise CorruptSource(
-            f"{where} is damaged, or no such database: {why} (while {doing}). Restore it from a copy; text that is "
-            "not UTF-8 can be selected as CAST(column AS BLOB)."
+            f"{where} is damaged, or not such a database: {why} (while {doing}). Restore it from a backup. If it has "
+            "text that is not UTF-8, select it as CAST(column AS BLOB)."
         ) from cause
     if attempts is not None:
         tried = f", and {attempts} further attempts did not help" if attempts else ""
         raise SourceError(
             f"{where} could not be reached, or was lost while {doing}{tried}: {why}. Is the server running, and does "
-            "it let this user in?"
+            "it accept this user?"
         ) from cause
-    raise SourceError(f"{where} refused or failed while {doing}: {why}. {database.advice(exc)}") from cause
+    raise SourceError(f"{where} refused the query or failed while {doing}: {why}. {database.advice(exc)}") from cause
 
 
 # Any, throughout: values are what the driver makes of them.
@@ -93,7 +93,7 @@ _DATABASES: dict[str, type[Database]] = {
 
 
 class QuerySource(TableSource):
-    """The rows of a query. What its columns are is found out when that is first needed."""
+    """The rows of a query. Its columns are determined when they are first needed."""
 
     _lazy: tuple[str, ...] = ("_types", "_made")
 
@@ -118,7 +118,7 @@ class QuerySource(TableSource):
         check_fields(fields)
         self.fields = fields
         if external and self.address.scheme != "duckdb":
-            raise BadOption("external=True is about DuckDB. The queries of other databases read nothing else anyway.")
+            raise BadOption("external=True is only for DuckDB. Leave it out: other databases read only their own data.")
         self.database = _DATABASES[self.address.scheme](self.address, external=bool(external))
         self.database.check()
         self._session: Handle[Session] = Handle(
@@ -132,34 +132,34 @@ class QuerySource(TableSource):
         return self.database.query(self.query, self.parameters)
 
     @property
-    def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
+    def _shape(self) -> Form:  # determined at first use
         if self._made is None:
             statement = select([], self._text, limit=0)
             columns = self._ask(
                 lambda connection: self.database.describe(connection, statement, self.parameters),
-                "looking at the query",
+                "describing the query",
             )
             names = [name for name, _ in columns]
             twice = repeated(names)
             if twice is not None:
                 raise BadOption(
                     f"The result of the query from {self.address!r} has several columns {twice!r}. "
-                    "Name the columns that are wanted in the query, with AS where two have one name."
+                    "List the columns you need in the query, and rename duplicates with AS."
                 )
             if self.key not in names:
                 raise BadOption(
-                    f"key={self.key!r} is no column of the query's result from {self.address!r}, which has {names}."
+                    f"key={self.key!r} is not a column of the query's result from {self.address!r}, which has {names}."
                 )
             self._types = dict(columns)
             self._made = Form.of(self.fields, names, "the query's result")
         return self._made
 
     def _ask(self, act: Any, doing: str) -> Any:
-        # A worker's first connection is not the dataset's first: whoever knows the columns was let in.
+        # A worker's first connection is not the dataset's first: if the columns are known, one has succeeded before.
         return self._session.get().ask(act, doing, is_known=self._made is not None)
 
     def close(self) -> None:
-        """Close the connections of this process. They are opened again when they are needed."""
+        """Close the connections of this process. They are reopened when needed."""
         self._session.close()
 
     def _form(self) -> str:
@@ -172,7 +172,7 @@ class QuerySource(TableSource):
 
 
 def repeated(values: Sequence[Any]) -> Any:
-    """Return a value that comes more than once, or None."""
+    """Return a value that occurs more than once, or None."""
     seen = set()
     for value in values:
         if value in seen:

@@ -1,4 +1,4 @@
-"""The rows of a query one after the other, read by a cursor."""
+"""The rows of a query in sequence, read through a cursor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
-"""Which part a number belongs to: scattered, since keys may all be even, and within 64 bits. As `part_of`."""
+"""True for the numbers of one part, as in `part_of`. Scatters them, since keys may all be even; fits 64 bits."""
 
 # Any, throughout: rows, keys and samples are of any kind.
 
 
 def part_of(key: Any, count: int) -> int:
-    """Return which of so many parts a key belongs to."""
+    """Return which of `count` parts a key belongs to."""
     if type(key) is int:
         return ((abs(key) % 1000003 * 2654435761) >> 16) % count
     text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
@@ -28,15 +28,16 @@ def part_of(key: Any, count: int) -> int:
 
 
 class SQLStream(PartedStream, Reshardable):
-    """The rows of a query in the order of their keys; `SQLDataset.stream` makes it.
+    """The rows of a query in the order of their keys; created by `SQLDataset.stream`.
 
-    Every worker of every rank reads the rows whose keys are its own, all of them as they were at one moment: a
-    transaction of PostgreSQL that repeats its reads, one statement of SQLite or DuckDB. So each row that was there all
-    along comes once, whatever else happens to the table, and a row is never half of one version and half of another.
-    Ranks may differ in how many rows they have.
+    Every worker of every rank reads the rows whose keys belong to its part, all from one snapshot of the database: a
+    REPEATABLE READ transaction of PostgreSQL, or one statement of SQLite or DuckDB. So each row that exists throughout
+    is read once, regardless of other changes to the table, and never mixes two versions. Ranks may differ in how many
+    rows they have.
 
-    A state is the last key. It goes on after that key, in a new transaction. With another number of workers and ranks,
-    every part leaves out the rows of its own that have come already, by the last keys of those that had them before.
+    A state holds the last key. Resuming continues after that key, in a new transaction. With another number of workers
+    and ranks, every part skips those of its rows that were read before, by comparing them with the last keys of the
+    former parts.
     """
 
     def __init__(self, dataset: QuerySource, size: int) -> None:
@@ -63,7 +64,7 @@ class SQLStream(PartedStream, Reshardable):
         return [{**state, "part": [number, into]} for number in range(into)]
 
     def close(self) -> None:
-        """Close the connections of this process, but for those of iterations that go on."""
+        """Close the connections of this process, except those of passes in progress."""
         self.dataset.close()
 
     def __repr__(self) -> str:
@@ -71,12 +72,12 @@ class SQLStream(PartedStream, Reshardable):
 
 
 def _is_over(past: list[Any], key: int) -> bool:
-    """True if none of these parts had come further than a key."""
+    """True if none of these parts had read past a key."""
     return all(end is None or (type(end) is list and type(end[0]) is int and end[0] <= key) for end in past[1])
 
 
 class SQLPass(ResumablePass[tuple[Any, ...]]):
-    """One pass over the rows of a part. Whoever goes on after an error goes on after the last row that came."""
+    """One pass over the rows of a part. After an error, it continues after the last row that it returned."""
 
     _name = "rows of a query"
 
@@ -86,16 +87,17 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._connection: Any = None
         self._batches: Iterator[Rows] | None = None
         self._rows: list[tuple[Any, ...]] = []
-        """Those that were fetched and not given yet, the next one last."""
+        """Rows that were fetched and not returned yet, the next one last."""
         self._last: Any = None
-        """The key of the last row."""
+        """The key of the last row returned."""
         self._taken = 0
         self._has_ended = False
         self._before: list[Any] = []
-        """If others have begun the epoch: how many parts there were and where each was, see `_end`; one pair each time
-        that the number has changed."""
+        """Former parts, if others started the epoch: one pair for each change of the number of parts. A pair holds the
+        number of parts, and where each of them was; see `_end`.
+        """
         self._columns: dict[tuple[int, int], int] = {}
-        """For keys that only the database can compare: the columns that say whether a key comes after such an end."""
+        """For keys that only the database can compare: the column that holds whether a key comes after such an end."""
 
     def _make(self, item: tuple[Any, ...]) -> Any:
         return self._stream.dataset._shape.build(item[1 : 1 + len(self._stream.dataset._shape.names)])
@@ -111,8 +113,8 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
             if self._taken and row[0] == self._last:
                 raise BadOption(
                     f"Several rows have the key {row[0]!r}: column {self._stream.dataset.key!r} is not unique in the "
-                    "query's result, so that a stream could not be resumed between them. Choose another key=, or make "
-                    "the query return each once."
+                    "query's result, so a stream could not be resumed between them. Choose another key=, or make the "
+                    "query return each key once."
                 )
         except BadOption:
             self.has_broken_off = True
@@ -124,10 +126,10 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return row
 
     def try_again(self) -> bool:
-        return super().try_again() or not self.has_broken_off  # nothing was lost if rows could not be fetched
+        return super().try_again() or not self.has_broken_off  # no row is lost if fetching failed
 
     def _fetch(self) -> list[tuple[Any, ...]]:
-        """Return the next rows that are this part's, none if those that came are not or there are no more."""
+        """Return the next rows of this part; none if the fetched ones belong to other parts, or there are no more."""
         database = self._stream.dataset.database
         try:
             if self._batches is None:
@@ -136,7 +138,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         except database.errors as exc:
             lost = self._connection is None or database.is_lost(self._connection, exc)
             self.close()
-            raise_for(database, exc, "going through the rows", 0 if lost else None)
+            raise_for(database, exc, "reading the rows", 0 if lost else None)
         except BaseException:
             self.close()
             raise
@@ -151,7 +153,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return [row for row in rows if not self._has_come(row)] if self._before else rows
 
     def _has_come(self, row: tuple[Any, ...]) -> bool:
-        """True if a row came before the number of parts has changed."""
+        """True if a row was read before the number of parts changed."""
         for number, (count, ends) in enumerate(self._before):
             part = part_of(row[0], count)
             end = ends[part]
@@ -178,7 +180,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
                     if type(end) is list:
                         self._columns[place, part] = len(columns) + len(keys)
                         keys.append(end[0])
-        # Of numbers the database itself can choose a part; of other keys all are read, and those of others dropped.
+        # The database itself can select a part by number. Other keys are all read, and those of other parts dropped.
         self._is_split_there = self._part[1] == 1 or is_number
         if self._part[1] > 1 and self._is_split_there:
             own = database.query(_HASH.format(key=key, count=self._part[1], part=self._part[0]), None)
@@ -197,7 +199,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return database.stream(self._connection, statement, parameters, self._stream.size)
 
     def _lowest(self) -> Any:
-        """Return the key up to which all rows have come before the number of parts has changed; None if none have."""
+        """Return the key up to which all rows were read before the number of parts changed; None if there is none."""
         lowest = [
             min(end[0] for end in ends if type(end) is list)
             for _, ends in self._before
@@ -206,9 +208,9 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return max(lowest, default=None)
 
     def _check_last(self, key: str) -> None:
-        """Make sure that no other row has the place of the last one: it could not be told whether it has come.
+        """Raise BadOption if another row sorts equal to the last one: it would be unknown whether it was returned.
 
-        Keys that differ may have the same place, such as "a" and "A" in a column that does not tell them apart.
+        Different keys may sort equal, such as "a" and "A" in a case-insensitive column.
         """
         dataset = self._stream.dataset
         ((where, parameters),) = dataset.database.with_keys([self._last], key, dataset.parameters)
@@ -216,9 +218,9 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         found = [value for (value,) in dataset.database.rows(self._connection, statement, parameters)]
         if len(found) > 1:
             raise BadOption(
-                f"The stream cannot go on after the key {self._last!r}: {len(found)} rows have keys that are equal to "
-                f"the database, such as {found[0]!r} and {found[1]!r}, and it is not known which of them came. Choose "
-                "another key=, or make the query return each once."
+                f"The stream cannot resume after the key {self._last!r}: {len(found)} rows have keys that the database "
+                f"considers equal, such as {found[0]!r} and {found[1]!r}, and it is not known which of them were read. "
+                "Choose another key=, or make the query return each key once."
             )
 
     def close(self) -> None:
@@ -226,7 +228,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         batches, self._batches = self._batches, None
         connection, self._connection = self._connection, None
         if batches is not None:
-            batches.close()  # type: ignore[attr-defined]  # it is a generator
+            batches.close()  # it is a generator
         if connection is not None:
             self._stream.dataset.database.close(connection)
 
@@ -239,7 +241,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return {"after": self._last, "taken": self._taken, "ended": ended, "before": self._before}
 
     def _end(self) -> Any:
-        """Return where the pass is: None at the beginning, True at the end, else the last key in a list."""
+        """Return the position of the pass: None at the start, True at the end, otherwise the last key in a list."""
         return True if self._has_ended else [self._last] if self._taken else None
 
     def _options(self) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from feedline.system.handle import Handle
 from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2
-"""How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""
+"""Duration of one wait for messages, and so how long it may take to notice that the dataset was closed."""
 
 _MOST = 64
-"""Messages that are asked for at once. More would wait here, unread, while other workers have nothing to do."""
+"""Maximum number of messages to request at once. More would wait here unread while other workers are idle."""
 
 
 class StreamDataset(PartedStream, Acknowledged):
@@ -69,11 +69,11 @@ class StreamDataset(PartedStream, Acknowledged):
     ) -> None:
         if not isinstance(feed, Feed):
             raise BadOption(
-                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, or "
+                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is not a feed. Pass a RedisStream, or "
                 "a Feed of your own (feedline.datasets.streams.Feed)."
             )
         if idle_s is not None and not is_duration(idle_s):
-            raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
+            raise BadOption(f"idle_s={idle_s!r} is not a duration. Pass seconds, or None to wait forever.")
         if acknowledge not in ("consumed", "received"):
             raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
         super().__init__()
@@ -82,7 +82,7 @@ class StreamDataset(PartedStream, Acknowledged):
         self.idle_s = idle_s
         self._waits = acknowledge == "consumed"
         self._messages: _Messages | None = None
-        # Whether it was closed: shared by its copies in one process, and forgotten on the way to another.
+        # Whether the dataset was closed: shared by its copies in one process, and not carried to other processes.
         self._closed = Handle(threading.Event, threading.Event.clear)
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,7 +91,7 @@ class StreamDataset(PartedStream, Acknowledged):
         self._messages = _Messages(self, rank * workers + worker, ranks * workers)
         return self._messages
 
-    # Any: receipts are the feed's affair.
+    # Any: the feed defines its receipts.
     def take_receipts(self) -> list[Any] | None:
         if self._messages is None or not self._waits:
             return None
@@ -105,7 +105,7 @@ class StreamDataset(PartedStream, Acknowledged):
         self.feed.acknowledge(receipts)
 
     def close(self) -> None:
-        """End the iterations of this process, workers that are threads included, and close its connections."""
+        """End the iterations of this process, including those of worker threads, and close its connections."""
         self._closed.get().set()
         self.feed.close()
 
@@ -116,22 +116,22 @@ class StreamDataset(PartedStream, Acknowledged):
 
 
 class _Messages(Repeatable, Iterator[Any]):
-    """One reader's messages."""
+    """The messages of one reader."""
 
     def __init__(self, dataset: StreamDataset, number: int, count: int) -> None:
         self._dataset = dataset
-        # A copy: threads share the dataset's, and readers must not share a connection.
+        # A copy: threads share the dataset's feed, and readers must not share a connection.
         self._feed = copy.deepcopy(dataset.feed)
         weakref.finalize(self, self._feed.close)
         self._ready: deque[Message] = deque()
         self._handed: list[tuple[Message, bool]] = []
-        """Those that were handed out since somebody asked for receipts, and whether they failed to make a sample."""
+        """Messages returned since receipts were last taken, and whether decoding or transforming them failed."""
         self._failed: Message | None = None
-        """The last one, if it failed."""
+        """The last message, if it failed."""
         self._last: Any = None
-        """The receipt of the last of them."""
+        """The receipt of the last message returned."""
         self._last_taken: Any = None
-        """The receipt of the last one before them."""
+        """The receipt of the last message returned before receipts were last taken."""
         self._feed.subscribe(number, count)
 
     def __next__(self) -> Any:
@@ -146,9 +146,9 @@ class _Messages(Repeatable, Iterator[Any]):
         try:
             if dataset.transform is None:
                 return self._feed.decode(message)
-            # A transform may change what it is given, and the message may have to be handed out once more.
+            # A transform may change its argument, and the message may have to be returned again.
             return dataset.transform(self._feed.decode(replace(message, payload=_copied(message.payload))))
-        except Exception:  # not an interrupt, which is not the message's fault
+        except Exception:  # not interrupts, which are not the message's fault
             self._failed = message
             if dataset._waits:
                 self._handed[-1] = (message, True)
@@ -160,16 +160,16 @@ class _Messages(Repeatable, Iterator[Any]):
             self._ready.appendleft(message)
             if self._dataset._waits:
                 self._handed.pop()
-        return True  # without one, nothing was received and nothing is lost
+        return True  # if no message failed, none was received, and none is lost
 
     def take_receipts(self) -> list[Any]:
-        """Return the receipts of messages that were handed out since the last call."""
+        """Return the receipts of the messages that were returned since the last call."""
         handed, self._handed = self._handed, []
         self._last_taken = self._last
         return [message.receipt for message, _ in handed]
 
     def put_back(self) -> None:
-        """Hand out again what did not fail since receipts were asked for."""
+        """Return messages again that were returned since receipts were last taken, except those that failed."""
         if not self._dataset._waits:
             return
         self._ready.extendleft(message for message, has_failed in reversed(self._handed) if not has_failed)
@@ -193,18 +193,18 @@ class _Messages(Repeatable, Iterator[Any]):
         raise StopIteration
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the reader is: after the message that was handed out last."""
+        """Return the position of the reader: after the last message that it returned."""
         return {"feed": self._feed.state(self._last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken."""
+        """Continue at the position of a state."""
         if state["feed"] is not None:
             self._feed.restore(state["feed"])
 
 
-# Any: whatever the feed carries.
+# Any: payloads of any type.
 def _copied(payload: Any) -> Any:
-    """Return a copy of a payload; itself if there is no copying it, as of what holds a connection."""
+    """Return a copy of a payload, or the payload itself if it cannot be copied, for example a connection."""
     try:
         return copy.deepcopy(payload)
     except (TypeError, copy.Error):

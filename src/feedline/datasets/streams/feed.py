@@ -1,4 +1,4 @@
-"""Feeds: where the messages of a `StreamDataset` come from."""
+"""Feeds: the sources of messages for a `StreamDataset`."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ class Message:
     """One message, and how to acknowledge it."""
 
     payload: Any
-    """What it carries. Any: whatever the feed carries."""
+    """The content of the message, of any type."""
     receipt: Any
-    """Handed back to `Feed.acknowledge`, perhaps in another process; picklable."""
+    """Passed to `Feed.acknowledge`, perhaps in another process, so it must be picklable."""
 
 
 class Feed(ABC):
     """Delivers messages, at least once each.
 
-    A feed can be pickled, and opens nothing before it is used: every iteration has a copy that subscribes, and the
-    training process one that acknowledges. All methods of a copy are called from one thread.
+    A feed can be pickled, and opens nothing before it is used. Every iteration has a copy that subscribes, and the
+    training process has one that acknowledges. All methods of a copy are called from one thread.
     """
 
     @abstractmethod
     def subscribe(self, number: int, count: int) -> None:
-        """Begin, as one of several equal readers. Together they get every message.
+        """Start as one of several equal readers, which together receive every message.
 
-        What was received before and never acknowledged comes again, here or from another of them.
+        Messages that were received before and never acknowledged arrive again, here or at another reader.
 
         Args:
-            number: which of them this is, from 0.
-            count: how many there are.
+            number: the number of this reader, from 0.
+            count: the number of readers.
         """
 
     @abstractmethod
     def receive(self, most: int, wait_s: float) -> list[Message]:
-        """Return messages, at least one if there is any.
+        """Return messages, at least one if there are any.
 
         Args:
-            most: how many at most.
-            wait_s: how long to wait for the first; then the list is empty.
+            most: maximum number of messages.
+            wait_s: how long to wait for the first message; after that, return an empty list.
         """
 
     # Any: a sample of any form.
     def decode(self, message: Message) -> Any:
-        """Return the sample that a message carries; its payload, unless the feed knows better.
+        """Return the sample of a message: its payload by default.
 
-        Not part of `receive`: an exception here is about one sample.
+        It is separate from `receive` so that an exception here concerns one sample only.
         """
         return message.payload
 
     @abstractmethod
     def acknowledge(self, receipts: list[Any]) -> None:
-        """Say that messages are done with and need not come again. Called without `subscribe`, in another process."""
+        """Mark messages as done, so that they do not arrive again. Called without `subscribe`, in another process."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what this process has opened. May be called twice."""
+        """Close connections that this process has opened. May be called twice."""
 
     # Any: plain values.
     def state(self, last: Any) -> Any:
-        """Return where a reader is that has handed out the message of this receipt last; None if the server knows.
+        """Return the position of a reader whose last returned message has this receipt; None if the server tracks it.
 
-        The receipt is None if no message was handed out yet.
+        The receipt is None if the reader has returned no message yet.
         """
         return None
 
     def restore(self, state: Any) -> None:
-        """Go on where a state was taken, if that is not None; called after `subscribe`."""
-        raise NotImplementedError(f"{type(self).__name__} has a state, and no method to restore it.")
+        """Continue at the position of a state that is not None. Called after `subscribe`."""
+        raise NotImplementedError(f"{type(self).__name__} has a state, but no method to restore it.")
 
 
-# Any: an option as the user gave it.
+# Any: an option from the user.
 def is_duration(value: Any) -> bool:
-    """True for seconds that can be waited."""
+    """True for a number of seconds to wait."""
     return isinstance(value, Real) and float(value) >= 0

@@ -1,11 +1,11 @@
 """`RedisStream`: a stream of a Redis server, read by a consumer group.
 
-The server remembers for each consumer which messages it has got and not acknowledged (its pending messages). A consumer
-first asks for its own pending ones, left over from a run that crashed, then for new ones, and from time to time for
-those of consumers that have been silent for long (XAUTOCLAIM).
+For each consumer, the server keeps the messages that it has received and not acknowledged (its pending messages). A
+consumer first requests its own pending messages, left over from a run that crashed, then new ones, and from time to
+time those of consumers that have been idle for long (XAUTOCLAIM).
 
-When the connection breaks, an answer may be lost on its way: the server counts its messages as delivered. So after a
-reconnection the consumer asks for its pending messages beyond the last one that arrived.
+When the connection breaks, a response may be lost although the server counts its messages as delivered. So after
+reconnecting, the consumer requests its pending messages after the last one that arrived.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from feedline.types.shown import shown_url, without_secrets
 T = TypeVar("T")
 
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0
-"""Between attempts to reach the server: doubled each time."""
+"""Pause between attempts to reach the server; doubled each time."""
 
 
 class RedisStream(Feed):
-    """Reads a Redis stream (server 6.2 or later) as a consumer group, so that readers share out its messages.
+    """Reads a Redis stream (server 6.2 or later) as a consumer group, whose readers share its messages.
 
     A sample is a dict of the message's fields: names as strings, values as bytes.
 
     Args:
-        url: of the server, such as "redis://localhost:6379/0", "rediss://..." or "unix:///path/to.sock".
-        stream: the key of the stream; made if it is not there.
-        group: the consumer group; made if it is not there. Groups each get all messages.
-        consumer: what this program is called in the group; its readers are `consumer-0`, `consumer-1`, ... Give the
-            same name after a crash, and what was pending comes at once. Programs that run at the same time need
-            different names.
-        start: where a new group begins: "0" for all that is in the stream, "$" for what comes from now on, or an id.
-        claim_idle_s: take over pending messages of other readers that are older than this. Longer than a batch may take
-            from receipt to the next step, or messages come twice.
-        retry_s: how long to try to reach a server that is away before that is an error.
+        url: the URL of the server, such as "redis://localhost:6379/0", "rediss://..." or "unix:///path/to.sock".
+        stream: the key of the stream; created if it does not exist.
+        group: the consumer group; created if it does not exist. Each group receives all messages.
+        consumer: the name of this program in the group; its readers are `consumer-0`, `consumer-1`, ... With the same
+            name after a crash, pending messages arrive at once. Concurrent programs need different names.
+        start: where a new group begins: "0" for all messages in the stream, "$" for those from now on, or an id.
+        claim_idle_s: take over pending messages of other readers that are older than this. It must be longer than a
+            batch may take from receipt to the next step, or messages arrive twice.
+        retry_s: how long to retry an unreachable server before raising an error.
 
     Raises:
-        MissingExtra: the package `redis` is not installed; when it is first used.
-        SourceError: the server cannot be reached, or refuses.
+        MissingExtra: the package `redis` is not installed; raised at first use.
+        SourceError: the server cannot be reached, or refuses a request.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class RedisStream(Feed):
     ) -> None:
         for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
             if type(value) is not str or value == "":
-                # Not the value: a URL may hold a password.
-                raise BadOption(f"{name}= is a text that is not empty, but a {type(value).__name__} was given.")
+                # Do not show the value: a URL may contain a password.
+                raise BadOption(f"{name}= must be a string that is not empty, but a {type(value).__name__} was given.")
         for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
             if not is_duration(seconds):
-                raise BadOption(f"{name}={seconds!r} is no time.")
+                raise BadOption(f"{name}={seconds!r} is not a duration in seconds.")
         self._url = url
         self._stream = stream
         self._group = group
@@ -82,7 +81,7 @@ class RedisStream(Feed):
         self._name = f"{self._consumer}-{number}"
         self._reads_pending = True
         self._cursor = "0"
-        """The last message that arrived: pending ones have lower ids than new ones."""
+        """The id of the last message that arrived. Pending messages have lower ids than new ones."""
         self._claims_at_s, self._claims_from = 0.0, "0-0"
         redis = require("redis", extra="redis", purpose="RedisStream")
 
@@ -90,7 +89,7 @@ class RedisStream(Feed):
             try:
                 client.xgroup_create(self._stream, self._group, id=self._start, mkstream=True)
             except redis.ResponseError as exc:
-                if "BUSYGROUP" not in str(exc):  # it is there already
+                if "BUSYGROUP" not in str(exc):  # the group exists already
                     raise
 
         self._do(make)
@@ -99,7 +98,7 @@ class RedisStream(Feed):
         while True:
             try:
                 return self._receive(most, wait_s)
-            except _AnswerLost:  # the server takes its messages for delivered: they are pending now
+            except _AnswerLost:  # the server counts its messages as delivered: they are pending now
                 self._reads_pending = True
                 self._do(lambda client: client.ping())
 
@@ -122,12 +121,12 @@ class RedisStream(Feed):
             )
         )
         self._claims_from = _text(found[0])
-        if self._claims_from == "0-0":  # all were looked at
+        if self._claims_from == "0-0":  # the scan is complete
             self._claims_at_s = time.monotonic() + max(0.1, self._claim_idle_s / 4)
         return self._messages(found[1])
 
     def _read(self, beyond: str, most: int, block_ms: int | None) -> list[Any]:
-        """Return entries: new ones beyond ">", pending ones beyond an id."""
+        """Return entries after a position: new ones after ">", pending ones after an id."""
         answer = self._do(
             lambda client: client.xreadgroup(
                 self._group, self._name, {self._stream: beyond}, count=most, block=block_ms
@@ -155,9 +154,9 @@ class RedisStream(Feed):
         self._do(lambda client: client.xack(self._stream, self._group, *receipts))
 
     def _do(self, act: Callable[[Any], T], *, reads: bool = False) -> T:
-        """Ask the server something; if it cannot be reached, again, for as long as that is allowed.
+        """Send a request to the server; retry for up to `retry_s` while it cannot be reached.
 
-        Reading is not repeated: it would go on after the messages of an answer that was lost.
+        A read (`reads`) raises _AnswerLost instead: a retry would continue after the messages of the lost response.
         """
         redis = require("redis", extra="redis", purpose="RedisStream")
         deadline_s, pause_s = time.monotonic() + self._retry_s, _LEAST_PAUSE_S
@@ -174,9 +173,9 @@ class RedisStream(Feed):
                     raise _AnswerLost from exc
                 if time.monotonic() + pause_s > deadline_s:
                     raise SourceError(
-                        f"The Redis server at {self._told_url} cannot be reached, and has not been for "
-                        f"{self._retry_s:g} seconds: {self._told(exc)}. Nothing is lost: what was not "
-                        "acknowledged comes again."
+                        f"The Redis server at {self._told_url} cannot be reached, after {self._retry_s:g} seconds of "
+                        f"retries: {self._told(exc)}. Nothing is lost: messages that were not acknowledged arrive "
+                        "again."
                     ) from self._cause(exc)
                 time.sleep(pause_s)
                 pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
@@ -188,11 +187,11 @@ class RedisStream(Feed):
 
     @property
     def _told_url(self) -> str:
-        """The URL without what is secret in it."""
+        """The URL without its secrets."""
         return shown_url(self._url)
 
     def _told(self, exc: Exception) -> str:
-        """Return what the server or its driver says: they may quote what they were given."""
+        """Return the message of the server or its driver without secrets: it may quote the URL."""
         return without_secrets(words(exc), self._url)
 
     def _cause(self, exc: Exception) -> Exception | None:
@@ -206,22 +205,22 @@ class RedisStream(Feed):
 
 
 class _AnswerLost(Exception):
-    """The connection broke while the server may have been answering."""
+    """The connection broke, possibly while the server was responding."""
 
 
 def _connected(url: str) -> Any:
     redis = require("redis", extra="redis", purpose="RedisStream")
-    # No retries of its own: a lost answer has to be noticed.
+    # No retries by the driver: a lost response must be noticed.
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     try:
         client = redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
         pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)  # which connects to nothing yet, and refuses unknown options
+        pool.connection_class(**pool.connection_kwargs)  # does not connect yet, but rejects unknown options
         return client
-    except (TypeError, ValueError):  # its text may hold a part of a password
+    except (TypeError, ValueError):  # the message may contain a part of the password
         raise BadOption(
-            f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "
-            "that mean something in a URL are written as %40 and so on."
+            f"{shown_url(url)!r} is not the URL of a Redis server, such as redis://localhost:6379/0. In a password, "
+            "write %40 for @, %3A for : and %2F for /."
         ) from None
 
 

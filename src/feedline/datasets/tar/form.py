@@ -178,8 +178,8 @@ class Decoder:
     def _unpickle(self, data: bytes, total: SampleSize) -> Any:
         if not self._trusts_pickle:
             raise BadOption(
-                "A field is a pickle, and whoever wrote it can have any code run where it is decoded. Give pickle=True "
-                "if you trust them, fields= without it, or decode=False for its bytes."
+                "A field is a pickle, which can run any code when it is decoded. Pass pickle=True if you trust its "
+                "author, fields= without it, or decode=False for its bytes."
             )
         return pickle.loads(data)
 
@@ -191,8 +191,8 @@ class Decoder:
         if not self._trusts_pickle and version < _SAFE_TORCH:
             raise BadOption(
                 f"A field is a .pth, which torch {torch.__version__} cannot load safely: before version "
-                f"{'.'.join(map(str, _SAFE_TORCH))}, whoever wrote one can have code run even with weights_only. "
-                "Upgrade torch, give pickle=True if you trust them, fields= without it, or decode=False for its bytes."
+                f"{'.'.join(map(str, _SAFE_TORCH))}, a .pth can run code even with weights_only. Upgrade torch, "
+                "pass pickle=True if you trust its author, fields= without it, or decode=False for its bytes."
             )
         return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
 

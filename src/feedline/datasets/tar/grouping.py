@@ -116,8 +116,8 @@ class Grouping:
             if field in seen:
                 raise CorruptSource(
                     f"{self._shard}: sample {key!r} has the field {field!r} twice, the second time in the file "
-                    f"{members.name!r} at byte {members.start}. Names of fields are told apart without regard to upper "
-                    "and lower case, and a sample has each once."
+                    f"{members.name!r} at byte {members.start}. Field names ignore upper and lower "
+                    "case, and each may occur only once in a sample."
                 )
             seen.add(field)
             if field == "__bad__" and members.size:

@@ -65,7 +65,7 @@ def test_a_file_that_is_cut_off_is_not_touched(tmp_path: Path) -> None:
     """Reading what is missing of a mapped file would end the process."""
     path = written("lmdb", tmp_path, [{"x": bytes(10_000)} for _ in range(50)])
     os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(CorruptSource, match="is cut off"):
+    with pytest.raises(CorruptSource, match="is truncated"):
         stored(path)
 
 
