@@ -298,7 +298,7 @@ class _Foreign:
 
     def __call__(self, image: Any, where: Placement, decode: str) -> Any:
         if self._library == "albumentations":
-            return self._function(image=image)["image"]  # the interface of albumentations
+            return self._function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))

@@ -132,7 +132,7 @@ class QuerySource(TableSource):
         return self.database.query(self.query, self.parameters)
 
     @property
-    def _shape(self) -> Form:  # determined at first use
+    def _shape(self) -> Form:  # type: ignore[override]  # determined at first use
         if self._made is None:
             statement = select([], self._text, limit=0)
             columns = self._ask(

@@ -228,7 +228,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         batches, self._batches = self._batches, None
         connection, self._connection = self._connection, None
         if batches is not None:
-            batches.close()  # it is a generator
+            batches.close()  # type: ignore[attr-defined]  # it is a generator
         if connection is not None:
             self._stream.dataset.database.close(connection)
 
