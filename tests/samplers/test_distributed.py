@@ -419,7 +419,7 @@ def test_weights_are_kept() -> None:
     ids=lambda shared: type(shared).__name__,
 )
 def test_a_share_of_a_share_is_refused(shared: Any) -> None:
-    with pytest.raises(BadOption, match="already one rank.s share"):
+    with pytest.raises(BadOption, match=r"already one rank.s share"):
         distribute(shared, 0, 2)
 
 
