@@ -171,7 +171,7 @@ def test_arrays_are_refused_like_anything_else() -> None:
 
 
 def test_a_class_without_parentheses_is_recognised() -> None:
-    with pytest.raises(BadOption, match=r"with parentheses, Skip\(\)"):
+    with pytest.raises(BadOption, match=r"It is a class: use Skip\(\)"):
         action_of(Skip, "otherwise")
 
 

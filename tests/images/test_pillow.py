@@ -112,7 +112,7 @@ def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "grey").mkdir()
     (tmp_path / "grey" / "a.jpg").write_bytes(EPS)
     (tmp_path / "a.tar").write_bytes(tar_bytes([("a.jpg", EPS)]))
-    with pytest.raises(CorruptSource, match=r"a\.jpg .*of a format that is not read, such as EPS"):
+    with pytest.raises(CorruptSource, match=r"a\.jpg .*in a format that is not supported, such as EPS"):
         ImageFolder(tmp_path)[0]
     with pytest.raises(CorruptSource, match=r"a\.tar: field 'jpg'"):
         next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8").stream()))

@@ -126,7 +126,7 @@ def test_a_split_source_is_not_split_by_the_loader(shard: bool | None) -> None:
 
 
 def test_a_split_source_has_no_tails() -> None:
-    with pytest.raises(BadOption, match="Parts splits itself"):
+    with pytest.raises(BadOption, match="a Parts: it splits itself"):
         split("exact", Parts())
 
 

@@ -312,7 +312,7 @@ def test_a_sample_as_long_as_the_budget_is_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lengths": [1, 50, 20]}, r"lengths\[1\]=50 is more than max_tokens=10.*of 3 samples 2 are too long"),
+        ({"lengths": [1, 50, 20]}, r"lengths\[1\]=50 is more than max_tokens=10.*2 of 3 samples are too long"),
         ({"lengths": [1.0, 10.5]}, r"lengths\[1\]=10.5"),
         ({"lengths": [1, -1]}, r"lengths\[1\]=-1"),
         ({"max_tokens": 0}, "max_tokens=0 is not a positive number"),

@@ -118,8 +118,8 @@ def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, tex
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["tune", "a:b", "--step-ms", "-1"], "-1 is no time"),
-        (["tune", "a:b", "--step-ms", "nan"], "nan is no time"),
+        (["tune", "a:b", "--step-ms", "-1"], "-1 is not a valid time"),
+        (["tune", "a:b", "--step-ms", "nan"], "nan is not a valid time"),
         (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
         (["tune", "a:b", "--plot", "no/such/a.svg"], "there is no folder"),
         (["bench", "mine"], "nor a dataset such as module:dataset"),

@@ -86,7 +86,7 @@ def test_what_cannot_be_tried(name: str, reason: str, text: str, traceback: str)
 def test_one_that_eats_memory_is_ended() -> None:
     exc = failure("Eating", memory_bytes=256 << 20)
     assert exc.reason == "crashes"
-    assert re.search(r"took .* of memory, and 256.0 MiB is what it may take", str(exc))
+    assert re.search(r"took .* of memory, and the limit is 256.0 MiB", str(exc))
 
 
 def test_what_it_has_started_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
