@@ -16,7 +16,7 @@ class Room:
     """Memory of a task that remembers what was asked of it."""
 
     crosses = True
-    has_room = True
+    has_space = True
 
     def __init__(self, size: int) -> None:
         self.buffer = np.zeros(size, np.uint8)

@@ -208,7 +208,7 @@ class Room:
     """Memory of a task."""
 
     crosses = True
-    has_room = True
+    has_space = True
 
     def __init__(self) -> None:
         self.buffer = np.zeros(1 << 12, np.uint8)

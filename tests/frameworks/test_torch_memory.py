@@ -17,7 +17,7 @@ import torch.utils.dlpack
 
 from feedline import DataLoader
 from feedline.abc import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of, tensor_over
+from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of, tensor_over
 from feedline.memory.codec import SlotWriter
 from feedline.types import EngineName
 from tests import program_server
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.sample(2)
 
 
 def test_outside_a_task_there_is_no_room() -> None:
-    assert room((2, 3), torch.ones(1)) is None
+    assert slot_tensor((2, 3), torch.ones(1)) is None
 
 
 @pytest.mark.parametrize("dtype", [*AS_NUMPY, torch.bfloat16, torch.uint16, torch.float8_e5m2])
@@ -36,7 +36,7 @@ def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, 
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
     memory.set_current(writer)
     try:
-        tensor = room(shape, torch.empty(1, dtype=dtype))
+        tensor = slot_tensor(shape, torch.empty(1, dtype=dtype))
     finally:
         memory.set_current(None)
     assert tensor is not None
@@ -49,7 +49,7 @@ def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, 
 def test_no_room_for_nothing_or_too_much(shape: tuple[int, ...]) -> None:
     memory.set_current(SlotWriter(np.zeros(4096, np.uint8), 0))
     try:
-        assert room(shape, torch.ones(1)) is None
+        assert slot_tensor(shape, torch.ones(1)) is None
     finally:
         memory.set_current(None)
 

@@ -26,14 +26,14 @@ def test_small_arrays_come_from_the_ordinary_heap() -> None:
 
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
-    room = LocalBuffers(arena)
-    memory.set_current(room)
+    buffer = LocalBuffers(arena)
+    memory.set_current(buffer)
     try:
         first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
     finally:
         memory.set_current(None)
-        room.close()
-        room.close()
+        buffer.close()
+        buffer.close()
     first[:], second[:] = 1, 2
     assert (first == 1).all()
     assert (second == 2).all()
@@ -49,8 +49,8 @@ def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
 
 def test_a_room_that_was_not_used_takes_no_slot() -> None:
     arena = make_arena(1)
-    room = LocalBuffers(arena)
-    del room
+    buffer = LocalBuffers(arena)
+    del buffer
     assert arena.acquire() == 0
 
 
@@ -62,18 +62,18 @@ def test_without_a_free_slot_there_is_no_room() -> None:
 
 def test_what_does_not_fit_is_refused_and_smaller_things_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 2 << 20)
-    room = LocalBuffers(make_arena(2))
-    assert room.allocate(2 << 20) is None
-    assert room.allocate(LARGE) is not None
+    buffer = LocalBuffers(make_arena(2))
+    assert buffer.allocate(2 << 20) is None
+    assert buffer.allocate(LARGE) is not None
 
 
 def test_the_budget_holds_here_too() -> None:
     arena = make_arena(10, budget=3 * LARGE)
     kept = []
     for _ in range(10):
-        room = LocalBuffers(arena)
-        place = room.allocate(LARGE)
-        room.close()
+        buffer = LocalBuffers(arena)
+        place = buffer.allocate(LARGE)
+        buffer.close()
         if place is not None:
             kept.append(place)
     assert len(kept) == 3
@@ -83,15 +83,15 @@ def test_the_budget_holds_here_too() -> None:
 def test_a_room_is_closed_whatever_happens_in_it() -> None:
     arena = make_arena(1)
 
-    def fail(size: int, room: LocalBuffers | None) -> None:
-        assert room is not None
-        assert room.allocate(size) is not None
+    def fail(size: int, buffer: LocalBuffers | None) -> None:
+        assert buffer is not None
+        assert buffer.allocate(size) is not None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         in_local_buffers(LocalBuffers(arena), fail, LARGE)
     assert arena.acquire() == 0
-    assert in_local_buffers(None, lambda room: room) is None
+    assert in_local_buffers(None, lambda buffer: buffer) is None
 
 
 def test_memory_says_that_the_batch_stays_here() -> None:

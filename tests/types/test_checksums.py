@@ -1,4 +1,4 @@
-"""Checksums of blocks and of facts."""
+"""Checksums of blocks and of metadata."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_each_block_is_read_once_and_only_if_asked_for() -> None:
 
 
 @given(
-    facts=st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.floats(), st.lists(st.booleans()))),
+    metadata=st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.floats(), st.lists(st.booleans()))),
     place=st.integers(0),
     bit=st.integers(0, 7),
 )
-def test_changed_facts_are_noticed_or_mean_the_same(facts: dict[str, object], place: int, bit: int) -> None:
-    content = bytearray(json.dumps(sealed({"feedline": 1, **facts})).encode())
+def test_changed_facts_are_noticed_or_mean_the_same(metadata: dict[str, object], place: int, bit: int) -> None:
+    content = bytearray(json.dumps(sealed({"feedline": 1, **metadata})).encode())
     check_seal("a", bytes(content), is_own=True)
     before = json.loads(content)
     content[place % len(content)] ^= 1 << bit

@@ -73,17 +73,17 @@ def make(dataset: Any, *, worker: bool = False, **options: Any) -> Runner:
 
 class Room:
     crosses = False
-    has_room = False
+    has_space = False
 
     def allocate(self, size: int) -> tuple[Any, int] | None:
         return None
 
 
 def test_the_room_is_announced_for_the_length_of_the_task() -> None:
-    dataset, room = Looking(), Room()
+    dataset, buffer = Looking(), Room()
     runner = make(dataset)
-    assert runner.run(Task(0, [1, 2]), room) == [1, 2]
-    assert dataset.rooms == [room, room]
+    assert runner.run(Task(0, [1, 2]), buffer) == [1, 2]
+    assert dataset.rooms == [buffer, buffer]
     assert memory.current() is None
 
 

@@ -122,7 +122,7 @@ class Engine(ABC):
         """
         return []
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """False while batches use all the memory they may, if that is not the arena's. Called for every task."""
         return True
 

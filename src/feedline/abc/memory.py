@@ -22,7 +22,7 @@ class Memory(Protocol):
 
     crosses: bool
     """True if the batch will be sent to another process."""
-    has_room: bool
+    has_space: bool
     """False if there is never any space here."""
 
     def allocate(self, size: int) -> tuple[Any, int] | None:

@@ -157,10 +157,10 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 # Any: what JSON holds.
 def _facts(stored: str | bytes | None) -> dict[str, Any]:
     try:
-        facts = json.loads(stored or "null")
+        metadata = json.loads(stored or "null")
     except (ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) and "feedline" in facts else {}
+    return metadata if isinstance(metadata, dict) and "feedline" in metadata else {}
 
 
 def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:

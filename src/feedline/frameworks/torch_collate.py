@@ -18,7 +18,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
-from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
+from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
 _SMALL_BYTES = 64 << 10
 """Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
@@ -46,7 +46,7 @@ def collate_tensors(
     is_small = not current.crosses and elem.nbytes * len(batch) < _SMALL_BYTES
     if is_small or type(elem) is not torch.Tensor or elem.is_quantized:
         return torch.stack(batch, 0)
-    out = room((len(batch), *elem.shape), elem) if current.has_room else None
+    out = slot_tensor((len(batch), *elem.shape), elem) if current.has_space else None
     if out is None:
         stacked = torch.stack(batch, 0)
         is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad

@@ -20,7 +20,7 @@ from feedline.abc.framework import Gather
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
 from feedline.frameworks.hugging_face import Positions, columns_of
-from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
+from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
 Indices = NDArray[np.int64]
 
@@ -179,7 +179,7 @@ class _Column:
             return torch.from_numpy(self.array.take(indices, 0))
         if indices.min() < 0:
             indices = np.where(indices < 0, indices + self._count, indices)
-        out = room((len(indices), *self._row_shape), self._tensor)
+        out = slot_tensor((len(indices), *self._row_shape), self._tensor)
         return torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=out)
 
 
@@ -286,8 +286,8 @@ def _joined_column(parts: tuple[Column, ...], places: list[Indices]) -> Column |
                 listed[row] = value
         return listed
     shape = (count, *first.shape[1:])
-    room_for_all = room(shape, first)
-    out = torch.empty(shape, dtype=first.dtype) if room_for_all is None else room_for_all
+    whole = slot_tensor(shape, first)
+    out = torch.empty(shape, dtype=first.dtype) if whole is None else whole
     for part, rows in zip(parts, places, strict=True):
         if not isinstance(part, torch.Tensor) or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
             return None

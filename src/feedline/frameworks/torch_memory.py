@@ -15,8 +15,8 @@ AS_NUMPY = {getattr(torch, name): np.dtype(name) for name in _NAMES.split()}
 """The types that NumPy knows as well. A view made through NumPy takes half the time of one made by torch."""
 
 
-def room(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | None:
-    """Return an uninitialised tensor in the slot of the current task, or None if there is no slot or no room."""
+def slot_tensor(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | None:
+    """Return an uninitialised tensor in the slot of the current task, or None if there is no slot or no space in it."""
     current = memory.current()
     if current is None:
         return None

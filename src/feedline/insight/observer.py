@@ -181,11 +181,11 @@ class Observer:
                 if kept.epochs:
                     kept.epochs[-1] = replace(kept.epochs[-1], asked=asked - kept.origin, ended=now - kept.origin)
 
-    def write(self, facts: Row, asked: int, got: int, more: Row, batches: int | None) -> None:
+    def write(self, row_parts: Row, asked: int, got: int, more: Row, batches: int | None) -> None:
         """Write the row of a batch that is about to be delivered.
 
         Args:
-            facts: its columns from "ordinal" to "came".
+            row_parts: its columns from "ordinal" to "came".
             asked: when it was requested.
             got: when it is delivered.
             more: its columns from "behind" to "first".
@@ -207,7 +207,7 @@ class Observer:
             if passed < _SHORT_NS * count and not self._kept and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
-        epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
+        epoch.rows.append((epoch.number, *row_parts, asked, got, *more, body, 0, weight))
         if len(epoch.rows) >= _BLOCK:
             with self._lock:
                 self._fold(keep=NEAR)

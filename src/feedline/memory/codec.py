@@ -61,7 +61,7 @@ class SlotWriter:
     __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
 
     crosses = True
-    has_room = True
+    has_space = True
 
     def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
         self._prepare = prepare
@@ -168,7 +168,7 @@ class MessageWriter(SlotWriter):
 
     __slots__ = ()
 
-    has_room = False
+    has_space = False
 
     def allocate(self, size: int) -> None:
         return None

@@ -27,7 +27,7 @@ class LocalBuffers:
     __slots__ = ("_arena", "_is_refused", "_slot", "_used")
 
     crosses = False
-    has_room = True
+    has_space = True
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -62,11 +62,11 @@ class LocalBuffers:
             self._arena.pass_by()
 
 
-def in_local_buffers(room: LocalBuffers | None, make: Callable[..., T], *arguments: object) -> T:
-    """Call `make` with these arguments and then `room`, which is closed afterwards; `room` may be None."""
-    if room is None:
+def in_local_buffers(buffer: LocalBuffers | None, make: Callable[..., T], *arguments: object) -> T:
+    """Call `make` with these arguments and then `buffer`, which is closed afterwards; `buffer` may be None."""
+    if buffer is None:
         return make(*arguments, None)
     try:
-        return make(*arguments, room)
+        return make(*arguments, buffer)
     finally:
-        room.close()
+        buffer.close()

@@ -32,7 +32,7 @@ class ForeignPlan(Plan):
             its first item.
         find_snapshot: returns a function that returns the state of a stateful sampler; None if it has no state. Called
             just before the first item is requested, because some iterators do not exist earlier.
-        facts: further entries of a state, in plain values.
+        entries: further entries of a state, in plain values.
         entered: the sampler's part of a snapshot, if the plan continues from there.
         after: returns what the order of the next epoch would begin with.
         drawing: entered while the first batch is requested, which is when most samplers draw their order.
@@ -49,7 +49,7 @@ class ForeignPlan(Plan):
         consumed: int = 0,
         origin: dict[str, Any] | None = None,
         find_snapshot: Callable[[], Callable[[], Any] | None] | None = None,
-        facts: dict[str, Any] | None = None,
+        entries: dict[str, Any] | None = None,
         entered: dict[str, Any] | None = None,
         after: Callable[[], dict[str, Any]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
@@ -63,7 +63,7 @@ class ForeignPlan(Plan):
         self._origin = origin
         self._find_snapshot = find_snapshot
         self._snapshot: Callable[[], Any] | None = None
-        self._facts = facts or {}
+        self._entries = entries or {}
         self._entered = entered
         self._after = after
         self._drawing = drawing
@@ -133,14 +133,14 @@ class ForeignPlan(Plan):
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to save
                 self._ahead.append(next(self))
-        state = {"unit": "own batches", "consumed": self._consumed + done, **self._facts, **(self._origin or {})}
+        state = {"unit": "own batches", "consumed": self._consumed + done, **self._entries, **(self._origin or {})}
         return {**state, **self._sampler_state(done)}
 
     def last_state(self, done: int) -> dict[str, Any]:
         if self._drawn:
             return self.state(done)
         # The sampler has not been asked for anything, so its order is not known. It is drawn when the epoch begins.
-        known = {**self._facts, **(self._origin or {}), **(self._entered or {})}
+        known = {**self._entries, **(self._origin or {}), **(self._entered or {})}
         return {"unit": "own batches", "consumed": self._consumed, **known}
 
     def _sampler_state(self, done: int) -> dict[str, Any]:

@@ -188,7 +188,7 @@ class ForeignOrder(Order):
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
-            facts=self._facts(),
+            entries=self._entries(),
             after=None if self._origin is None else self._origin.after,
             drawing=self.drawing,
             # A sampler that draws a seed has a private generator. The training loop may also draw from a generator that
@@ -199,14 +199,14 @@ class ForeignOrder(Order):
         self._indices = None
         return plan
 
-    def _facts(self) -> dict[str, Any]:
+    def _entries(self) -> dict[str, Any]:
         """Return further entries of a state; None for values that the plan has not found out."""
-        facts: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        entries: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
         if self._stateful:
-            facts["sampler_state"] = None
+            entries["sampler_state"] = None
         if self._origin is not None:
-            facts[self._origin.drawn_from] = None
-        return facts
+            entries[self._origin.drawn_from] = None
+        return entries
 
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
@@ -234,11 +234,11 @@ class ForeignOrder(Order):
             )
 
     def expected(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"unit": self.unit, "batch_size": self._batch_size}
-        facts["length"] = _length(self._sampler)
+        entries: dict[str, Any] = {"unit": self.unit, "batch_size": self._batch_size}
+        entries["length"] = _length(self._sampler)
         if self._share.world_size > 1:
-            facts["world_size"] = self._share.world_size
-        return facts
+            entries["world_size"] = self._share.world_size
+        return entries
 
 
 class Origin(Protocol):

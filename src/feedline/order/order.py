@@ -227,8 +227,8 @@ class _SamplerOrder(Order):
         return place if size is None else min(place, size)
 
     def expected(self) -> dict[str, Any]:
-        facts = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
-        return {**facts, "endless": True} if self.endless else facts
+        expected = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
+        return {**expected, "endless": True} if self.endless else expected
 
 
 class SampleOrder(_SamplerOrder):

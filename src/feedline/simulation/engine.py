@@ -15,7 +15,7 @@ from feedline.simulation.dataset import NotReady
 from feedline.simulation.scenario import LawBroken, Scenario
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, draw_s
-from feedline.types import NO_TIMES, Call, Parcel, Result, ResultKind, Task
+from feedline.types import NO_TIMES, Call, Result, ResultKind, SlotBatch, Task
 
 TICK_S = 1e-9
 """The smallest step of the clock."""
@@ -175,7 +175,7 @@ class SimulatedEngine(Engine):
         if result.kind is ResultKind.DONE and type(task.indices) is not Call:
             if task.slot >= 0:
                 self._slots.memory[task.slot] = result.payload
-            result.payload = Parcel(result.payload, task.slot, 1)
+            result.payload = SlotBatch(result.payload, task.slot, 1)
         self._heard.append((worker, result))
         stop = self._scenario.accidents.stop
         if stop and self._dice.random() < stop:
@@ -217,7 +217,7 @@ class SimulatedEngine(Engine):
             raise WorkerStartError("There are too many processes.")
         if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
             task = dice.choice(old.queue)
-            late = Result(ResultKind.DONE, worker, task.id, Parcel(["too late"], task.slot, 1))
+            late = Result(ResultKind.DONE, worker, task.id, SlotBatch(["too late"], task.slot, 1))
             self._heard.append((None, late))
         self.workers[worker] = Worker(worker, old.life + 1, self._spec, self._scenario, dice)
         self._get_ready(self.workers[worker])

@@ -9,7 +9,7 @@ from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.prefetch import DEEP
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.scenario import LawBroken
-from feedline.types import Parcel, Result
+from feedline.types import Result, SlotBatch
 
 
 class CountedSlots(Slots):
@@ -59,20 +59,20 @@ class CountedSlots(Slots):
         self._free.append(slot)
 
     def discard(self, result: Result) -> None:
-        if type(result.payload) is Parcel:
+        if type(result.payload) is SlotBatch:
             slot, result.payload.slot = result.payload.slot, -1
             self.release(slot)
 
     def fit_messages(self) -> int:
         return 0 if self.count else 3 * DEEP
 
-    def unpack(self, parcel: Parcel) -> tuple[Any, int]:
+    def unpack(self, slot_batch: SlotBatch) -> tuple[Any, int]:
         """Return a batch and its slot, which the training loop holds until it drops the batch; -1 for a message."""
-        slot, parcel.slot = parcel.slot, -1
+        slot, slot_batch.slot = slot_batch.slot, -1
         if slot < 0:
-            return parcel.header, -1
+            return slot_batch.header, -1
         batch = self.memory.get(slot)
-        if slot not in self.used or batch is not parcel.header:
+        if slot not in self.used or batch is not slot_batch.header:
             raise LawBroken(f"slot {slot} was overwritten before its batch was delivered")
         self.held[slot] = batch
         return batch, slot

@@ -36,18 +36,18 @@ def physical_bytes() -> tuple[int | None, int | None]:
         text = Path("/proc/meminfo").read_text()
     except OSError:
         return total, None
-    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    free = facts.get("MemAvailable", "").split()[:1]
+    figures = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    free = figures.get("MemAvailable", "").split()[:1]
     return total, int(free[0]) << 10 if free else None
 
 
 def shared_bytes() -> int | None:
     """Return the size of /dev/shm; None if there is none."""
     try:
-        facts = os.statvfs("/dev/shm")
+        figures = os.statvfs("/dev/shm")
     except (AttributeError, OSError):
         return None
-    return facts.f_blocks * facts.f_frsize
+    return figures.f_blocks * figures.f_frsize
 
 
 def limits_of(name: str) -> tuple[int | None, int | None]:

@@ -245,7 +245,7 @@ class Result:
     worker: int
     task_id: int
     payload: Any = None
-    """DONE: a `Parcel` or the batch itself; FAILED: the exception; DIED: the `WorkerDied` to raise."""
+    """DONE: a `SlotBatch` or the batch itself; FAILED: the exception; DIED: the `WorkerDied` to raise."""
     busy_ns: int = 0
     """Time the worker spent on the task."""
     notes: Notes | None = None
@@ -267,7 +267,7 @@ class Result:
 
 
 @dataclass(slots=True)
-class Parcel:
+class SlotBatch:
     """A batch that is still in a slot: a small header, and the number of bytes it refers to.
 
     Without a slot and a reader, the batch follows the header.

@@ -31,9 +31,9 @@ Buffer = Any
 
 
 # Any, from here on: values that JSON keeps.
-def sealed(facts: dict[str, Any]) -> dict[str, Any]:
+def sealed(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return metadata with its checksum."""
-    return {**facts, SEAL: zlib.crc32(json.dumps(facts).encode())}
+    return {**metadata, SEAL: zlib.crc32(json.dumps(metadata).encode())}
 
 
 _BEGIN = b'{"feedline"'
@@ -48,9 +48,9 @@ def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
     Raises CorruptSource if the metadata is damaged; the message names the file it belongs to.
 
     Example:
-        >>> facts = json.dumps(sealed({"feedline": 1, "count": 3}))
-        >>> check_seal("a.h5", facts)
-        >>> check_seal("a.h5", facts.replace('"count": 3', '"count": 8'))
+        >>> metadata = json.dumps(sealed({"feedline": 1, "count": 3}))
+        >>> check_seal("a.h5", metadata)
+        >>> check_seal("a.h5", metadata.replace('"count": 3', '"count": 8'))
         Traceback (most recent call last):
         feedline.errors.CorruptSource: The metadata of a.h5 is damaged: ...
     """
@@ -58,11 +58,11 @@ def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
     if not (is_own or content.startswith(_BEGIN)):
         return
     try:
-        facts = json.loads(content)
-        seal = facts.pop(SEAL, None)
+        metadata = json.loads(content)
+        seal = metadata.pop(SEAL, None)
     except (ValueError, RecursionError, AttributeError, TypeError) as exc:
         raise _damaged(name, "it cannot be read") from exc
-    if seal is not None and seal != zlib.crc32(json.dumps(facts).encode()):
+    if seal is not None and seal != zlib.crc32(json.dumps(metadata).encode()):
         raise _damaged(name, "its checksum differs")
 
 

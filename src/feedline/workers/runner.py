@@ -113,9 +113,9 @@ class Runner:
         except Exception as exc:
             self.trouble = self.unready = exc
 
-    def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+    def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
-        result = self._attempt(task, worker, room)
+        result = self._attempt(task, worker, buffer)
         try:
             if self._opening is not None:
                 result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
@@ -124,11 +124,11 @@ class Runner:
         finally:
             del result  # its exception may refer to this frame: no cycle for the garbage collector
 
-    def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+    def _attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         began = time.monotonic_ns()
         self.cpu.begin()
         try:
-            batch = self.run(task, room)
+            batch = self.run(task, buffer)
             is_call = type(task.indices) is Call  # may come before there is a stream
             acknowledged = self._acknowledged and not is_call
             # A feed does not redeliver acknowledged samples, so those since an older state cannot be counted off.
@@ -201,14 +201,14 @@ class Runner:
             return self._spec.split.batch_size
         return indices if type(indices) is int else operator.length_hint(indices, 1)
 
-    def serve(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+    def serve(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task in a worker process, which exits only if the user's code requests it (`sys.exit`).
 
         Everything else that the user's code raises is reported, also if it is no `Exception`, such as
         asyncio.CancelledError.
         """
         try:
-            return self.attempt(task, worker, room)
+            return self.attempt(task, worker, buffer)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as exc:
@@ -286,17 +286,17 @@ class Runner:
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)
 
-    def run(self, task: Task, room: memory.Memory | None) -> Any:
-        """Make the batch, in `room` if possible; raise StopIteration at the end of a stream."""
+    def run(self, task: Task, buffer: memory.Memory | None) -> Any:
+        """Make the batch, in `buffer` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
         if self._guard is not None:
             self._guard.begin(task.skip)
-        return self.make(task.indices, task.draw, room)
+        return self.make(task.indices, task.draw, buffer)
 
-    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], buffer: memory.Memory | None) -> Any:
         """Make a batch of the current epoch."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
@@ -304,7 +304,7 @@ class Runner:
         self._scope.begin(draw)
         if randomness.ranges is not None and (self._worker is None or self._threaded):
             self._scope.show("fetch")
-        memory.set_current(room)
+        memory.set_current(buffer)
         finished_by = place(self._spec.placement)
         before = randomness.enter(self._scope)
         try:

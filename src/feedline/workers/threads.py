@@ -166,17 +166,17 @@ def _serve(spec: WorkerSpec, own: _Own, answers: Mailbox[Result], arena: Arena |
         _annotate(trouble, number)
         answers.put(Result(ResultKind.DIED, number, -1, trouble))
         return
-    room = None if arena is None else LocalBuffers(arena)
+    buffer = None if arena is None else LocalBuffers(arena)
     while (task := lane.get()) is not None:
         # No reference to the result may stay in this thread, not even for a moment: once the training loop has raised
         # an exception, it refers to the loop's frames, and so to the iterator, which could not be freed.
-        answers.put_result(_answer, runner, room, task, number)
+        answers.put_result(_answer, runner, buffer, task, number)
         del task
 
 
-def _answer(runner: Runner, room: LocalBuffers | None, task: Task, number: int) -> Result:
+def _answer(runner: Runner, buffer: LocalBuffers | None, task: Task, number: int) -> Result:
     try:
-        result = in_local_buffers(room, runner.attempt, task, number)
+        result = in_local_buffers(buffer, runner.attempt, task, number)
     except BaseException as exc:
         result = runner.report(exc, task, number)
     try:

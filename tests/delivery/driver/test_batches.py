@@ -170,7 +170,7 @@ def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
         {"batches": 3, "noted_at": 0, "ended": True, "read": None},
     )
     checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
-    checkpoint.facts = lambda: {"unit": "stream batches"}
+    checkpoint.expected = lambda: {"unit": "stream batches"}
     resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
     assert type(driver.epoch) is OwnStreamsEpoch
     assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"

@@ -17,7 +17,7 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec, MessageWriter, SlotWriter
 from feedline.memory.reading import LARGE_BYTES, Copies
-from feedline.types import Parcel, Result, ResultKind
+from feedline.types import Result, ResultKind, SlotBatch
 
 CODEC = Codec(NumpyFramework())
 
@@ -30,14 +30,14 @@ class Bench:
         self.counters = Counters()
         self.slots = Slots(self.arena, NumpyFramework(), self.counters)
 
-    def make(self, number: int, size: int = 1000, *, overflow: bool = False) -> Parcel:
+    def make(self, number: int, size: int = 1000, *, overflow: bool = False) -> SlotBatch:
         """Return a batch full of a number, as it comes from a worker."""
         slot = self.slots.acquire(0)
         overflow = overflow or slot < 0
         memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
         writer = SlotWriter(memory, memory.__array_interface__["data"][0])
         header = CODEC.encode([np.full(size, number, np.uint8)], writer)
-        return Parcel(header, slot, writer.used, Copies(memory) if overflow else None)
+        return SlotBatch(header, slot, writer.used, Copies(memory) if overflow else None)
 
     def batch(self, number: int, size: int = 1000, *, overflow: bool = False) -> Any:
         """Have a batch made and unpacked."""
@@ -93,9 +93,9 @@ def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
     """Have batches of these sizes made; returns whether each was given a slot."""
     given = []
     for number, size in enumerate(sizes):
-        parcel = bench.make(number, size)
-        given.append(parcel.slot >= 0)
-        assert bench.slots.unpack(parcel)[0].tolist() == [number] * size
+        slot_batch = bench.make(number, size)
+        given.append(slot_batch.slot >= 0)
+        assert bench.slots.unpack(slot_batch)[0].tolist() == [number] * size
     return given
 
 
@@ -120,7 +120,7 @@ def test_what_waits_in_messages_is_bounded() -> None:
         memory = np.zeros(2000, np.uint8)
         writer = SlotWriter(memory, memory.__array_interface__["data"][0])
         header = CODEC.encode([np.zeros(2000, np.uint8)], writer)
-        slots.unpack(Parcel(header, slot, writer.used, Copies(memory)))
+        slots.unpack(SlotBatch(header, slot, writer.used, Copies(memory)))
 
 
 def test_a_batch_nobody_wants_is_given_back_once() -> None:
@@ -152,11 +152,11 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     assert slots.acquire(0) == -1, "it came back once"
 
 
-def small_parcel(codec: Codec, number: int) -> Parcel:
+def small_parcel(codec: Codec, number: int) -> SlotBatch:
     memory = np.zeros(1 << 10, np.uint8)
     writer = MessageWriter(memory, memory.__array_interface__["data"][0])
     header = codec.encode([torch.full((3,), number)], writer)
-    return Parcel(header + writer.contents(), -1, writer.used)
+    return SlotBatch(header + writer.contents(), -1, writer.used)
 
 
 def small_results() -> tuple[Slots, list[Result]]:
@@ -169,10 +169,10 @@ def small_results() -> tuple[Slots, list[Result]]:
 
 def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
     slots, results = small_results()
-    parcels = [result.payload for result in results]
+    slot_batches = [result.payload for result in results]
     slots.unpack_ahead([results[0], Result(ResultKind.FAILED, 0, 9, ValueError()), *results[1:]])
-    assert all(parcel.batch is not None for parcel in parcels)
-    assert [slots.unpack(parcel)[0].tolist() for parcel in parcels] == [[number] * 3 for number in range(4)]
+    assert all(slot_batch.batch is not None for slot_batch in slot_batches)
+    assert [slots.unpack(one)[0].tolist() for one in slot_batches] == [[number] * 3 for number in range(4)]
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_what_was_unpacked_ahead_is_made_anew_where_tensors_are_others(mode: Cal
         slots.unpack_ahead(results[2:])
         [tensor] = slots.unpack(inside)
         assert isinstance(tensor, FakeTensor) or tensor.is_inference()
-    assert [parcel.batch for parcel in others] == [None, None]
-    for number, parcel in enumerate([outside, *others], 1):
-        [tensor] = slots.unpack(parcel)
+    assert [slot_batch.batch for slot_batch in others] == [None, None]
+    for number, slot_batch in enumerate([outside, *others], 1):
+        [tensor] = slots.unpack(slot_batch)
         assert (type(tensor), tensor.is_inference(), tensor.tolist()) == (torch.Tensor, False, [number] * 3)

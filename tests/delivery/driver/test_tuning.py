@@ -24,7 +24,7 @@ def test_settings_stay_the_same_while_the_number_changes() -> None:
     assert tuning.decide(SLOW)
     assert tuning.count == 4
     assert tuning.applied_to(Settings(2)) == settings
-    assert (settings.room, settings.window, settings.most_window) == (8, 4, 16)
+    assert (settings.max_workers, settings.window, settings.most_window) == (8, 4, 16)
 
 
 def test_a_number_that_is_fixed_says_why() -> None:

@@ -27,7 +27,7 @@ def begin(order: Order = SAMPLES, *, workers: int = 0, consumed: int = 0, **opti
         entry=entry,
         plan=order.plan(entry),
         unit=order.unit,
-        facts=order.expected,
+        expected=order.expected,
         stride=order.stride(),
         draw_seed=22,
         worker_count=workers,

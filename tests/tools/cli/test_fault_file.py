@@ -93,13 +93,13 @@ def test_a_table_keeps_texts_of_several_lines_and_indices_of_all_kinds(tmp_path:
 def test_what_programs_get(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps(used_loader().state_dict()))
-    facts = json.loads(json.dumps(describe(read(path))))
-    assert facts["total"] == 2
-    assert facts["actions"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
-    assert facts["errors"] == [{"error": "OSError", "action": "skip", "count": 2}]
-    assert facts["lost"] == [3, 9]
-    assert facts["first"][0]["message"] == "image 3 is truncated"
-    assert (facts["epoch"], facts["ended"]) == (0, True)
+    details = json.loads(json.dumps(describe(read(path))))
+    assert details["total"] == 2
+    assert details["actions"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
+    assert details["errors"] == [{"error": "OSError", "action": "skip", "count": 2}]
+    assert details["lost"] == [3, 9]
+    assert details["first"][0]["message"] == "image 3 is truncated"
+    assert (details["epoch"], details["ended"]) == (0, True)
 
 
 def test_a_state_without_faults_says_so(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ SOUND = Machine(
 )
 
 
-def told(subject: str, **facts: Any) -> tuple[str, str | None]:
-    """Return what is found, and advised, of a machine that differs from a sound one in some facts."""
-    findings = find(dataclasses.replace(SOUND, **facts))
+def told(subject: str, **details: Any) -> tuple[str, str | None]:
+    """Return what is found, and advised, of a machine that differs from a sound one in some details."""
+    findings = find(dataclasses.replace(SOUND, **details))
     (one,) = [finding for finding in findings if finding.name == subject]
     return f"{one.problem} {one.evidence}".rstrip(), one.fix
 
@@ -55,9 +55,9 @@ def test_a_quota_counts_as_cores() -> None:
     assert advice is None
 
 
-@pytest.mark.parametrize("facts", [{"cores": 1}, {"cpu_quota": 0.5}, {"local_ranks": 16}])
-def test_workers_without_a_core_of_their_own_are_advised_against(facts: dict[str, Any]) -> None:
-    _, advice = told("cores", **facts)
+@pytest.mark.parametrize("details", [{"cores": 1}, {"cpu_quota": 0.5}, {"local_ranks": 16}])
+def test_workers_without_a_core_of_their_own_are_advised_against(details: dict[str, Any]) -> None:
+    _, advice = told("cores", **details)
     assert advice is not None
     assert "num_workers=0" in advice
 

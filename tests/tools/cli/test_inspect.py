@@ -28,8 +28,8 @@ def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> di
     status = main(["inspect", str(path), "--json", *options])
     said = capsys.readouterr()
     assert status == 0, said.err
-    facts: dict[str, Any] = json.loads(said.out)
-    return facts
+    details: dict[str, Any] = json.loads(said.out)
+    return details
 
 
 def fails(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
@@ -37,8 +37,8 @@ def fails(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
     return capsys.readouterr().err
 
 
-def types(facts: dict[str, Any]) -> dict[str, str]:
-    return {field["name"]: field["type"] for field in facts["fields"]}
+def types(details: dict[str, Any]) -> dict[str, str]:
+    return {field["name"]: field["type"] for field in details["fields"]}
 
 
 def jpeg(number: int) -> bytes:
@@ -50,22 +50,22 @@ def jpeg(number: int) -> bytes:
 @pytest.mark.parametrize("format_", FORMATS)
 def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
-    facts = inspect(capsys, packed.path, "--verify")
-    assert facts["samples"] == 50
-    assert facts["verified"] == 50
-    assert (facts["format"], facts["form"], facts["looked at"]) == (format_, "map-style", 50)
-    assert list(types(facts)) == ["image", "vector", "label", "name"]
-    assert types(facts)["image"] == "uint8 arrays of shape (6, 5, 3)"
-    assert types(facts)["vector"] == "float32 arrays of shape (4,)"
-    assert types(facts)["name"] == "strings"
-    assert facts["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
+    details = inspect(capsys, packed.path, "--verify")
+    assert details["samples"] == 50
+    assert details["verified"] == 50
+    assert (details["format"], details["form"], details["looked at"]) == (format_, "map-style", 50)
+    assert list(types(details)) == ["image", "vector", "label", "name"]
+    assert types(details)["image"] == "uint8 arrays of shape (6, 5, 3)"
+    assert types(details)["vector"] == "float32 arrays of shape (4,)"
+    assert types(details)["name"] == "strings"
+    assert details["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
 
 
 @pytest.mark.parametrize("format_", SHARDED)
 def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
-    facts = inspect(capsys, tmp_path / "out", "--verify")
-    assert (facts["samples"], facts["files"]) == (50, 3)
+    details = inspect(capsys, tmp_path / "out", "--verify")
+    assert (details["samples"], details["files"]) == (50, 3)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -96,10 +96,10 @@ def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     with h5py.File(path, "w") as store:
         store.create_dataset("group/images", data=np.zeros((30, 8, 8), np.uint8), chunks=(5, 8, 8), compression="gzip")
         store["labels"] = np.arange(30)
-    facts = inspect(capsys, path, "--verify")
-    assert facts["samples"] == 30
-    assert types(facts)["group/images"] == "uint8 arrays of shape (8, 8)"
-    assert facts["verified"] == 30
+    details = inspect(capsys, path, "--verify")
+    assert details["samples"] == 30
+    assert types(details)["group/images"] == "uint8 arrays of shape (8, 8)"
+    assert details["verified"] == 30
     with h5py.File(path, "a") as store:
         store["other"] = np.arange(7)
     said = fails(capsys, path)
@@ -114,9 +114,9 @@ def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subd
     with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
         for number in range(10):
             txn.put(b"key-%d" % number, jpeg(number))
-    facts = inspect(capsys, path)
-    assert facts["samples"] == 10
-    assert types(facts) == {"value": "jpg"}
+    details = inspect(capsys, path)
+    assert details["samples"] == 10
+    assert types(details) == {"value": "jpg"}
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
@@ -131,42 +131,42 @@ def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], endin
     data = out.getvalue()
     path = tmp_path / f"foreign{ending}"
     path.write_bytes(zstandard.ZstdCompressor().compress(data) if ending.endswith("zst") else data)
-    facts = inspect(capsys, path)
-    assert (facts["form"], facts["samples"]) == (("map-style", 5) if ending == ".tar" else ("stream", None))
-    assert types(facts) == {
+    details = inspect(capsys, path)
+    assert (details["form"], details["samples"]) == (("map-style", 5) if ending == ".tar" else ("stream", None))
+    assert types(details) == {
         "__key__": "strings",
         "__url__": "strings",
         "jpg": "jpg",
         "cls": "int64 numbers",
         "json": "lists, dicts or values of different kinds",
     }
-    assert ("shuffle" in facts["line"]) == (ending == ".tar")
+    assert ("shuffle" in details["line"]) == (ending == ".tar")
     assert inspect(capsys, path, "--verify")["samples"] == 5
 
 
 def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    facts = inspect(capsys, tmp_path / "a.parquet")
-    assert types(facts) == {
+    details = inspect(capsys, tmp_path / "a.parquet")
+    assert types(details) == {
         "x": "float64 numbers or None",
         "text": "strings",
         "list": "int64 arrays of different shapes (1-dimensional)",
         "raw": "jpg",
     }
     pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"), compression="uncompressed")
-    facts = inspect(capsys, tmp_path / "a.feather")
-    assert (facts["format"], facts["samples"]) == ("arrow", 3)
+    details = inspect(capsys, tmp_path / "a.feather")
+    assert (details["format"], details["samples"]) == ("arrow", 3)
 
 
 def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(jpeg(3))
-    facts = inspect(capsys, tmp_path / "pictures")
-    assert facts["samples"] == 3
-    assert facts["facts"]["classes"] == ["cat", "dög"]
-    assert "open_dataset(" in facts["line"]
+    details = inspect(capsys, tmp_path / "pictures")
+    assert details["samples"] == 3
+    assert details["metadata"]["classes"] == ["cat", "dög"]
+    assert "open_dataset(" in details["line"]
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "x.bin").write_bytes(b"abc")
     assert inspect(capsys, tmp_path / "files")["format"] == "files"

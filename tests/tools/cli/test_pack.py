@@ -69,7 +69,7 @@ def test_pictures_are_packed_as_they_are(tmp_path: Path, pictures: Path, format_
         picture = next(value for value in sample.values() if isinstance(value, bytes))
         assert picture == originals[number].read_bytes()
         assert sample["label"] == number // 6
-    assert stored_in(out)["facts"] == {"classes": ["cat", "dög"]}
+    assert stored_in(out)["metadata"] == {"classes": ["cat", "dög"]}
 
 
 def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> None:
@@ -78,7 +78,7 @@ def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> Non
     run(pictures, tmp_path / "out", "--format", "npy", "--encode", "raw", "--resize", "20x10")
     folder = ImageFolder(pictures, cache=False)
     assert [int(label) for _, label in folder] == np.load(tmp_path / "out" / "label.npy").tolist()
-    assert stored_in(tmp_path / "out")["facts"]["classes"] == folder.classes
+    assert stored_in(tmp_path / "out")["metadata"]["classes"] == folder.classes
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own

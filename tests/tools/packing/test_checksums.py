@@ -305,15 +305,15 @@ def test_workers_of_the_next_epoch_do_not_compare_again(
 # -- files of earlier versions -----------------------------------------------------------------------------------------
 
 
-def _without(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in (SEAL, "checksum", "sums")}
+def _without(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in (SEAL, "checksum", "sums")}
 
 
 def _old_lmdb(path: Path) -> None:
     with lmdb.open(str(path), subdir=False, map_size=1 << 24) as database, database.begin(write=True) as transaction:
         for key, value in list(transaction.cursor()):
-            facts = json.dumps(_without(json.loads(value))).encode() if key == META_KEY else value[:-4]
-            transaction.put(key, facts)
+            metadata = json.dumps(_without(json.loads(value))).encode() if key == META_KEY else value[:-4]
+            transaction.put(key, metadata)
 
 
 def _old_hdf5(path: Path) -> None:
@@ -335,8 +335,8 @@ def _old_tar(path: Path) -> None:
 
 
 def _old_npy(path: Path) -> None:
-    facts = path / "feedline.json"
-    facts.write_text(json.dumps(_without(json.loads(facts.read_text()))))
+    metadata = path / "feedline.json"
+    metadata.write_text(json.dumps(_without(json.loads(metadata.read_text()))))
 
 
 OLD = {"lmdb": _old_lmdb, "hdf5": _old_hdf5, "tar": _old_tar, "stream": _old_tar, "npy": _old_npy}

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sample(5)
 
 def open_folder(root: Path) -> tuple[Any, tuple[str, ...] | None, dict[str, Any]]:
     opened = open_path(str(root))
-    return opened.dataset, opened.fields, opened.facts
+    return opened.dataset, opened.fields, opened.metadata
 
 
 @pytest.fixture
@@ -31,16 +31,16 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_pictures_in_folders(photos: Path) -> None:
-    files, fields, facts = open_folder(photos)
-    assert (fields, facts) == (("image", "label"), {"classes": ["cat", "dög"]})
+    files, fields, metadata = open_folder(photos)
+    assert (fields, metadata) == (("image", "label"), {"classes": ["cat", "dög"]})
     expected = ImageFolder(photos, decode="bytes", cache=False)
     assert [(sample["image"], sample["label"]) for sample in files] == list(expected)
     assert [sample["path"] for sample in files] == ["cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg"]
 
 
 def test_pictures_without_folders(photos: Path) -> None:
-    files, fields, facts = open_folder(photos / "cat" / "deep")
-    assert (fields, facts) == (("image", "path"), {})
+    files, fields, metadata = open_folder(photos / "cat" / "deep")
+    assert (fields, metadata) == (("image", "path"), {})
     assert [dict(sample) for sample in files] == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
 
 

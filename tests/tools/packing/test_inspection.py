@@ -1,4 +1,4 @@
-"""Facts for people: types, examples, a line that reads it. Nothing is unpickled or run."""
+"""Metadata for people: types, examples, a line that reads it. Nothing is unpickled or run."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def test_fields(tmp_path: Path, values: tuple[Any, ...], text: str, example: str
 def test_pictures_of_a_folder_do_not_stack(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (10, 20)).save(tmp_path / "a" / "1.png")
-    facts = inspect(str(tmp_path))
-    assert [field["type"] for field in facts["fields"]] == ["png", "int64 numbers", "strings"]
-    assert "collate=list" in facts["line"]
+    metadata = inspect(str(tmp_path))
+    assert [field["type"] for field in metadata["fields"]] == ["png", "int64 numbers", "strings"]
+    assert "collate=list" in metadata["line"]
 
 
 @pytest.mark.slow
 def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
     numbers = [None if number > 200 and number % 3 == 0 else number for number in range(400)]
     pq.write_table(pa.table({"id": range(400), "late": numbers}), tmp_path / "late.parquet")
-    facts = inspect(str(tmp_path / "late.parquet"))
-    assert facts["fields"][1]["type"] == "int64 numbers or None"
-    assert "collate=list" in facts["line"]
+    metadata = inspect(str(tmp_path / "late.parquet"))
+    assert metadata["fields"][1]["type"] == "int64 numbers or None"
+    assert "collate=list" in metadata["line"]
 
 
 def test_rows_that_repeat_are_not_all_that_is_looked_at(tmp_path: Path) -> None:
     rows = "".join(f"{number},{number if number % 4 else ''},\n" for number in range(2000))
     (tmp_path / "t.csv").write_text(f"a,b,c\n{rows}")
-    facts = inspect(str(tmp_path / "t.csv"))
-    assert facts["fields"][1]["type"] == "int64 numbers or None"
-    assert facts == inspect(str(tmp_path / "t.csv")), "the same samples in each run"
+    metadata = inspect(str(tmp_path / "t.csv"))
+    assert metadata["fields"][1]["type"] == "int64 numbers or None"
+    assert metadata == inspect(str(tmp_path / "t.csv")), "the same samples in each run"
 
 
 class Trap:

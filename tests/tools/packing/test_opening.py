@@ -200,7 +200,7 @@ def test_classes_go_on_from_store_to_store(tmp_path: Path) -> None:
     one = feedline.pack(tmp_path / "photos", tmp_path / "a.lmdb", workers=0)
     two = feedline.pack(one.path, tmp_path / "b.h5", workers=0)
     with open_source(str(two.path)) as opened:
-        assert opened.facts == {"classes": ["a", "b"]}
+        assert opened.metadata == {"classes": ["a", "b"]}
 
 
 def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:

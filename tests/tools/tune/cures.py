@@ -1,6 +1,6 @@
 """The fix of every finding, applied to the dataset of `sick` that has it: the code is run as it is printed.
 
-`Cure.facts` are what a probe measures of the dataset, so that the code can be had without a probe.
+`Cure.setup` are what a probe measures of the dataset, so that the code can be had without a probe.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from feedline.tools.tune.measured import (
     Threads,
 )
 from tests.tools.tune import sick
-from tests.tools.tune.facts import MIB, ROOM, batch, loader, measured, samples
+from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, samples
 
 # Any, throughout: datasets, loaders, batches and what the code makes of them.
 Names = dict[str, Any]
@@ -215,7 +215,7 @@ class Cure:
     finding: str
     sick: Callable[[], Any]
     """Makes the dataset."""
-    facts: Callable[[Any], Measured]
+    setup: Callable[[Any], Measured]
     """What a probe measures of it."""
     cured: Callable[[str, Any], Any] | None = None
     """Makes the cured dataset from the code and the sick one; None if the code makes a loader."""
@@ -273,11 +273,11 @@ class Cure:
 
 
 def _opened(how: str = "open", mode: str = "r", read_by: str = "") -> Callable[[Any], Measured]:
-    def facts(dataset: Any) -> Measured:
+    def setup(dataset: Any) -> Measured:
         file = Opened(str(dataset.path), 200, 8e-4, 80_000, how, mode, read_by)
         return measured(samples=samples(opened=(file,), kept_open_s=1e-4))
 
-    return facts
+    return setup
 
 
 def _pasted(kind: type, rest: str = "", **attributes: Any) -> Callable[[str, Any], Any]:
@@ -365,8 +365,8 @@ class Changed(kind):
 
 
 def _objects(kind: str, name: str) -> Callable[[Any], Measured]:
-    facts = {"object_bytes": 1 << 20, "arena_s": 0.06, "write_s": 0.032, "bytes": 1 << 20, "object_kind": kind}
-    return lambda _: measured(batch=batch(**facts, objects=f"{name} (list)"))
+    setup = {"object_bytes": 1 << 20, "arena_s": 0.06, "write_s": 0.032, "bytes": 1 << 20, "object_kind": kind}
+    return lambda _: measured(batch=batch(**setup, objects=f"{name} (list)"))
 
 
 def _split(code: str, one: Any) -> Any:
@@ -384,8 +384,8 @@ def _slow_collate(code: str) -> Callable[[Any], Measured]:
     return lambda _: measured(batch=batch(**own))
 
 
-def _given(**facts: Any) -> Callable[[Any], Measured]:
-    return lambda _: measured(**facts)
+def _given(**setup: Any) -> Callable[[Any], Measured]:
+    return lambda _: measured(**setup)
 
 
 def _stored(code: str, dataset: Any) -> Any:

@@ -29,7 +29,7 @@ from feedline.tools.tune.diagnosis import diagnose
 from feedline.tools.tune.finding import NOT_SURE
 from feedline.tools.tune.probe import probe
 from tests.tools.tune import sick, sound  # with torch: the processes that are forked have both imported
-from tests.tools.tune.facts import RECORDED, plain_facts
+from tests.tools.tune.measurements import RECORDED, plain_facts
 
 CORES_PER_LANE = 2
 SECONDS = 1.5
@@ -160,7 +160,7 @@ def run_once(case: Case) -> tuple[set[str], str]:
 
 
 def record(path: Path, busy: int, only: list[str] | None) -> None:
-    """Measure datasets once beside busy loops, and write the measurements for `tests.tools.tune.facts.recorded`."""
+    """Measure datasets once beside busy loops, for `tests.tools.tune.measurements.recorded`."""
     kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
     sources = {case.name: case.source for case in CASES}
     sources.update({name: f"{sick.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")})
@@ -169,9 +169,9 @@ def record(path: Path, busy: int, only: list[str] | None) -> None:
             if only and name not in only:
                 continue
             os.chdir(tempfile.mkdtemp(dir=folder))
-            facts = probe(source, seconds=6.0)
-            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(facts)]}\n")
-            kept[name] = plain_facts(facts)
+            setup = probe(source, seconds=6.0)
+            sys.stderr.write(f"{name}: {[finding.name for finding in diagnose(setup)]}\n")
+            kept[name] = plain_facts(setup)
         os.chdir("/")
     text = json.dumps(kept)
     for machine_path in (folder, str(Path(__file__).parents[3]), sys.prefix, sys.base_prefix):

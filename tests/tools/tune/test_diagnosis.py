@@ -31,7 +31,7 @@ from tests.tools.report.recordings import recording_of
 from tests.tools.tune import sick  # with torch: a process that is forked has it imported
 from tests.tools.tune.checks import test_running
 from tests.tools.tune.cures import CURES, close_handles
-from tests.tools.tune.facts import MIB, ROOM, batch, loader, measured, recorded, samples
+from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, recorded, samples
 from tests.tools.tune.reliability import CASES, Case, run_once
 from tests.tries import try_again
 
@@ -53,7 +53,7 @@ def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)  # where some datasets write files
     cure = CURES[name]
     dataset = cure.sick()
-    (finding,) = [one for one in diagnose(cure.facts(dataset)) if one.name == cure.finding]
+    (finding,) = [one for one in diagnose(cure.setup(dataset)) if one.name == cure.finding]
     assert finding.code is not None
     try:
         cure.check(finding.code, dataset)
@@ -112,17 +112,17 @@ def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: 
 def every_finding() -> list[Finding]:
     """Return one of each kind: about datasets, runs, machines."""
     written = SimpleNamespace(path="/data/rows.txt")
-    found = [finding for cure in CURES.values() for finding in diagnose(cure.facts(written))]
-    for facts in (
+    found = [finding for cure in CURES.values() for finding in diagnose(cure.setup(written))]
+    for setup in (
         measured(ended="The dataset hung", ended_in="threads"),
         measured(loader=loader(failure="KeyError: 'z'")),
         measured(loader=loader(), room=replace(ROOM, open_files=64)),
         measured(loader=loader(kind="torch"), room=replace(ROOM, shared_bytes=64 * MIB)),
         measured(batch=batch(collate_s=0.064, copy_s=0.001, fields=200)),
         measured(state=State(own_generators=("dataset.rng",)), loader=loader(engine="thread")),
-        replace(CURES["Waiting"].facts(None), noise=Noise(20.0)),
+        replace(CURES["Waiting"].setup(None), noise=Noise(20.0)),
     ):
-        found += diagnose(facts)
+        found += diagnose(setup)
     for parameters in test_running.PROBLEMS:
         found += running.find(test_running.run(**parameters[0]))
     found += machine_findings.find(machine.look())
@@ -159,7 +159,7 @@ TIMED = {
 }
 
 
-def disturbed(facts: Measured, noise: float, factors: list[float]) -> Measured:
+def disturbed(setup: Measured, noise: float, factors: list[float]) -> Measured:
     """Return measurements in which every time is off, by at most this share."""
     given = iter(factors * 1000)
 
@@ -178,8 +178,8 @@ def disturbed(facts: Measured, noise: float, factors: list[float]) -> Measured:
             times["seconds"] = tuple(map(off, part.seconds))
         return replace(part, **times)
 
-    parts = {name: changed(getattr(facts, name)) for name in ("making", "samples", "batch", "loader", "state")}
-    return replace(facts, **parts, noise=Noise(spread=noise))
+    parts = {name: changed(getattr(setup, name)) for name in ("making", "samples", "batch", "loader", "state")}
+    return replace(setup, **parts, noise=Noise(spread=noise))
 
 
 some_noise = st.floats(0.0, 0.6)
@@ -242,19 +242,19 @@ def test_a_dataset_gets_its_own_finding(case: Case) -> None:
     ],
 )
 def test_what_depends_on_the_machine(name: str, granted: dict[str, Any], problem: str, is_serious: bool) -> None:
-    facts = recorded(name)
-    facts.room = replace(ROOM, cores=2)
-    assert diagnose(facts) == []
-    facts.room = replace(ROOM, **{"cores": 2, **granted})
-    assert [(finding.name, finding.is_serious) for finding in diagnose(facts)] == [(problem, is_serious)]
+    setup = recorded(name)
+    setup.room = replace(ROOM, cores=2)
+    assert diagnose(setup) == []
+    setup.room = replace(ROOM, **{"cores": 2, **granted})
+    assert [(finding.name, finding.is_serious) for finding in diagnose(setup)] == [(problem, is_serious)]
 
 
 def test_what_was_measured_is_told() -> None:
-    facts = recorded("Waiting")
-    text = "\n".join(summary(facts))
+    setup = recorded("Waiting")
+    text = "\n".join(summary(setup))
     for part in ("Waiting: 5,000 samples", "p99", "computing", "A batch of 32", "8 threads made"):
         assert part in text
-    figures = json.loads(json.dumps(as_dict(facts)))
+    figures = json.loads(json.dumps(as_dict(setup)))
     assert figures["dataset"] == "Waiting"
     assert figures["p50_s"] >= 0.004
     assert set(figures["samples_per_s_by_threads"]) == {"1", "2", "8"}
@@ -266,10 +266,10 @@ def test_samples_of_which_no_batch_can_be_made() -> None:
 
 
 def test_what_ended_it_is_a_finding() -> None:
-    facts = measured(ended="The dataset did not finish", ended_in="threads")
-    found = [finding for finding in diagnose(facts) if finding.name == "ended-early"]
+    setup = measured(ended="The dataset did not finish", ended_in="threads")
+    found = [finding for finding in diagnose(setup) if finding.name == "ended-early"]
     assert [finding.severity for finding in found] == ["advice"], "threads were not asked for"
-    assert as_dict(facts)["ended"] == facts.ended
+    assert as_dict(setup)["ended"] == setup.ended
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -15,16 +15,16 @@ def test_what_is_serious_comes_first_and_then_what_gains_most() -> None:
 def test_severity() -> None:
     assert Finding("a", "").severity == "fine"
     assert Finding("a", "", "do").severity == "advice"
-    facts = Finding("a", "wrong", "do", "code", 2.0, is_serious=True, evidence="seen", margin=3.0).as_dict()
-    assert facts["severity"] == "serious"
-    assert [facts[key] for key in ("problem", "fix", "code", "gain", "evidence")] == [
+    setup = Finding("a", "wrong", "do", "code", 2.0, is_serious=True, evidence="seen", margin=3.0).as_dict()
+    assert setup["severity"] == "serious"
+    assert [setup[key] for key in ("problem", "fix", "code", "gain", "evidence")] == [
         "wrong",
         "do",
         "code",
         2.0,
         "seen",
     ]
-    assert "margin" not in facts
+    assert "margin" not in setup
 
 
 def test_they_are_printed_as_lines_that_say_what_is_wrong_first_and_what_shows_it_last() -> None:

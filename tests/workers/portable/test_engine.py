@@ -28,16 +28,16 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec, SlotWriter
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
-from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task
+from feedline.types import Call, DatasetKind, Result, ResultKind, Resume, SlotBatch, Task
 from feedline.workers.portable import PortableEngine, segments
 from feedline.workers.portable.segments import BatchBytes, Outbox
 
 
 def batch_of(result: Result) -> Any:
-    parcel = result.payload
-    assert isinstance(parcel, Parcel)
-    assert parcel.slot == -1
-    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
+    slot_batch = result.payload
+    assert isinstance(slot_batch, SlotBatch)
+    assert slot_batch.slot == -1
+    return Codec(NumpyFramework()).decode(slot_batch.header, slot_batch.reader)
 
 
 class PortableContract(EngineContract):

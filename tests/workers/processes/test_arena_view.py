@@ -25,13 +25,13 @@ def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks
         try:
             kept = []
             for number in range(1, 4):
-                room = view.writer(1)
-                memory, offset = room.allocate(5000) or (None, 0)
+                buffer = view.writer(1)
+                memory, offset = buffer.allocate(5000) or (None, 0)
                 array = np.ndarray(5000, np.uint8, memory, offset)
                 array[:] = number
-                view.part_with(1, room.address, room.used)
-                room = view.writer(1)
-                room.view[:5000] = 10 * number
+                view.part_with(1, buffer.address, buffer.used)
+                buffer = view.writer(1)
+                buffer.view[:5000] = 10 * number
                 kept.append(array)
             code = 0 if [int(array[0]) for array in kept] == [1, 2, 3] and kept[0].max() == 1 else 2
             os.write(write, b".")
@@ -46,20 +46,20 @@ def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks
     assert not arena.view(2, 5000).any()
 
 
-def test_a_writer_without_a_slot_has_room_for_a_small_batch() -> None:
+def test_a_writer_without_a_slot_has_space_for_a_small_batch() -> None:
     view = ArenaView(Arena(1, shared=True, budget=1 << 20))
-    room = view.writer(-1)
-    assert room.offset_of(room.view.ctypes.data, 0) == 0, "it knows where its memory is"
-    assert room.allocate(1) is None, "nothing is made there that the worker could keep"
-    assert room.place(SMALL_BYTES) == 0
+    buffer = view.writer(-1)
+    assert buffer.offset_of(buffer.view.ctypes.data, 0) == 0, "it knows where its memory is"
+    assert buffer.allocate(1) is None, "nothing is made there that the worker could keep"
+    assert buffer.place(SMALL_BYTES) == 0
     with pytest.raises(SlotFull):
-        room.place(1)
+        buffer.place(1)
 
 
 def read_slots(view: ArenaView, answers: Any) -> None:
-    room = view.writer(1)
-    answers.send(room.view[:3].tolist())
-    room.view[:3] = (7, 8, 9)
+    buffer = view.writer(1)
+    answers.send(buffer.view[:3].tolist())
+    buffer.view[:3] = (7, 8, 9)
     answers.send("written")
 
 

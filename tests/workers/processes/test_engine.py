@@ -27,7 +27,7 @@ from feedline.memory.codec import Codec
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.testing.engine.workload import refuse_to_start
-from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task
+from feedline.types import Call, DatasetKind, Result, ResultKind, Resume, SlotBatch, Task
 from feedline.workers.failure import UNPICKLABLE
 from feedline.workers.processes import ProcessEngine
 from tests.faults.limits import descriptors_left
@@ -58,13 +58,13 @@ class ProcessContract(EngineContract):
 
     def batch_of(self, result: Result) -> Any:
         assert self.arena is not None
-        parcel = result.payload
-        assert isinstance(parcel, Parcel)
-        if parcel.reader is not None:
-            return self._codec.decode(parcel.header, parcel.reader)
-        if parcel.slot < 0:
-            return self._codec.decode_packed(parcel.header, parcel.used)
-        return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
+        slot_batch = result.payload
+        assert isinstance(slot_batch, SlotBatch)
+        if slot_batch.reader is not None:
+            return self._codec.decode(slot_batch.header, slot_batch.reader)
+        if slot_batch.slot < 0:
+            return self._codec.decode_packed(slot_batch.header, slot_batch.used)
+        return self._codec.decode(slot_batch.header, self.arena.reader(slot_batch.slot, slot_batch.used))
 
 
 class TestFork(ProcessContract):
@@ -107,11 +107,11 @@ def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
     return result
 
 
-def decode(parcel: Parcel) -> Any:
+def decode(slot_batch: SlotBatch) -> Any:
     codec = Codec(NumpyFramework())
-    if parcel.reader is None:
-        return codec.decode_packed(parcel.header, parcel.used)
-    return codec.decode(parcel.header, parcel.reader)
+    if slot_batch.reader is None:
+        return codec.decode_packed(slot_batch.header, slot_batch.used)
+    return codec.decode(slot_batch.header, slot_batch.reader)
 
 
 @pytest.mark.slow
@@ -156,9 +156,9 @@ def many_strings(samples: Any) -> list[str]:
 @pytest.mark.parametrize("slot", [-1, 0])
 def test_a_header_of_megabytes(slot: int) -> None:
     with at_work(Numbers(), collate=many_strings) as engine:
-        parcel = answer(engine, Task(0, [1], slot)).payload
-        assert (parcel.reader is None) == (slot == 0)
-        assert len(parcel.header) < 1000, "what is long lies in memory"
+        slot_batch = answer(engine, Task(0, [1], slot)).payload
+        assert (slot_batch.reader is None) == (slot == 0)
+        assert len(slot_batch.header) < 1000, "what is long lies in memory"
 
 
 class Long(Exception):
@@ -190,9 +190,9 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
     with at_work(Wide()) as engine:
         for number in range(3):
-            parcel = answer(engine, Task(number, [number, 3], slot=0)).payload
-            batch = decode(parcel)
-            assert parcel.slot == 0, "so that it can be given back"
+            slot_batch = answer(engine, Task(number, [number, 3], slot=0)).payload
+            batch = decode(slot_batch)
+            assert slot_batch.slot == 0, "so that it can be given back"
             assert batch.shape == (2, 1 << 20)
             assert (batch == np.array([[number], [3]])).all()
 

@@ -65,7 +65,7 @@ def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(monkeypatch: 
 
     def ask(*_: object) -> str:
         asked.append("asked")
-        return "There is no room."
+        return "There is no buffer."
 
     monkeypatch.setattr(cluster, "shortage", ask)
     engine = RayEngine(9)

@@ -10,7 +10,7 @@ from feedline.abc import Engine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.codec import Codec
 from feedline.testing import EngineContract
-from feedline.types import Parcel, Result
+from feedline.types import Result, SlotBatch
 from feedline.workers.ray.engine import RayEngine
 from feedline.workers.ray.options import RayOptions
 
@@ -29,6 +29,6 @@ class TestRay(EngineContract):
         return RayEngine(2, RayOptions(num_cpus=1))
 
     def batch_of(self, result: Result) -> Any:
-        parcel = result.payload
-        assert isinstance(parcel, Parcel)
-        return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
+        slot_batch = result.payload
+        assert isinstance(slot_batch, SlotBatch)
+        return Codec(NumpyFramework()).decode(slot_batch.header, slot_batch.reader)

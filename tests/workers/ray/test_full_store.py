@@ -1,4 +1,4 @@
-"""Object stores without room: Ray spills, or the loader says what is the matter."""
+"""Object stores without buffer: Ray spills, or the loader says what is the matter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from feedline.errors import TransportError
 
 disk, where = sys.argv[1:]
 config = {
-    "room": {},
+    "buffer": {},
     "full": {"local_fs_capacity_threshold": 0.0001},
 }[disk]
 head = {"num_cpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False, "_system_config": config}
@@ -67,7 +67,7 @@ def said(disk: str, where: str) -> list[str]:
 
 
 def test_batches_that_have_no_room_go_to_disk() -> None:
-    assert said("room", "elsewhere")[-1] == "through"
+    assert said("buffer", "elsewhere")[-1] == "through"
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])

@@ -66,18 +66,18 @@ def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:
     array[:] = 1
     del reader
     assert store.held == SIZE
-    assert store.has_room(in_flight=1)
-    assert not store.has_room(in_flight=2)
+    assert store.has_space(in_flight=1)
+    assert not store.has_space(in_flight=2)
     del array
     assert store.held == 0
 
 
 def test_few_batches_are_made_before_their_size_is_known() -> None:
     store = Store(1 << 40)
-    assert store.has_room(in_flight=7, before_known=8)
-    assert not store.has_room(in_flight=8, before_known=8)
+    assert store.has_space(in_flight=7, before_known=8)
+    assert not store.has_space(in_flight=8, before_known=8)
     store.open(None)
-    assert store.has_room(in_flight=100, before_known=8)
+    assert store.has_space(in_flight=100, before_known=8)
 
 
 def test_batches_are_copied_while_the_program_keeps_too_much() -> None:

@@ -72,14 +72,14 @@ class LocalBlob(Blob):
                 f"{shown_address(path)} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"
             ) from (exc if shown_address(path) == path else None)
         try:
-            facts = os.fstat(self._file)
+            status = os.fstat(self._file)
             if not os.path.isfile(path):
                 raise SourceError(f"{path} is not a file.")
         except BaseException:
             self.close()
             raise
-        self.size = facts.st_size
-        self.tag = str(facts.st_mtime_ns)
+        self.size = status.st_size
+        self.tag = str(status.st_mtime_ns)
 
     def read(self, start: int, stop: int) -> bytes:
         try:
@@ -99,8 +99,8 @@ class LocalBlob(Blob):
         return data
 
     def check(self) -> None:
-        facts = os.fstat(self._file)
-        if (facts.st_size, str(facts.st_mtime_ns)) != (self.size, self.tag):
+        status = os.fstat(self._file)
+        if (status.st_size, str(status.st_mtime_ns)) != (self.size, self.tag):
             raise SourceChanged(f"{self.name} was changed while it was read.")
 
     def hint(self, start: int, stop: int) -> None:

@@ -132,10 +132,10 @@ class DiskCache:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-                    name, facts = _NAME.fullmatch(entry.name), entry.stat()
+                    name, status = _NAME.fullmatch(entry.name), entry.stat()
                     if name and not name["begun"]:
-                        found.append((facts.st_mtime_ns, facts.st_size, entry.path))
-                    elif name and facts.st_mtime < time.time() - _ABANDONED_S:
+                        found.append((status.st_mtime_ns, status.st_size, entry.path))
+                    elif name and status.st_mtime < time.time() - _ABANDONED_S:
                         os.unlink(entry.path)
         return found
 

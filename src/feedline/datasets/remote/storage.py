@@ -277,9 +277,9 @@ class Storage:
         pin = _PINS.get(protocol, "")
 
         def glob(system: Any) -> None:
-            for path, facts in system.glob(system._strip_protocol(pattern), detail=True).items():
-                if facts["type"] == "file":
-                    found[f"{protocol}://{path.lstrip('/')}"] = _version_of(facts, pin)
+            for path, info in system.glob(system._strip_protocol(pattern), detail=True).items():
+                if info["type"] == "file":
+                    found[f"{protocol}://{path.lstrip('/')}"] = _version_of(info, pin)
             system.invalidate_cache()  # fsspec keeps every listing
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:

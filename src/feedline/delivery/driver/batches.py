@@ -12,7 +12,7 @@ from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
-from feedline.delivery.driver.driver import Driver, Facts
+from feedline.delivery.driver.driver import Driver, RowParts
 from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.epoch import Epoch, Origin, Request
@@ -209,18 +209,18 @@ class WorkerBatches(OneCallerBatches):
         return self.driver.counters
 
     @property
-    def keeps_facts(self) -> bool:
-        """See `Driver.keeps_facts`."""
-        return self.driver.keeps_facts
+    def keeps_rows(self) -> bool:
+        """See `Driver.keeps_rows`."""
+        return self.driver.keeps_rows
 
-    @keeps_facts.setter
-    def keeps_facts(self, keeps_facts: bool) -> None:
-        self.driver.keeps_facts = keeps_facts
+    @keeps_rows.setter
+    def keeps_rows(self, keeps_rows: bool) -> None:
+        self.driver.keeps_rows = keeps_rows
 
     @property
-    def facts(self) -> Facts | None:
+    def row_parts(self) -> RowParts | None:
         """What is known about the last batch, if another object writes its row."""
-        return self.driver.facts
+        return self.driver.row_parts
 
     def is_ready(self) -> bool:
         """True if the next batch has already arrived."""

@@ -56,7 +56,7 @@ class DeviceBatches(OneCallerBatches):
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
         super().__init__()
         self._batches = batches
-        batches.keeps_facts = True
+        batches.keeps_rows = True
         self._target = target
         self._line = line = _Line(batches, target, fault_budget)
         self._threads: list[threading.Thread] = []
@@ -99,7 +99,7 @@ class DeviceBatches(OneCallerBatches):
             if line.thread_count:  # what the target has seen by now keeps a processor busy
                 with interrupts.put_off(starts_process=False):
                     self._start()
-        kind, value, noted, facts = item
+        kind, value, noted, row_parts = item
         error = value if kind is _ERROR else None
         if kind is _ERROR:
             line.resume(item)
@@ -112,8 +112,8 @@ class DeviceBatches(OneCallerBatches):
                 error = exc  # which would come again and again
         if kind is _END:
             observer.end(self._batches.counters.batches, asked)
-        elif facts is not None and error is None:
-            self._write(facts, asked)
+        elif row_parts is not None and error is None:
+            self._write(row_parts, asked)
         progress = line.progress
         # From here on nothing is called, so that no signal comes between: see `feedline.delivery.driver.caller_lock`.
         item[1] = None
@@ -129,8 +129,8 @@ class DeviceBatches(OneCallerBatches):
         return value
 
     # Any: what is known of the batch, and when it was got ready.
-    def _write(self, facts: Any, asked: int) -> None:
-        (before, (behind, _, held, first)), ready = facts
+    def _write(self, row_parts: Any, asked: int) -> None:
+        (before, (behind, _, held, first)), ready = row_parts
         observer, got = self._batches.counters.observer, time.monotonic_ns()
         # A copy is not waited for by the training loop: what counts is what it takes to begin and to hand over.
         device = (got if ready >= asked else ready) - before[-1]
@@ -231,7 +231,7 @@ class _Line:
         self.items.pop(self.taken - 1, None)
         if self.taken == self.asked:
             self.ask()
-        while self._has_room() and self.batches.is_ready():
+        while self._has_space() and self.batches.is_ready():
             self.ask()
         return self.items[self.taken]
 
@@ -246,7 +246,7 @@ class _Line:
 
     def ask_for_threads(self) -> None:
         """Take the next batch, and those that nobody has to wait for, and let threads begin them."""
-        while self.taken == self.asked or (self._has_room() and self.batches.is_ready()):
+        while self.taken == self.asked or (self._has_space() and self.batches.is_ready()):
             item = self.unready = _asked()
             self._take(item)
             number = self.asked
@@ -310,9 +310,9 @@ class _Line:
 
     def _is_wanted(self) -> bool:
         by_loop = self.is_begun_by_loop() or self.is_asked_by_loop()
-        return not self.pauses and not by_loop and self._has_room()
+        return not self.pauses and not by_loop and self._has_space()
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         ahead = self.target.ahead if self._runs_ahead else 0
         return self.asked - self.taken <= ahead and self.halted is None
 
@@ -321,7 +321,7 @@ class _Line:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
                 item[0] = _TAKEN  # nothing is called in between, so that no interrupt loses the batch
-                item[3] = self.batches.facts
+                item[3] = self.batches.row_parts
         except StopIteration:
             item[0], self.halted = _END, item
         except BaseException as exc:

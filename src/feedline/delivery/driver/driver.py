@@ -27,7 +27,7 @@ from feedline.insight.batch_rows import Row
 from feedline.randomness import scope
 from feedline.randomness.stages import TRANSFORM
 from feedline.system.failures import is_interrupt
-from feedline.types import Call, Parcel, Result, ResultKind, Task
+from feedline.types import Call, Result, ResultKind, SlotBatch, Task
 from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
@@ -40,7 +40,7 @@ back one by one."""
 _LONG_S = 0.01
 """A wait of at least this length gets its own row; see `feedline.insight.observer`."""
 
-Facts = tuple[Row, Row]
+RowParts = tuple[Row, Row]
 """What is known about a batch before it is delivered: see `Observer.write`."""
 
 Prepare = Callable[[Any], Any]
@@ -83,7 +83,7 @@ class Driver:
         self._watch = watch or MemoryWatch(engine)
         self._prepare = prepare
         self._rest = rest
-        self._receipts = Acknowledgements(dataset)
+        self._acknowledgements = Acknowledgements(dataset)
         self.wants_receipts = isinstance(dataset, Acknowledged)
         """True if the dataset is notified which of its samples were consumed."""
         self._receipt: Any = None
@@ -95,11 +95,9 @@ class Driver:
         self.closed = False
         self._clock = clock or time.monotonic
         self._asked_s = 0.0
-        self.keeps_facts = False
-        """True if another object hands batches to the training loop and writes their rows; `facts` then describes the
-        last batch.
-        """
-        self.facts: Facts | None = None
+        self.keeps_rows = False
+        """True if another object hands batches to the training loop and writes their rows, from `row_parts`."""
+        self.row_parts: RowParts | None = None
         self.leaving = False
         """True once the workers should end. A thread that waits for them at that moment stops waiting."""
 
@@ -137,8 +135,8 @@ class Driver:
             StopIteration: there is none, or the wait was cancelled.
         """
         machine = self.machine
-        if self._receipts.are_held:
-            self._receipts.acknowledge()
+        if self._acknowledgements.are_held:
+            self._acknowledgements.acknowledge()
         machine.now_s = self._asked_s = self._clock()
         machine.ask()
         if machine.holds_back:
@@ -172,7 +170,7 @@ class Driver:
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
         is_seen = observer.got or machine.now_s - self._asked_s > _LONG_S
-        facts = self._facts_of(ordinal, result) if is_seen else None
+        row_parts = self._row_parts_of(ordinal, result) if is_seen else None
         try:
             try:
                 told = None if notes is None else epoch.look_at(notes)
@@ -195,9 +193,9 @@ class Driver:
             raise
         if notes is not None:
             self._receipt = notes.receipts
-            self._receipts.hold(notes.receipts)
-        if facts is not None:
-            self._write(facts)
+            self._acknowledgements.hold(notes.receipts)
+        if row_parts is not None:
+            self._write(row_parts)
         else:
             observer.last_s = now_s = self._clock()
             asked_s = self._asked_s
@@ -209,9 +207,9 @@ class Driver:
         epoch.note(ordinal, worker, notes, read)
         return batch
 
-    def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
+    def _row_parts_of(self, ordinal: int, result: Result) -> RowParts | None:
         """Return what is known about a batch before it is delivered; None if the result is not a batch."""
-        flight, parcel = result.flight, result.payload
+        flight, slot_batch = result.flight, result.payload
         if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
             return None
         told, worker = result.told, result.worker
@@ -223,9 +221,9 @@ class Driver:
         (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
         if not began:  # the engine does not report it
             began, fetch = came - busy, busy
-        size = parcel.used if type(parcel) is Parcel else 0
+        size = slot_batch.used if type(slot_batch) is SlotBatch else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, computed, queued, began + busy)
-        facts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
+        row_parts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
         ready = self.epoch.ready
         behind = len(ready)
         if behind and self.machine.now_s != asked_s:  # some of them may have arrived after the request
@@ -233,14 +231,14 @@ class Driver:
             # Batches that have not arrived may have been ready too: that is determined later, from when each was
             # finished.
             behind = sum(0 < other.task_times[0] + other.busy_ns <= asked for other in ready.values())
-        return facts, (behind, 0, int(flight.is_held_up), int(result.first))
+        return row_parts, (behind, 0, int(flight.is_held_up), int(result.first))
 
-    def _write(self, facts: Facts) -> None:
-        """Write the row of a batch that is about to be delivered, or keep its facts for the object that hands it on."""
-        if self.keeps_facts:
-            self.facts = facts
+    def _write(self, row_parts: RowParts) -> None:
+        """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
+        if self.keeps_rows:
+            self.row_parts = row_parts
         else:
-            before, more = facts
+            before, more = row_parts
             asked = int(self._asked_s * 1e9)
             self._observer.write(before, asked, time.monotonic_ns(), more, self.counters.batches)
 
@@ -254,20 +252,20 @@ class Driver:
                 del result  # the traceback refers to this frame: no cycle for the garbage collector
         self.counters.batches += 1
         batch = result.payload
-        if type(batch) is Parcel:
+        if type(batch) is SlotBatch:
             batch = self._slots.unpack(batch)
         return batch if self._prepare is None else self._prepare(batch)
 
     def end(self) -> None:
         """Record the end of the epoch, unless another object hands batches on and does so."""
-        if not self.keeps_facts:
+        if not self.keeps_rows:
             self._observer.end(self.counters.batches, int(self._asked_s * 1e9))
 
     def take_back(self) -> None:
         """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""
         self.epoch.take_back()
         if self.epoch.taken is not None:
-            self._receipts.release(self._receipt)
+            self._acknowledgements.release(self._receipt)
 
     def await_openings(self) -> None:
         """Wait for the first answer of every worker with a task, which contains the state in which it began."""

@@ -13,7 +13,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.batches import ended_by
 from feedline.delivery.driver.caller_lock import OneCallerBatches
-from feedline.delivery.driver.driver import Facts, Prepare
+from feedline.delivery.driver.driver import Prepare, RowParts
 from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
@@ -54,14 +54,14 @@ class InlineBatches(OneCallerBatches):
         self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._arena = arena
-        self._room = None if arena is None else LocalBuffers(arena)
+        self._buffer = None if arena is None else LocalBuffers(arena)
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while its iterator is in use
         self.counters = counters
         self._observer = counters.observer
-        self.keeps_facts = False
-        """See `Driver.keeps_facts`."""
-        self.facts: Facts | None = None
+        self.keeps_rows = False
+        """See `Driver.keeps_rows`."""
+        self.row_parts: RowParts | None = None
         self._prepare = prepare
         self.begin(spec, checkpoint, snapshot)
 
@@ -108,7 +108,7 @@ class InlineBatches(OneCallerBatches):
         """The batch being made, or interrupted while being made: its number and contents."""
         self._made: Any = _NOTHING
         """The finished batch, until it is delivered."""
-        self._receipts = Acknowledgements(spec.dataset)
+        self._acknowledgements = Acknowledgements(spec.dataset)
         self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
     def _next(self) -> Any:
@@ -117,7 +117,7 @@ class InlineBatches(OneCallerBatches):
         if self._is_spent:
             self._fault_budget.check()
         if self._wants_receipts:
-            self._receipts.acknowledge()
+            self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
         quick = self._quick
@@ -134,7 +134,7 @@ class InlineBatches(OneCallerBatches):
                 try:
                     batch = None
                     if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        arena = self._arena  # what it keeps for large batches is given back when a room is closed
+                        arena = self._arena  # what it keeps for large batches is given back when a buffer is closed
                         batch = quick(indices.array) if arena is None or not arena.is_warm else None
                     if batch is None:
                         batch = self._make(ordinal, indices)
@@ -163,7 +163,7 @@ class InlineBatches(OneCallerBatches):
             return batch
 
     def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
-        """Write the row of a batch that is about to be delivered, or keep its facts for the object that hands it on."""
+        """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
         began, finished = made
         fetch, collate, told = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
@@ -172,18 +172,18 @@ class InlineBatches(OneCallerBatches):
             transform = told.stages.pop(TRANSFORM, 0)
             self._observer.hear(told, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
-        facts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
-        if self.keeps_facts:
-            self.facts = facts, (0, 0, 0, 0)
+        row_parts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
+        if self.keeps_rows:
+            self.row_parts = row_parts, (0, 0, 0, 0)
         else:
-            self._observer.write(facts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
+            self._observer.write(row_parts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
     def is_ready(self) -> bool:
         """False: batches are made on request."""
         return False
 
     def _end(self) -> None:
-        if not self.keeps_facts:
+        if not self.keeps_rows:
             self._observer.end(self.counters.batches, time.monotonic_ns())
         if self._arena is not None:
             self._arena.rest()
@@ -244,7 +244,7 @@ class InlineBatches(OneCallerBatches):
         if self._runner.streams:
             place = self._runner.stream.place
             if self._wants_receipts and not failed:
-                self._receipts.hold(self._runner.take_receipts())
+                self._acknowledgements.hold(self._runner.take_receipts())
         if ordinal == progress.delivered and not progress.early:
             progress.delivered = ordinal + 1  # what `note` would do, but cheaper
         else:
@@ -261,12 +261,12 @@ class InlineBatches(OneCallerBatches):
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; return `_VOID` if it has no samples left."""
         if not self._guards:
-            room = self._room
+            buffer = self._buffer
             try:  # what `in_local_buffers` does, but cheaper
-                return self._runner.make(indices, partial(self._plan.draw, ordinal), room)
+                return self._runner.make(indices, partial(self._plan.draw, ordinal), buffer)
             finally:
-                if room is not None:
-                    room.close()
+                if buffer is not None:
+                    buffer.close()
         draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
@@ -276,11 +276,11 @@ class InlineBatches(OneCallerBatches):
 
     def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
         task = Task(0, treated.indices, draw=draw, skip=treated.skip)
-        result = in_local_buffers(self._room, self._runner.serve, task, -1)
+        result = in_local_buffers(self._buffer, self._runner.serve, task, -1)
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
         if result.notes is not None:
-            self._receipts.hold(result.notes.receipts)
+            self._acknowledgements.hold(result.notes.receipts)
         return self._with_faults_noted(result, treated)
 
     def _with_faults_noted(self, result: Result, treated: Treated) -> Any:

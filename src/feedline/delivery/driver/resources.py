@@ -101,7 +101,7 @@ class Resources:
         memory = self._arena  # a copy: `close` in another thread clears it
         settings = self.settings
         depth = max(1, settings.depth)
-        slots = Slots(arena, self.framework, self.counters, depth=depth, has_room=engine.has_room)
+        slots = Slots(arena, self.framework, self.counters, depth=depth, has_space=engine.has_space)
         care = RecoveryOptions(
             spec.on_error,
             spec.dataset,

@@ -129,10 +129,10 @@ class Settings:
     @property
     def most_window(self) -> int:
         """Maximum number of batches in flight."""
-        return max(self.window, max(self.depth, self.most_depth) * self.room)
+        return max(self.window, max(self.depth, self.most_depth) * self.max_workers)
 
     @property
-    def room(self) -> int:
+    def max_workers(self) -> int:
         """Maximum number of workers."""
         return max(self.worker_count, self.most_workers or 0)
 

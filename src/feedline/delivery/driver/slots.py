@@ -16,7 +16,7 @@ from feedline.delivery.machine.counters import Counters
 from feedline.memory.arena import Arena
 from feedline.memory.codec import Codec
 from feedline.memory.reading import LARGE_BYTES, SMALL_BYTES, Copies
-from feedline.types import Parcel, Result
+from feedline.types import Result, SlotBatch
 
 _IN_MESSAGES = 96 << 10
 """Bytes that may wait for the training loop in messages of one worker: half of what a socket holds. With more, the
@@ -39,7 +39,7 @@ class Slots:
         framework: the array library.
         counters: counts batches that could not stay in place.
         depth: how many batches of one worker may wait for the training loop.
-        has_room: returns True if there is room for another batch in the engine's own memory.
+        has_space: returns True if there is room for another batch in the engine's own memory.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Slots:
         counters: Counters,
         *,
         depth: int = 1,
-        has_room: Callable[[], bool] = lambda: True,
+        has_space: Callable[[], bool] = lambda: True,
     ) -> None:
         self._arena = arena
         self._framework = framework
@@ -64,14 +64,14 @@ class Slots:
         self._largest = 0
         """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
-        self._has_room = has_room
+        self._has_space = has_space
         self._does_without = arena is None
         """True while tasks get no slots."""
 
     def are_left(self) -> bool:
         """True while another task can be assigned."""
         if self._arena is None:
-            return self._has_room()
+            return self._has_space()
         return self._does_without or self._arena.available()
 
     def acquire(self, worker: int) -> int:
@@ -97,26 +97,26 @@ class Slots:
             self._small_count += 1
             self._does_without = self._small_count >= self._sure_after
 
-    def unpack(self, parcel: Parcel) -> Any:
+    def unpack(self, slot_batch: SlotBatch) -> Any:
         """Return the batch in a slot. It keeps the parts of the slot that it refers to; the rest is free."""
         arena = self._arena
-        slot, parcel.slot = parcel.slot, -1
-        if arena is not None and (parcel.used > self._largest or not self._does_without):
-            self._learn(parcel.used)
-        if parcel.reader is not None:
-            self.counters.overflowed += arena is not None and parcel.used > SMALL_BYTES
+        slot, slot_batch.slot = slot_batch.slot, -1
+        if arena is not None and (slot_batch.used > self._largest or not self._does_without):
+            self._learn(slot_batch.used)
+        if slot_batch.reader is not None:
+            self.counters.overflowed += arena is not None and slot_batch.used > SMALL_BYTES
             if slot >= 0:
                 self.release(slot)
-            return self._codec.decode(parcel.header, parcel.reader)
+            return self._codec.decode(slot_batch.header, slot_batch.reader)
         if slot < 0:
-            if parcel.batch is not None and self._framework.makes_usual_arrays():
-                return parcel.batch
-            return self._codec.decode_packed(parcel.header, parcel.used)
+            if slot_batch.batch is not None and self._framework.makes_usual_arrays():
+                return slot_batch.batch
+            return self._codec.decode_packed(slot_batch.header, slot_batch.used)
         assert arena is not None
         try:
-            reader = arena.reader(slot, parcel.used)
-            self.counters.copied_out += type(reader) is Copies and parcel.used >= LARGE_BYTES
-            return self._codec.decode(parcel.header, reader)
+            reader = arena.reader(slot, slot_batch.used)
+            self.counters.copied_out += type(reader) is Copies and slot_batch.used >= LARGE_BYTES
+            return self._codec.decode(slot_batch.header, reader)
         finally:
             arena.finish(slot)
 
@@ -125,15 +125,15 @@ class Slots:
         if not self._framework.makes_usual_arrays():
             return
         for result in results:
-            parcel = result.payload
-            if type(parcel) is Parcel and parcel.slot < 0 and parcel.reader is None:
-                parcel.batch = self._codec.decode_packed(parcel.header, parcel.used, ahead=True)
-                if parcel.batch is None:
+            slot_batch = result.payload
+            if type(slot_batch) is SlotBatch and slot_batch.slot < 0 and slot_batch.reader is None:
+                slot_batch.batch = self._codec.decode_packed(slot_batch.header, slot_batch.used, ahead=True)
+                if slot_batch.batch is None:
                     return
 
     def discard(self, result: Result) -> None:
         """Take back the slot of an unwanted batch. May be called if it was unpacked or has no slot."""
-        if type(result.payload) is Parcel:
+        if type(result.payload) is SlotBatch:
             slot, result.payload.slot = result.payload.slot, -1
             self.release(slot, result.payload.used)
 

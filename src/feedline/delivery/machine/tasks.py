@@ -69,12 +69,12 @@ class Tasks:
     ) -> None:
         self.now_s = now_s
         """The time, on any monotonic clock. Set it before you report an event to the machine."""
-        room = max(worker_count, most or 0)
-        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(room)]
+        max_workers = max(worker_count, most or 0)
+        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(max_workers)]
         """All workers by number, including those that do not get tasks yet or any more."""
         self.active = self.workers[:worker_count]
         """The workers that get tasks."""
-        self._absent = set(range(worker_count, room))
+        self._absent = set(range(worker_count, max_workers))
         """Numbers of workers that were not started, or have been retired."""
         self._idle = worker_count
         """Number of active workers without a task."""

@@ -22,7 +22,7 @@ class Checkpoint:
     plan: Plan | None
     unit: str
     """The unit that positions count: see `Plan.state`."""
-    facts: Callable[[], dict[str, Any]]
+    expected: Callable[[], dict[str, Any]]
     """Returns the values by which a loaded state is compared with a loader, in addition to the plan's state."""
     draw_seed: int
     worker_count: int
@@ -65,7 +65,7 @@ class Checkpoint:
         key, progress = self.entry.key, self.entry.progress
         if progress.ended:
             return self._ended()
-        order = {**self._state_of_plan(), **self.facts()}
+        order = {**self._state_of_plan(), **self.expected()}
         streams = self._streams(order)
         if progress.early:  # batches are identified by their numbers
             order["stride"] = list(self.stride)
@@ -92,7 +92,7 @@ class Checkpoint:
         streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
         if all(state is None for stream in streams for state in stream.values()):
             streams = []
-        order = {**self.facts(), **self._state_of_plan()}
+        order = {**self.expected(), **self._state_of_plan()}
         key = self.entry.key
         return Snapshot(
             key.epoch,
@@ -172,8 +172,8 @@ def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
     return min(consumed, max(known)) if known else consumed
 
 
-def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
-    stream: dict[str, Any] = dict(facts)
+def _described(notes: Notes | None, **expected: Any) -> dict[str, Any]:
+    stream: dict[str, Any] = dict(expected)
     if notes is None or not has_state(notes):
         return stream
     stream["place"] = notes.place

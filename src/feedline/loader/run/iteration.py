@@ -279,7 +279,7 @@ class Iteration(Iterator[Any]):
             order.unit,
             functools.cache(order.expected),
             seeds.draw,
-            settings.room,
+            settings.max_workers,
             view.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=run.broadcast.told_epoch,
@@ -295,8 +295,8 @@ def order_state(start: Start) -> dict[str, Any]:
 
 def _place(run: Run, view: LoaderView) -> None:
     """Determine where this rank resumes, with its current workers, if a state was loaded."""
-    room = run.resources.settings.room
-    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share_if_known(), room, view.dataset))
+    max_workers = run.resources.settings.max_workers
+    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share_if_known(), max_workers, view.dataset))
 
 
 def _start_of(run: Run, view: LoaderView, order: Order) -> Start:

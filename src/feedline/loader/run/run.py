@@ -145,7 +145,7 @@ class Run:
             kind=DatasetKind.MAP if view.is_map else DatasetKind.ITERABLE,
             collate=view.collate,
             framework=resources.framework,
-            worker_count=resources.settings.room,
+            worker_count=resources.settings.max_workers,
             base_seed=base_seed,
             batched=view.batched,
             drop_last=view.drop_last,

@@ -209,10 +209,10 @@ def _pack(chunk: list[bytes]) -> _Chunk:
     """Return the lengths of shared prefixes, of shared suffixes and of middles, and the bytes of the middles."""
     lengths = np.fromiter(map(len, chunk), np.int64, len(chunk))
     heads = np.arange(len(chunk)) // _BLOCK * _BLOCK
-    room = np.minimum(lengths, lengths[heads])
-    begin = np.minimum(_shared(chunk, _MOST_SHARED), room)
-    room -= begin
-    end = np.minimum(_shared([value[: -_MOST_AT_END - 1 : -1] for value in chunk], _MOST_AT_END), room)
+    left = np.minimum(lengths, lengths[heads])
+    begin = np.minimum(_shared(chunk, _MOST_SHARED), left)
+    left -= begin
+    end = np.minimum(_shared([value[: -_MOST_AT_END - 1 : -1] for value in chunk], _MOST_AT_END), left)
     begin[::_BLOCK] = end[::_BLOCK] = 0
     middles = [
         value[start:stop] for value, start, stop in zip(chunk, begin.tolist(), (lengths - end).tolist(), strict=True)

@@ -15,7 +15,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing.gate import PATIENCE_S, Gate
-from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task
+from feedline.types import DatasetKind, Result, ResultKind, SlotBatch, Task
 
 
 class EngineBench:
@@ -45,8 +45,8 @@ class EngineBench:
 
     def batch_of(self, result: Result) -> Any:
         """Return the batch of a finished task."""
-        if isinstance(result.payload, Parcel):
-            raise NotImplementedError("Override batch_of() to unpack a Parcel.")
+        if isinstance(result.payload, SlotBatch):
+            raise NotImplementedError("Override batch_of() to unpack a SlotBatch.")
         return result.payload
 
     # -- helpers for tests -------------------------------------------------------------------------------------------

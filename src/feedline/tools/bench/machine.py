@@ -30,7 +30,7 @@ from feedline.workers import abilities
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts reported by the system. None means that a fact is not reported, or that there is no limit."""
+    """Details reported by the system. None means that a fact is not reported, or that there is no limit."""
 
     system: str
     processor: str
@@ -75,7 +75,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Collect the facts. Imports torch, if it is installed, to query it about CUDA."""
+    """Collect the details. Imports torch, if it is installed, to query it about CUDA."""
     soft_files, hard_files = limits_of("RLIMIT_NOFILE")
     physical, free = physical_bytes()
     groups = own_groups()
@@ -105,21 +105,21 @@ def look() -> Machine:
     )
 
 
-# Any: the facts of `Machine` that torch knows.
+# Any: the details of `Machine` that torch knows.
 def _look_at_torch() -> dict[str, Any]:
-    facts: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
-    facts["devices"] = ()
+    details: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
+    details["devices"] = ()
     try:
         torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
     except MissingExtra:
-        return facts
+        return details
     except (ImportError, OSError) as exc:  # a library that torch needs is missing, or has the wrong version
-        return {**facts, "torch_trouble": f"{type(exc).__name__}: {exc}"}
-    facts.update(torch=str(torch.__version__), torch_threads=torch.get_num_threads())
+        return {**details, "torch_trouble": f"{type(exc).__name__}: {exc}"}
+    details.update(torch=str(torch.__version__), torch_threads=torch.get_num_threads())
     if torch.cuda.is_available():
-        facts["cuda"] = torch.version.cuda or torch.version.hip
-        facts["devices"] = tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
-    return facts
+        details["cuda"] = torch.version.cuda or torch.version.hip
+        details["devices"] = tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+    return details
 
 
 def _processor() -> str:
@@ -127,5 +127,5 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    return facts.get("model name") or f"implementer {facts.get('CPU implementer')} part {facts.get('CPU part')}"
+    details = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    return details.get("model name") or f"implementer {details.get('CPU implementer')} part {details.get('CPU part')}"

@@ -36,11 +36,11 @@ SERIOUS = 3
 
 @dataclass(frozen=True)
 class _Looked:
-    """The findings about one subject, with its facts."""
+    """The findings about one subject, with its details."""
 
     title: str
     # Any: JSON-compatible values.
-    facts: dict[str, Any]
+    details: dict[str, Any]
     findings: list[Finding]
     before: list[str] = field(default_factory=list)
     """Lines above the table; `after` has the lines below it."""
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         looked = _look_at_recording(Path(what)) if _is_recording(Path(what)) else _look_at_faults(Path(what))
     if arguments.json:
-        told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
+        told = {**looked.details, "findings": [finding.as_dict() for finding in looked.findings]}
         sys.stdout.write(json.dumps(told) + "\n")
     else:
         show(looked.title, looked.findings, plain_console(), before=looked.before, after=looked.after)
@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look_at_machine() -> _Looked:
-    facts = machine.look()
-    return _Looked("This machine", {"machine": asdict(facts)}, find(facts))
+    details = machine.look()
+    return _Looked("This machine", {"machine": asdict(details)}, find(details))
 
 
 def _look_at_faults(file: Path) -> _Looked:

@@ -134,7 +134,7 @@ def _number_or_text(text: str) -> int | str:
 def describe(file: FaultFile) -> dict[str, Any]:
     """Return the contents of a file for programs."""
     log, snapshot = file.log, file.snapshot
-    facts: dict[str, Any] = {
+    details: dict[str, Any] = {
         "total": sum(log.counts().values()),
         "dropped": log.dropped,
         "actions": log.counts(),
@@ -143,8 +143,8 @@ def describe(file: FaultFile) -> dict[str, Any]:
         "first": [fault.as_dict() for fault in log[:SHOWN_FAULTS]],
     }
     if snapshot is not None:
-        facts.update(epoch=snapshot.epoch, ended=snapshot.ended)
-    return facts
+        details.update(epoch=snapshot.epoch, ended=snapshot.ended)
+    return details
 
 
 def find(file: FaultFile) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Interpret the facts about a machine for a loader, and recommend changes. Nothing is measured here."""
+"""Interpret the details about a machine for a loader, and recommend changes. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LITTLE_MEMORY = 0.1  # as a share of what the process may use
 
 
 def find(machine: Machine) -> list[Finding]:
-    """Return findings on what the facts mean for a loader, and what to change."""
+    """Return findings on what the details mean for a loader, and what to change."""
     return [
         _cores(machine),
         *_memory(machine),

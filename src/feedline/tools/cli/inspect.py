@@ -25,17 +25,17 @@ def run(arguments: argparse.Namespace) -> None:
         CorruptSource: the data is damaged.
         MissingExtra: the package that draws the tables is not installed.
     """
-    facts = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
+    details = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
     if arguments.json:
-        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.write(json.dumps(details) + "\n")
         return
     require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
-    show(_printable(facts), plain_console())
+    show(_printable(details), plain_console())
 
 
 # Any, here and below: JSON-compatible values.
-def show(facts: dict[str, Any], console: Console) -> None:
-    """Draw the facts as tables."""
+def show(details: dict[str, Any], console: Console) -> None:
+    """Draw the details as tables."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -47,28 +47,28 @@ def show(facts: dict[str, Any], console: Console) -> None:
         return made
 
     # Text, not str: text from a file must not be interpreted as markup.
-    summary = table(facts["path"], "what", "found")
-    summary.add_row("format", Text(f"{facts['format']}, {facts['form']}, read by {facts['source']}"))
-    count, many = facts["samples"], "s" if facts["files"] > 1 else ""
+    summary = table(details["path"], "what", "found")
+    summary.add_row("format", Text(f"{details['format']}, {details['form']}, read by {details['source']}"))
+    count, many = details["samples"], "s" if details["files"] > 1 else ""
     summary.add_row("samples", "unknown: a stream has no length" if count is None else _plain(count))
-    summary.add_row("size", f"{bytes_text(facts['bytes'])} in {facts['files']:,} file{many}")
-    for name, value in facts["facts"].items():
+    summary.add_row("size", f"{bytes_text(details['bytes'])} in {details['files']:,} file{many}")
+    for name, value in details["metadata"].items():
         summary.add_row(Text(str(name)), Text(_plain(value)))
-    if facts["left out"]:
-        summary.add_row("left out", f"{counted(facts['left out'], 'file')} in the folder")
-    if facts["skipped"]:
-        summary.add_row("skipped", f"{counted(facts['skipped'], 'sample')} when it was packed")
-    if facts["verified"] is not None:
-        summary.add_row("verified", f"all {facts['verified']:,} samples were read")
+    if details["left out"]:
+        summary.add_row("left out", f"{counted(details['left out'], 'file')} in the folder")
+    if details["skipped"]:
+        summary.add_row("skipped", f"{counted(details['skipped'], 'sample')} when it was packed")
+    if details["verified"] is not None:
+        summary.add_row("verified", f"all {details['verified']:,} samples were read")
     console.print(summary)
-    if facts["fields"]:
-        fields = table(f"\nFields, as {facts['looked at']:,} samples show them", "name", "type", "example")
-        for field in facts["fields"]:
+    if details["fields"]:
+        fields = table(f"\nFields, as {details['looked at']:,} samples show them", "name", "type", "example")
+        for field in details["fields"]:
             fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["example"]))
         console.print(fields)
-    if facts["line"]:
+    if details["line"]:
         console.print("\nRead it with:")
-        console.print(Text(f"  {facts['line']}"), soft_wrap=True)
+        console.print(Text(f"  {details['line']}"), soft_wrap=True)
 
 
 def _printable(value: Any) -> Any:

@@ -51,7 +51,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
             "files": len(opened.files),
             "left out": opened.left_out,
             "skipped": (opened.stored or {}).get("skipped", 0),
-            "facts": opened.facts,
+            "metadata": opened.metadata,
             "looked at": len(samples),
             "fields": [
                 {"name": column.name, "type": type_text(column), "example": examples.get(column.name, "None")}

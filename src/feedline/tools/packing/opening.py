@@ -52,7 +52,7 @@ class Relative:
 # Any, throughout: a dataset of any class, and JSON-compatible values.
 @dataclass(frozen=True)
 class Opened:
-    """A dataset and the facts known about it."""
+    """A dataset, and what is known about it."""
 
     path: str
     """The name that the user gave."""
@@ -61,8 +61,8 @@ class Opened:
     """Description for people. A resumed run also compares it to recognise the dataset."""
     fields: tuple[str, ...] | None = None
     """Fields that are packed by default."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about all samples, such as the names of classes; stored with the samples."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Metadata about all samples, such as the names of classes; stored with the samples."""
     left_out: int = 0
     """Number of files in the folder that are not samples."""
     format: str = "Python"
@@ -137,9 +137,9 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     else:
         given = "" if fields is None else f", fields={fields!r}"
         expression = f"open_dataset({found.path!r}{given})"
-    facts = stored.get("facts", {}) if stored else {}
+    metadata = stored.get("metadata", {}) if stored else {}
     text = f"{found.path} {fingerprint(files)}"
-    return Opened(found.path, dataset, text, None, facts, len(found.beside), found.format, files, stored, expression)
+    return Opened(found.path, dataset, text, None, metadata, len(found.beside), found.format, files, stored, expression)
 
 
 def _local_files(source: str, dataset: Any) -> list[Path]:

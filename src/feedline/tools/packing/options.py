@@ -31,8 +31,8 @@ class Options:
     compression: str | None = None
     on_error: str = "raise"
     """"raise" or "skip"."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about all samples, stored with them."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Metadata about all samples, stored with them."""
 
     def __post_init__(self) -> None:
         for name in ("samples_per_shard", "shard_bytes"):

@@ -58,7 +58,7 @@ def pack(
     engine: EngineName = "auto",
     start_method: str | None = None,
     source: str | None = None,
-    facts: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     report: Callable[[Stage], Any] | None = None,
 ) -> Packed:
     """Write a dataset in one of the formats that read fast.
@@ -92,7 +92,7 @@ def pack(
         start_method: the start method of the loader's worker processes.
         source: a name for the dataset; an interrupted run is resumed only if the name is the same. Without a name, the
             dataset itself has to be the same: its contents, and the code that makes its samples.
-        facts: facts about all samples to store with them, such as the names of classes; in JSON-compatible values. A
+        metadata: values about all samples to store with them, such as the names of classes; compatible with JSON. A
             single tar file stores them only if they are short.
         report: called with a `Stage` from time to time.
 
@@ -124,7 +124,7 @@ def pack(
             shard_bytes=byte_count("shard_bytes", shard_bytes),
             compression=compression,
             on_error=on_error,
-            facts={**opened.facts, **(facts or {})},
+            metadata={**opened.metadata, **(metadata or {})},
         )
         format_ = format_of(path, format)
         sharded = check_place(path, format_, options, overwrite=overwrite)

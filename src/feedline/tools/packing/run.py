@@ -120,7 +120,7 @@ class Run:
         if self._progress.loader != "finished":
             self._write()
         progress, output = self._progress, self.output
-        output.finish(Summary(progress.count, progress.form, progress.skipped, self.options.facts))
+        output.finish(Summary(progress.count, progress.form, progress.skipped, self.options.metadata))
         size = size_on_disk([output.path])
         if verify:
             self._check(size)

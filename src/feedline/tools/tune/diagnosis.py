@@ -141,20 +141,20 @@ def summary(measured: Measured) -> list[str]:
 def as_dict(measured: Measured) -> dict[str, Any]:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    facts: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
+    setup: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
     if making is not None:
-        facts.update(dataset=making.kind, length=making.length, make_s=making.make_s)
+        setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
     if samples is not None:
         p50, p90, p99 = np.quantile(samples.seconds, (0.5, 0.9, 0.99)).tolist()
-        facts.update(
+        setup.update(
             samples=len(samples.seconds), failed=samples.failed, sample_s=samples.mean_s, p50_s=p50, p90_s=p90,
             p99_s=p99, cpu_share=samples.cpu_share, sample_bytes=samples.sample_bytes,
         )  # fmt: skip
     if batch is not None:
-        facts.update(
+        setup.update(
             batch_size=batch.size, batch_bytes=batch.bytes, collate_s=batch.collate_s, arena_s=batch.arena_s,
             pickle_s=batch.pickle_s,
         )  # fmt: skip
     if threads is not None:
-        facts["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
-    return facts
+        setup["samples_per_s_by_threads"] = {str(count): rate for count, rate in threads.rates.items()}
+    return setup

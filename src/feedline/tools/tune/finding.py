@@ -49,9 +49,9 @@ class Finding:
     # Any: JSON values.
     def as_dict(self) -> dict[str, Any]:
         """Return the finding for programs."""
-        facts = asdict(self)
-        del facts["margin"]
-        return {**facts, "severity": self.severity}
+        values = asdict(self)
+        del values["margin"]
+        return {**values, "severity": self.severity}
 
 
 class Findings(list[Finding]):

@@ -297,7 +297,7 @@ class Threads:
 
 
 @dataclass(frozen=True)
-class LoaderFacts:
+class LoaderSetup:
     """The settings and times of a loader that was given."""
 
     kind: str
@@ -365,7 +365,7 @@ class Measured:
     samples: Samples | None = None
     batch: Batch | None = None
     threads: Threads | None = None
-    loader: LoaderFacts | None = None
+    loader: LoaderSetup | None = None
     handover_s: float = HANDOVER_S
     """Assumed time per batch besides collating and writing it, where `carry_s` was not measured."""
     carry_s: float | None = None

@@ -164,9 +164,9 @@ def _session_s(leader: int) -> float:
     total_s = 0.0
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
-            facts = status.read_text().rpartition(")")[2].split()
-            if int(facts[3]) == leader:
-                total_s += (int(facts[11]) + int(facts[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
+            setup = status.read_text().rpartition(")")[2].split()
+            if int(setup[3]) == leader:
+                total_s += (int(setup[11]) + int(setup[12])) / _TICKS + scheduled_s(int(status.parent.name))[1]
     return total_s
 
 

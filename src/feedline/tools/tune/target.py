@@ -19,7 +19,7 @@ from feedline.loader.torch import DataLoader
 from feedline.samplers import InfiniteSampler
 from feedline.system.failures import words
 from feedline.system.timing import Clock
-from feedline.tools.tune.probing.loading import collate_of, facts_of, is_loader
+from feedline.tools.tune.probing.loading import collate_of, is_loader, setup_of
 from feedline.tools.tune.probing.process import making_of
 from feedline.tools.tune.probing.sampling import size_of
 
@@ -63,7 +63,7 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
     if loader is not None:
         options = {name: value for name in _KEPT if (value := getattr(loader, name, None))}
         options["collate_fn"] = collate_of(loader)
-    size = batch_size or (BATCH_SIZE if loader is None else facts_of(loader).batch_size)
+    size = batch_size or (BATCH_SIZE if loader is None else setup_of(loader).batch_size)
     batches: Any = getattr(loader, "batch_sampler", None)
     if making.is_map and batches is not None and batch_size is None:
         options["batch_sampler"] = Repeated(batches)

@@ -30,7 +30,7 @@ from feedline.errors import WorkerDied
 from feedline.memory.reading import Reader, SegmentReader
 from feedline.system import openmp
 from feedline.system.mailbox import Mailbox
-from feedline.types import Parcel, Result, ResultKind, Task
+from feedline.types import Result, ResultKind, SlotBatch, Task
 from feedline.workers import handles, interrupts, lifetime, session
 from feedline.workers.base import Lane, LaneEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
@@ -289,7 +289,7 @@ def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[B
         reader = open_bytes(answer.batch_bytes)
     except Exception as exc:  # report anything: the training loop is waiting
         return Result(ResultKind.FAILED, number, task_id, exc)
-    parcel = Parcel(answer.body, -1, answer.batch_bytes.size, reader)
-    result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes)
+    slot_batch = SlotBatch(answer.body, -1, answer.batch_bytes.size, reader)
+    result = Result(ResultKind.DONE, number, task_id, slot_batch, answer.busy_ns, answer.notes)
     result.times, result.told = answer.times, answer.told
     return result

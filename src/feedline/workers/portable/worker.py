@@ -139,12 +139,12 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, number: int) -> Answer:
     """Run a task as worker `number`, and return the answer. The batch is then in the outbox."""
     where = f"in DataLoader worker process {number}"
-    room = outbox.open(request.segment)
-    result = runner.serve(request.task, number, room)
+    buffer = outbox.open(request.segment)
+    result = runner.serve(request.task, number, buffer)
     if result.kind is ResultKind.DONE:
         try:
-            header, room = _encode(codec, outbox, result.payload, room)
-            batch_bytes = outbox.post(room, request.segment)
+            header, buffer = _encode(codec, outbox, result.payload, buffer)
+            batch_bytes = outbox.post(buffer, request.segment)
             began, fetch, collate, _, _ = result.task_times
             busy_ns = time.monotonic_ns() - began
             answer = Answer(ResultKind.DONE, header, batch_bytes, busy_ns, result.notes)
@@ -160,10 +160,10 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
     return answer
 
 
-def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple[bytes, SlotWriter]:
+def _encode(codec: Codec, outbox: Outbox, batch: Any, buffer: SlotWriter) -> tuple[bytes, SlotWriter]:
     """Write a batch, into a larger buffer if necessary; returns its header and the writer that holds it."""
     while True:
         try:
-            return codec.encode(batch, room), room
+            return codec.encode(batch, buffer), buffer
         except SlotFull:
-            room = outbox.open_larger(room)
+            buffer = outbox.open_larger(buffer)

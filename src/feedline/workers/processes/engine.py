@@ -31,7 +31,7 @@ from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.memory.arena import Arena
 from feedline.memory.reading import Copies
 from feedline.system import openmp
-from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, TaskNotes
+from feedline.types import Call, Notes, Result, ResultKind, SlotBatch, Task, TaskNotes
 from feedline.workers import handles, interrupts, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
@@ -389,13 +389,13 @@ class ProcessEngine(WorkerEngine):
                     return Result(ResultKind.FAILED, worker, message.task_id, failure)
                 finally:
                     os.close(message.fd)
-            parcel = Parcel(message.body, slot, message.used, reader)
+            slot_batch = SlotBatch(message.body, slot, message.used, reader)
             notes, told = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
             return Result(
                 ResultKind.DONE,
                 worker,
                 message.task_id,
-                parcel,
+                slot_batch,
                 message.busy_ns,
                 notes,
                 times=message.times,

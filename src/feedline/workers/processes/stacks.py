@@ -57,9 +57,9 @@ class Stacks:
 
 def _listens(pid: int) -> bool:
     """True if the worker has installed its handler, so that the signal does not end it, and is not stopped."""
-    facts = _status(pid)
-    caught = int(facts.get("SigCgt", "0"), 16)
-    return bool(caught >> (STACK_SIGNAL - 1) & 1) and facts.get("State", "").split()[:1] != ["T"]
+    status = _status(pid)
+    caught = int(status.get("SigCgt", "0"), 16)
+    return bool(caught >> (STACK_SIGNAL - 1) & 1) and status.get("State", "").split()[:1] != ["T"]
 
 
 def is_asleep(pid: int) -> bool:

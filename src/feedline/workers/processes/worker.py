@@ -129,14 +129,14 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task)
     if type(task.indices) is Call:
         trainer.tell(_call(runner, link, task))
         return
-    room = link.arena.writer(task.slot)
+    buffer = link.arena.writer(task.slot)
     if task.slot < 0:
-        answer, notes = _answer(runner, codec, link, task, room)
+        answer, notes = _answer(runner, codec, link, task, buffer)
     else:
-        memory, address = weakref.ref(room.view), room.address
-        answer, notes = _answer(runner, codec, link, task, room)
-        used = room.used
-        del room
+        memory, address = weakref.ref(buffer.view), buffer.address
+        answer, notes = _answer(runner, codec, link, task, buffer)
+        used = buffer.used
+        del buffer
         if used and memory() is not None:  # the batch is gone, but its memory is still referenced
             try:
                 link.arena.part_with(task.slot, address, used)
@@ -157,10 +157,10 @@ def _call(runner: Runner, link: Link, task: Task) -> Message:
     return Message(Kind.DONE, task.id, b"")
 
 
-def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> tuple[Message, Message | None]:
+def _answer(runner: Runner, codec: Codec, link: Link, task: Task, buffer: SlotWriter) -> tuple[Message, Message | None]:
     """Run a task; return its result, and notes if there are any."""
     where = f"in DataLoader worker process {link.number}"
-    result = runner.serve(task, link.number, room)
+    result = runner.serve(task, link.number, buffer)
     notes = None
     try:
         if result.notes is not None or result.told is not None:
@@ -171,7 +171,7 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
             return Message(Kind.EMPTY, task.id, b""), notes
         if result.kind is ResultKind.ENDED:
             return Message(Kind.ENDED, task.id, b""), notes
-        answer = _send_batch(codec, result.payload, room, task)
+        answer = _send_batch(codec, result.payload, buffer, task)
         began, fetch, collate, _, _ = result.task_times
         answer.busy_ns = time.monotonic_ns() - began
         answer.times = TIMES.pack(began, fetch, collate, *runner.cpu.spent(answer.busy_ns))
@@ -180,12 +180,12 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
 
 
-def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task) -> Message:
+def _send_batch(codec: Codec, batch: Any, buffer: SlotWriter, task: Task) -> Message:
     try:
-        body = codec.encode(batch, room)
-        if isinstance(room, MessageWriter):
-            body += room.contents()
-        return Message(Kind.DONE, task.id, body, room.used)
+        body = codec.encode(batch, buffer)
+        if isinstance(buffer, MessageWriter):
+            body += buffer.contents()
+        return Message(Kind.DONE, task.id, body, buffer.used)
     except SlotFull:
         pass
     return _send_overflow(codec, batch, task.id)

@@ -231,10 +231,10 @@ class RayEngine(WorkerEngine):
         found = (self.pid(number) for number in range(len(self._workers)))
         return [pid for pid in found if pid is not None]
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         waiting = sum(len(lane) for lane in self._waiting.values())
         in_flight = waiting + sum(len(one.lane) + (one.current >= 0) for one in self._workers)
-        return self._store.has_room(in_flight, before_known=max(_FEW, self.worker_count))
+        return self._store.has_space(in_flight, before_known=max(_FEW, self.worker_count))
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

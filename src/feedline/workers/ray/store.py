@@ -42,7 +42,7 @@ class Store:
         """Bytes of the batches in the store."""
         return sum(batch.size for batch in list(self._batches))
 
-    def has_room(self, in_flight: int, before_known: int = 1) -> bool:
+    def has_space(self, in_flight: int, before_known: int = 1) -> bool:
         """True if one more batch may be made.
 
         Args:

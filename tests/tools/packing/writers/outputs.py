@@ -22,9 +22,9 @@ def put(writer: Writer, samples: Sequence[Sample]) -> None:
     writer.write([type(writer).encoded(writer.schema, sample) for sample in fitted])
 
 
-def finish(writer: Writer, count: int, **facts: Any) -> None:
+def finish(writer: Writer, count: int, **metadata: Any) -> None:
     """Complete an output in the way that `pack` does."""
-    writer.finish(Summary(count, **facts))
+    writer.finish(Summary(count, **metadata))
     writer.close()
 
 

@@ -57,6 +57,6 @@ def test_odd_names_of_fields(tmp_path: Path, format_: str, name: str) -> None:
 
 def test_the_summary_is_kept_in_json() -> None:
     schema = Schema.of([{"x": np.zeros(2)}])
-    facts = Summary(3, "tuple", 1, {"classes": ["a"]}).as_json(schema)
-    assert (facts["feedline"], facts["count"], facts["form"], facts["skipped"]) == (1, 3, "tuple", 1)
-    assert Schema.from_json(facts["fields"]) == schema
+    metadata = Summary(3, "tuple", 1, {"classes": ["a"]}).as_json(schema)
+    assert (metadata["feedline"], metadata["count"], metadata["form"], metadata["skipped"]) == (1, 3, "tuple", 1)
+    assert Schema.from_json(metadata["fields"]) == schema

@@ -64,6 +64,6 @@ def test_what_it_cannot_hold(column: Column, words: str) -> None:
 
 def test_nothing_is_stored_in_folders_of_others(tmp_path: Path) -> None:
     assert stored(tmp_path) is None
-    facts: dict[str, Any] = {"feedline": 1}
-    (tmp_path / FACTS).write_text(json.dumps(facts))
-    assert stored(tmp_path) == facts
+    metadata: dict[str, Any] = {"feedline": 1}
+    (tmp_path / FACTS).write_text(json.dumps(metadata))
+    assert stored(tmp_path) == metadata

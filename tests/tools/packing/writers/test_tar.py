@@ -41,11 +41,11 @@ def test_usual_names_come_out() -> None:
     assert member_names(Schema.of([{"label": np.int32(3)}])) == {"label": "label.npy"}, "its type is kept"
 
 
-@pytest.mark.parametrize("facts", [{}, {"classes": ["cat", "dög"]}, {"classes": ["x" * 100] * 100}])
-def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, list[str]]) -> None:
+@pytest.mark.parametrize("metadata", [{}, {"classes": ["cat", "dög"]}, {"classes": ["x" * 100] * 100}])
+def test_the_comment_is_passed_over_by_readers(tmp_path: Path, metadata: dict[str, list[str]]) -> None:
     writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"], [b""]])
-    writer.finish(Summary(2, facts=facts))
+    writer.finish(Summary(2, metadata=metadata))
     data = (tmp_path / "a.tar").read_bytes()
     for mode in ("r:", "r|"):
         with tarfile.open(fileobj=io.BytesIO(data), mode=mode) as archive:
@@ -53,7 +53,7 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, 
     meta = stored(tmp_path / "a.tar")
     assert meta is not None
     assert meta["count"] == 2
-    assert meta["facts"] == (facts if len(str(facts)) < 300 else {})
+    assert meta["metadata"] == (metadata if len(str(metadata)) < 300 else {})
 
 
 def test_an_unfinished_file_has_nothing_stored(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_every_picture_has_the_extension_of_its_own_bytes(tmp_path: Path) -> Non
     }
 
 
-def test_the_comment_has_room_for_all_extensions(tmp_path: Path) -> None:
+def test_the_comment_has_space_for_all_extensions(tmp_path: Path) -> None:
     names = [f"field{number}" for number in range(40)]
     kinds = [JPG, PNG, GIF, b"II*\0", b"RIFF....WEBP", b"?", b"BM\x10\0\0\0" + bytes(10)]
     samples = [dict.fromkeys(names, data) for data in kinds]

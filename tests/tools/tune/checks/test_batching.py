@@ -5,7 +5,7 @@ import pytest
 
 from feedline.tools.tune.checks.batching import find
 from feedline.tools.tune.measured import FloatField, OtherCollate
-from tests.tools.tune.facts import batch, loader, measured, samples
+from tests.tools.tune.measurements import batch, loader, measured, samples
 
 
 def test_nothing_is_wrong() -> None:

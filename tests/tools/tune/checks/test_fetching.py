@@ -6,7 +6,7 @@ import pytest
 
 from feedline.tools.tune.checks.fetching import find
 from feedline.tools.tune.measured import Decoded, Making, Opened, Threads
-from tests.tools.tune.facts import loader, measured, samples
+from tests.tools.tune.measurements import loader, measured, samples
 
 
 def test_nothing_is_wrong() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from feedline.tools.tune.checks.loading import find
 from feedline.tools.tune.measured import OpenHandle, State, Threads
-from tests.tools.tune.facts import MIB, ROOM, batch, loader, measured, samples
+from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, samples
 
 
 def test_nothing_is_wrong() -> None:
@@ -26,8 +26,8 @@ def test_starting_is_compared_with_an_epoch(start_s: float | None, gain: float |
      (4, 1, None), (0, 1, "too-few-workers")],
 )  # fmt: skip
 def test_workers_are_compared_with_cores(count: int, ranks: int, name: str | None) -> None:
-    facts = measured(loader=loader(workers=count), room=replace(ROOM, local_ranks=ranks))
-    assert [finding.name for finding in find(facts)] == [name] * (name is not None)
+    setup = measured(loader=loader(workers=count), room=replace(ROOM, local_ranks=ranks))
+    assert [finding.name for finding in find(setup)] == [name] * (name is not None)
 
 
 def test_workers_that_wait_or_have_little_to_do() -> None:

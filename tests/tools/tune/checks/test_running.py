@@ -10,7 +10,7 @@ import pytest
 from feedline.insight.histogram import Spread
 from feedline.insight.stats import Period, SlowSample, Stats
 from feedline.tools.tune.checks.running import Run, find
-from tests.tools.tune.facts import MIB, ROOM
+from tests.tools.tune.measurements import MIB, ROOM
 
 SETTINGS = {"engine": "process", "prefetch": 2, "persistent": True, "batch_size": 32}
 COUNTERS = {"workers": 4, "batches": 100, "faults": {}}
@@ -73,9 +73,9 @@ PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "name", "gain"), PROBLEMS)
-def test_the_problem_is_named_and_no_other(facts: dict[str, Any], name: str, gain: float | None) -> None:
-    findings = find(run(**facts))
+@pytest.mark.parametrize(("setup", "name", "gain"), PROBLEMS)
+def test_the_problem_is_named_and_no_other(setup: dict[str, Any], name: str, gain: float | None) -> None:
+    findings = find(run(**setup))
     assert [finding.name for finding in findings] == [name]
     (finding,) = findings
     assert finding.gain == (None if gain is None else pytest.approx(gain, rel=0.1))
@@ -132,8 +132,8 @@ def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_no
 @pytest.mark.parametrize("computing", [0.1, 1.0])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
-    facts: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
-    waiting = run({"fetch": 20.0}, **facts, room={"cores": 4}, settings={"cores": 4})
+    setup: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
+    waiting = run({"fetch": 20.0}, **setup, room={"cores": 4}, settings={"cores": 4})
     (finding,) = find(waiting)
     assert finding.name == "too-few-workers"
     assert str(finding.fix).removesuffix(".") in waiting.stats.verdict

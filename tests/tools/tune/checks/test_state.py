@@ -6,7 +6,7 @@ import pytest
 
 from feedline.tools.tune.checks.state import find
 from feedline.tools.tune.measured import Held, Making, OpenHandle, State
-from tests.tools.tune.facts import MIB, ROOM, loader, measured, samples
+from tests.tools.tune.measurements import MIB, ROOM, loader, measured, samples
 
 HANDLE = OpenHandle("dataset.file", "an open file (io.FileIO)", "All processes share it.", "Keep the path.")
 

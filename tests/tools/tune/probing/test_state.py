@@ -93,9 +93,9 @@ class _Unreadable:
 
 
 def test_arrays_are_left_out_of_the_pickle() -> None:
-    facts = told({"rows": np.zeros(10**6)})
-    assert facts["pickle_bytes"] < 1000
-    assert 0 <= facts["pickle_cpu_share"] <= 1
+    setup = told({"rows": np.zeros(10**6)})
+    assert setup["pickle_bytes"] < 1000
+    assert 0 <= setup["pickle_cpu_share"] <= 1
 
 
 def test_a_pickle_that_takes_too_long_is_told_as_far_as_it_went() -> None:

@@ -43,7 +43,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         paths: Any = [f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)]
         if name == "feedline.share":
             paths = feedline.share(paths)
-        seen, pss, facts = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
+        seen, pss, details = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
         grown[name] = (seen, [value - pss[0] for value in pss])
         yield lines(
             "growth",
@@ -59,15 +59,15 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         "Memory for prefetched batches: by the formula, and as measured in the arena",
         [
             ("workers x prefetch x batch", float(formula), f"{formula / _MEBIBYTE:.1f} MiB", "compute"),
-            ("arena, measured", float(facts["arena"]), f"{facts['arena'] / _MEBIBYTE:.1f} MiB", "accent"),
+            ("arena, measured", float(details["arena"]), f"{details['arena'] / _MEBIBYTE:.1f} MiB", "accent"),
         ],
     )
     yield figures(
         {
             "growth with a list": f"{grown['a Python list'][1][-1]:.1f} MiB",
             "growth with share": f"{grown['feedline.share'][1][-1]:.1f} MiB",
-            "most slots in use": facts["slots"],
-            "batches pinned": "yes" if facts["pinned"] else "no",
+            "most slots in use": details["slots"],
+            "batches pinned": "yes" if details["pinned"] else "no",
         }
     )
     yield say(
@@ -76,9 +76,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     )
 
 
-# Any: facts of several kinds.
+# Any: details of several kinds.
 def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Run a part of an epoch; return thousands of samples seen, summed PSS in MiB, and facts about the loader."""
+    """Run a part of an epoch; return thousands of samples seen, summed PSS in MiB, and details about the loader."""
     pinned = bool(values["pin"]) and torch.cuda.is_available()
     loader = feedline.DataLoader(
         dataset,
@@ -91,19 +91,19 @@ def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], di
         pin_memory=pinned,
     )
     seen, pss, slots = [], [], 0
-    facts: dict[str, Any] = {"pinned": False}
+    details: dict[str, Any] = {"pinned": False}
     until, every = time.monotonic() + _SECONDS, max(1, len(loader) // 12)
     for number, (samples, _) in enumerate(loader):
-        facts["pinned"] = facts["pinned"] or (pinned and samples.is_pinned())
+        details["pinned"] = details["pinned"] or (pinned and samples.is_pinned())
         if number % every == 0:
             seen.append(number * _BATCH / 1000)
             pss.append((pss_bytes(kinds=("Pss_Anon",)) or 0) / _MEBIBYTE)
         slots = max(slots, int(loader.stats()["leased_slots"])) if number % 16 == 0 else slots
         if time.monotonic() > until and len(seen) > 2:
             break
-    facts |= {"arena": int(loader.stats()["arena_bytes"]), "slots": slots}
+    details |= {"arena": int(loader.stats()["arena_bytes"]), "slots": slots}
     loader.close()
-    return seen, pss, facts
+    return seen, pss, details
 
 
 def _code(values: Values) -> str:

@@ -50,42 +50,42 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             engine=values["engine"] if values["workers"] else "inline",
         )
         with feedline.record(loader, file):
-            facts = _follow(loader)
+            details = _follow(loader)
         loader.close()
         recording = Recording.load(file)
-    stations = _stations(facts, recording, values)
+    stations = _stations(details, recording, values)
     for reached in range(len(stations)):
         yield path("journey", f"Batch {_FOLLOWED}, step by step", stations, reached, at=reached * _PACE_S)
     yield figures(
         {
-            "bytes in the batch": facts["bytes"],
-            "copies after collating": 0 if facts["mapped"] or not values["workers"] else "see step 5",
-            "slots in use while you hold it": facts["held"],
-            "slots in use after you drop it": facts["dropped"],
+            "bytes in the batch": details["bytes"],
+            "copies after collating": 0 if details["mapped"] or not values["workers"] else "see step 5",
+            "slots in use while you hold it": details["held"],
+            "slots in use after you drop it": details["dropped"],
         }
     )
-    yield table("owners", "Owner of its memory", ["while", "owner"], _owners(values, facts))
+    yield table("owners", "Owner of its memory", ["while", "owner"], _owners(values, details))
     yield say("The memory of the batch is reused for a later one as soon as its last tensor is gone.")
 
 
-# Any: facts of several kinds.
+# Any: details of several kinds.
 def _follow(loader: Any) -> dict[str, Any]:
     """Run an epoch, and inspect one batch closely."""
-    facts: dict[str, Any] = {"mapped": "", "held": 0, "dropped": 0}
+    details: dict[str, Any] = {"mapped": "", "held": 0, "dropped": 0}
     number = -1
     for pictures, labels in loader:  # enumerate would hold the batch a moment longer
         number += 1
         if number != _FOLLOWED:
             continue
-        facts["bytes"] = pictures.numel() * pictures.element_size()
-        facts["indices"] = labels.tolist()
-        facts["address"] = pictures.data_ptr()
-        facts["mapped"] = _mapping(pictures.data_ptr())
-        facts["pinned"] = pictures.is_pinned() if torch.cuda.is_available() else False
-        facts["held"] = loader.stats()["leased_slots"]
+        details["bytes"] = pictures.numel() * pictures.element_size()
+        details["indices"] = labels.tolist()
+        details["address"] = pictures.data_ptr()
+        details["mapped"] = _mapping(pictures.data_ptr())
+        details["pinned"] = pictures.is_pinned() if torch.cuda.is_available() else False
+        details["held"] = loader.stats()["leased_slots"]
         del pictures, labels
-        facts["dropped"] = loader.stats()["leased_slots"]
-    return facts
+        details["dropped"] = loader.stats()["leased_slots"]
+    return details
 
 
 def _mapping(address: int) -> str:
@@ -98,30 +98,33 @@ def _mapping(address: int) -> str:
     return ""
 
 
-def _stations(facts: dict[str, Any], recording: Recording, values: Values) -> list[tuple[str, str]]:
+def _stations(details: dict[str, Any], recording: Recording, values: Values) -> list[tuple[str, str]]:
     rows = recording.rows
     place = [int(ordinal) for ordinal in rows["ordinal"]].index(_FOLLOWED)
     us = {name: int(column[place]) / 1000 for name, column in rows.items()}
-    first = ", ".join(map(str, facts["indices"][:4]))
+    first = ", ".join(map(str, details["indices"][:4]))
     worker = int(rows["worker"][place])
     who = "the training loop itself" if worker < 0 else f"worker {worker}"
-    lies = f"shared memory ({facts['mapped']})" if facts["mapped"] else "memory of the training process"
+    lies = f"shared memory ({details['mapped']})" if details["mapped"] else "memory of the training process"
     collated, sent = us["collate"] + us["write"], max(0.0, us["came"] - us["finished"])
     waited = max(0.0, us["got"] - us["asked"])
     return [
         ("Sampler", f"yields indices:\n{first}, …"),
-        ("Plan", f"numbers them: task {_FOLLOWED} of epoch 0, {len(facts['indices'])} indices"),
+        ("Plan", f"numbers them: task {_FOLLOWED} of epoch 0, {len(details['indices'])} indices"),
         ("Scheduler", f"assigns the task and a slot to {who}" if worker >= 0 else "has nothing to do without workers"),
         ("Fetch", f"{who} makes the samples: {us['fetch']:,.0f} µs"),
-        ("Collate", f"and stacks them into {lies}: {facts['bytes']:,} bytes in {collated:,.0f} µs"),
+        ("Collate", f"and stacks them into {lies}: {details['bytes']:,} bytes in {collated:,.0f} µs"),
         ("Answer", f"a few hundred bytes with the location of the batch arrive {sent:,.0f} µs later"),
-        ("Training loop", f"gets tensors in that memory, at {facts['address']:#x}, after waiting {waited:,.0f} µs"),
-        ("Slot is released", f"when the last tensor is gone: {facts['held']} in use before, {facts['dropped']} after"),
+        ("Training loop", f"gets tensors in that memory, at {details['address']:#x}, after waiting {waited:,.0f} µs"),
+        (
+            "Slot is released",
+            f"when the last tensor is gone: {details['held']} in use before, {details['dropped']} after",
+        ),
     ]
 
 
-def _owners(values: Values, facts: dict[str, Any]) -> list[list[str]]:
-    if not facts["mapped"]:
+def _owners(values: Values, details: dict[str, Any]) -> list[list[str]]:
+    if not details["mapped"]:
         return [["it is made and used", "the training process: without worker processes, nothing has to be sent"]]
     return [
         ["it is collated", "the worker that has the slot, and no other process"],

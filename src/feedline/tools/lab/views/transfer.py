@@ -35,8 +35,8 @@ _WAYS: dict[str, tuple[dict[str, Any], str]] = {
     "device=": ({"device": "cuda"}, "copied ahead of time on a side stream, during the last step"),
 }
 
-# Any: facts about a measured run, as JSON values.
-Facts = dict[str, Any]
+# Any: details about a measured run, as JSON values.
+Details = dict[str, Any]
 
 
 class Ready(Dataset[torch.Tensor]):
@@ -55,21 +55,20 @@ class Ready(Dataset[torch.Tensor]):
 def _run(values: Values, _: Actions) -> Iterator[Event]:
     if torch.cuda.is_available():
         yield doing("Measuring on this machine's GPU.")
-        facts = measured(values["step_ms"])
-        origin = f"Measured just now on {facts['gpu']}."
+        details = measured(values["step_ms"])
+        origin = f"Measured just now on {details['gpu']}."
     else:
         text = (resources.files("feedline.tools.lab") / "recorded" / RECORDED).read_text("utf-8")
-        all_facts: list[Facts] = json.loads(text)
-        facts = min(all_facts, key=lambda one: abs(one["step_ms"] - values["step_ms"]))
-        origin = (
-            f"This machine has no GPU. This run was recorded on {facts['gpu']}, with steps of {facts['step_ms']:g} ms."
-        )
+        all_details: list[Details] = json.loads(text)
+        details = min(all_details, key=lambda one: abs(one["step_ms"] - values["step_ms"]))
+        step = f"{details['step_ms']:g} ms"
+        origin = f"This machine has no GPU. This run was recorded on {details['gpu']}, with steps of {step}."
     yield say(origin)
-    rates = {way: facts["ways"][way]["samples_per_s"] for way in _WAYS}
+    rates = {way: details["ways"][way]["samples_per_s"] for way in _WAYS}
     yield figures(
         {
-            "steps alone": f"{facts['alone_per_s']:,.0f} samples/s",
-            **{way: f"{rate / facts['alone_per_s']:.0%} of that" for way, rate in rates.items()},
+            "steps alone": f"{details['alone_per_s']:,.0f} samples/s",
+            **{way: f"{rate / details['alone_per_s']:.0%} of that" for way, rate in rates.items()},
         }
     )
     shades = dict(zip(_WAYS, ("bad", "queue", "transfer", "good"), strict=True))
@@ -79,22 +78,22 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         [(way, rate, f"{rate:,.0f}", shades[way]) for way, rate in rates.items()],
     )
     for way, (__, meaning) in _WAYS.items():
-        spans = [tuple(span) for span in facts["ways"][way]["spans"]]
+        spans = [tuple(span) for span in details["ways"][way]["spans"]]
         yield lanes(way, f"{way}: {meaning}", ["training loop", "GPU"], spans)
     yield say(origin)
 
 
-def measured(step_ms: float) -> Facts:
+def measured(step_ms: float) -> Details:
     """Train with each way of copying, and steps of `step_ms`; return rates and timelines."""
     step = _Step(step_ms)
     alone_s = step.seconds()
-    facts: Facts = {
+    details: Details = {
         "gpu": torch.cuda.get_device_name(),
         "step_ms": step_ms,
         "alone_per_s": _BATCH / alone_s,
         "ways": {way: _trained(way, arguments, step) for way, (arguments, _) in _WAYS.items()},
     }
-    return facts
+    return details
 
 
 class _Step:
@@ -123,7 +122,7 @@ class _Step:
 
 
 # Any: arguments of a loader.
-def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Facts:
+def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
     loader = feedline.DataLoader(Ready(), batch_size=_BATCH, num_workers=4, engine="process", seed=0, **arguments)
     origin = torch.cuda.Event(enable_timing=True)
     loop: list[tuple[float, float, float]] = []

@@ -30,7 +30,7 @@ from feedline.tools.lab.pictures import Event, bars, buttons, code, doing, figur
 from feedline.tools.lab.view import Actions, View
 from feedline.tools.tune.diagnosis import diagnose, summary
 from feedline.tools.tune.finding import Finding
-from feedline.tools.tune.measured import LoaderFacts
+from feedline.tools.tune.measured import LoaderSetup
 from feedline.tools.tune.search import Choice, Limits, Rate, Setting, search
 from feedline.tools.tune.target import BATCH_SIZE, Target, make_some, target_of
 
@@ -157,7 +157,7 @@ def arguments_of(finding: Finding) -> Arguments:
         return {}
 
 
-def _as_it_is(loader: LoaderFacts | None, workers: int) -> Arguments:
+def _as_it_is(loader: LoaderSetup | None, workers: int) -> Arguments:
     """Return the arguments of the user's loader; for a dataset, those set on the view."""
     if loader is None:
         return {"num_workers": workers}

@@ -26,15 +26,15 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Summary:
-    """Facts about all samples, known after the last one; stored with them where the format has a place for it."""
+    """Metadata about all samples, known after the last one; stored with them where the format has a place for it."""
 
     count: int
     form: str = "dict"
     """Form of a sample in the dataset: "dict", "tuple" or "one"."""
     skipped: int = 0
     """Samples that could not be read, or did not fit, and were left out."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Other facts about all samples, such as the names of classes."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Values about all samples, such as the names of classes."""
 
     def as_json(self, schema: Schema) -> dict[str, Any]:
         """Return the summary in JSON-compatible values. Samples have checksums; `sealed` adds one for the summary."""

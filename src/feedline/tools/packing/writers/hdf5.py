@@ -206,7 +206,7 @@ def stored(path: Path) -> dict[str, Any] | None:
     with h5py.File(path, "r") as store:
         meta = store.attrs.get(META)
     try:
-        facts = json.loads(meta) if isinstance(meta, str) else None
+        metadata = json.loads(meta) if isinstance(meta, str) else None
     except ValueError:
         return None
-    return facts if isinstance(facts, dict) and "feedline" in facts else None
+    return metadata if isinstance(metadata, dict) and "feedline" in metadata else None

@@ -23,8 +23,8 @@ from feedline.tools.packing.writers.contract import VERSION, Summary, Writer, le
 from feedline.types.checksums import sealed
 
 _BLOCK = 512
-_FACT_BYTES = 512
-"""Space in the comment for everything but the fields, which are known in advance: the count, the form, a few facts."""
+_METADATA_BYTES = 512
+"""Space in the comment for everything but the fields, which are known in advance: the count, the form, metadata."""
 _END = bytes(2 * _BLOCK)
 _PICTURES = ("jpg", "png", "gif", "bmp", "tiff", "webp")
 
@@ -47,7 +47,7 @@ class TarWriter(Writer):
     def _comment_bytes(self) -> int:
         # Assume that all extensions occur, so that the size is the same for the first sample and the last.
         fields = [{**column, "extension": ";".join((*_PICTURES, "bin"))} for column in self.schema.as_json()]
-        return len(json.dumps(fields)) + _FACT_BYTES
+        return len(json.dumps(fields)) + _METADATA_BYTES
 
     @classmethod
     def encoded(cls, schema: Schema, sample: Sample) -> list[bytes]:
@@ -78,12 +78,12 @@ class TarWriter(Writer):
         return ending_of(column, extension, self.schema)
 
     def finish(self, summary: Summary) -> None:
-        facts = sealed(summary.as_json(self.schema))
-        if len(json.dumps(facts)) > self._comment_bytes:
-            facts = sealed({**summary.as_json(self.schema), "facts": {}})  # too long for the reserved space
+        metadata = sealed(summary.as_json(self.schema))
+        if len(json.dumps(metadata)) > self._comment_bytes:
+            metadata = sealed({**summary.as_json(self.schema), "metadata": {}})  # too long for the reserved space
         self._file.write(_END)
         self._file.seek(0)
-        self._file.write(comment_of(facts, self._comment_bytes))
+        self._file.write(comment_of(metadata, self._comment_bytes))
         self._file.close()
 
     def close(self) -> None:
@@ -189,9 +189,9 @@ _TEMPLATE = _slow_header("", 0)
 _TEMPLATE_SUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + sum(_TEMPLATE[156:])
 
 
-def comment_of(facts: dict[str, Any], size: int) -> bytes:
-    """Return the comment at the beginning of the file, padded to a length that does not depend on the facts."""
-    text = json.dumps(facts).ljust(size)
+def comment_of(metadata: dict[str, Any], size: int) -> bytes:
+    """Return the comment at the beginning of the file, padded to a length that does not depend on the metadata."""
+    text = json.dumps(metadata).ljust(size)
     record = f" comment={text}\n"
     length = len(record) + len(str(len(record)))
     length += len(str(length)) - len(str(len(record)))  # the number includes its own digits
@@ -206,7 +206,7 @@ def stored(path: Path) -> dict[str, Any] | None:
     with tarfile.open(path, "r:") as archive:
         archive.next()
         try:
-            facts = json.loads(archive.pax_headers.get("comment", ""))
+            metadata = json.loads(archive.pax_headers.get("comment", ""))
         except ValueError:
             return None
-    return facts if isinstance(facts, dict) and "count" in facts and "feedline" in facts else None
+    return metadata if isinstance(metadata, dict) and "count" in metadata and "feedline" in metadata else None

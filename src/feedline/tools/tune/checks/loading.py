@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from feedline.insight.worker_model import Load
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
-from feedline.tools.tune.measured import LoaderFacts, Measured, Room
+from feedline.tools.tune.measured import LoaderSetup, Measured, Room
 from feedline.types.sizes import bytes_text
 
 _STARTING = 0.05
@@ -41,7 +41,7 @@ def find(measured: Measured) -> list[Finding]:
     ]
 
 
-def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+def _failing(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     if loader.failure and not _is_explained(measured, loader):
         yield Finding(
             "failing-loader",
@@ -52,7 +52,7 @@ def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         )
 
 
-def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
+def _is_explained(measured: Measured, loader: LoaderSetup) -> bool:
     """True if another finding explains why batches fail."""
     state, threads, batch = measured.state, measured.threads, measured.batch
     if measured.samples is not None and measured.samples.failed:
@@ -62,7 +62,7 @@ def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
     return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
 
 
-def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+def _restarted(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     start_s, epoch_s = loader.start_s, measured.epoch_s
     if start_s is None or epoch_s is None or start_s < (limit_s := max(_STARTING_S, _STARTING * epoch_s)):
         return
@@ -78,7 +78,7 @@ def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+def _workers(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     samples, room = measured.samples, measured.room
     cores = room.rank_cores
     if samples is None or samples.cpu_share < _COMPUTING or loader.batch_size is None:
@@ -113,14 +113,14 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
         )
 
 
-def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+def _memory(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     samples, batch = measured.samples, measured.batch
     if samples is not None:
         each = samples.sample_bytes if batch is None else batch.bytes / batch.size
         yield from prefetch_memory(measured.room, loader, (loader.batch_size or 1) * each)
 
 
-def prefetch_memory(room: Room, loader: LoaderFacts, each: float) -> Iterator[Finding]:
+def prefetch_memory(room: Room, loader: LoaderSetup, each: float) -> Iterator[Finding]:
     """Compare the memory of prefetched batches, `each` bytes per batch, with what is available."""
     if loader.engine == "inline":
         return
@@ -162,7 +162,7 @@ def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
     )
 
 
-def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+def open_files(room: Room, loader: LoaderSetup) -> Iterator[Finding]:
     """Compare the number of files that workers open with the limit."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers
     if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
@@ -177,7 +177,7 @@ def open_files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+def _shuffling(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     seconds, size = loader.shuffle_s, loader.shuffle_bytes
     if seconds is None or (seconds < _SHUFFLING_S and size < _SHUFFLING_BYTES):
         return

@@ -12,7 +12,7 @@ from feedline.insight.verdict import FEW, SLIGHT, load_of, moves_of
 from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
-from feedline.tools.tune.measured import LoaderFacts, Room
+from feedline.tools.tune.measured import LoaderSetup, Room
 from feedline.types.shown import counted
 from feedline.types.sizes import bytes_text
 
@@ -36,7 +36,7 @@ _GROWTH_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Run:
-    """The known facts about a run."""
+    """What is known about a run."""
 
     stats: Stats
     room: Room
@@ -48,9 +48,9 @@ class Run:
         return self.stats.judged
 
     @property
-    def loader(self) -> LoaderFacts:
+    def loader(self) -> LoaderSetup:
         settings = self.stats.settings
-        return LoaderFacts(
+        return LoaderSetup(
             "feedline",
             workers=int(self.stats.counters.get("workers", 0)),
             engine=str(settings.get("engine", "inline")),

@@ -53,7 +53,7 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
     arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
     size = sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None)
     is_custom = given is not None and not _is_default(given)
-    facts: dict[str, Any] = {
+    values: dict[str, Any] = {
         "size": len(samples),
         "collate": getattr(collate, "__qualname__", type(collate).__name__),
         "is_custom": is_custom,
@@ -63,12 +63,12 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
         "other": _other_collate(samples, batch, clock) if is_custom else None,
     }
     try:
-        return Batch(**facts, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
+        return Batch(**values, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
     except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         nothing: dict[str, Any] = dict.fromkeys(
             ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
         )
-        return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
+        return Batch(**values, **nothing, bytes=size, not_picklable=words(exc))
 
 
 def collate_for(samples: list[Any], given: Collate | None) -> Collate | None:

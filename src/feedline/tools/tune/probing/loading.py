@@ -19,7 +19,7 @@ from feedline.loader.base import LoaderBase, run_of, view_of
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
-from feedline.tools.tune.measured import LoaderFacts
+from feedline.tools.tune.measured import LoaderSetup
 
 _STARTS = 2
 _KEPT_EPOCHS = 5
@@ -42,19 +42,19 @@ def is_loader(value: Any) -> bool:
     return isinstance(value, LoaderBase) or (torch_data is not None and isinstance(value, torch_data.DataLoader))
 
 
-def facts_of(loader: Any) -> LoaderFacts:
+def setup_of(loader: Any) -> LoaderSetup:
     """Return the settings of a loader."""
     batches = getattr(loader, "batch_sampler", None)
     size = loader.batch_size if loader.batch_size is not None else getattr(batches, "batch_size", None)
     if isinstance(loader, LoaderBase):
         settings = view_of(loader).settings()
-        return LoaderFacts(
+        return LoaderSetup(
             "feedline", settings.worker_count, settings.engine_name, settings.depth, size, settings.persistent,
             _method(settings.context), settings.moves,
         )  # fmt: skip
     depth = loader.prefetch_factor or DEFAULT_DEPTH
     engine = "process" if loader.num_workers else "inline"
-    return LoaderFacts(
+    return LoaderSetup(
         "torch", loader.num_workers, engine, depth, size, loader.persistent_workers,
         _method(loader.multiprocessing_context),
     )  # fmt: skip
@@ -73,28 +73,28 @@ def collate_of(loader: Any) -> Callable[[Any], Any] | None:
     return collate
 
 
-def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) -> LoaderFacts:
+def with_times(setup: LoaderSetup, loader: Any, batch_s: float, until_s: float) -> LoaderSetup:
     """Draw an order and start epochs; add the times, or the exception if one is raised."""
-    facts = _with_shuffle(facts, loader)
+    setup = _with_shuffle(setup, loader)
     # All workers make their first batch at the same time and share the cores.
-    batch_s = batch_s * max(1.0, facts.workers / usable_cores()) + (facts.shuffle_s or 0.0)
-    is_started_again = facts.workers > 0 and not facts.is_persistent and facts.engine == "process"
+    batch_s = batch_s * max(1.0, setup.workers / usable_cores()) + (setup.shuffle_s or 0.0)
+    is_started_again = setup.workers > 0 and not setup.is_persistent and setup.engine == "process"
     epochs: list[_Epoch] = []
     while (
         len(epochs) < (_STARTS if is_started_again else 1)
         and time.monotonic() + max([_PATIENCE * batch_s, *(epoch.first_s for epoch in epochs)]) < until_s
     ):
         try:
-            epochs.append(_epoch(loader, facts.workers, until_s if is_started_again else 0.0))
+            epochs.append(_epoch(loader, setup.workers, until_s if is_started_again else 0.0))
         except (Exception, SystemExit) as exc:  # raised by user code, feedline or torch
-            return replace(facts, failure=users_traceback(exc))
+            return replace(setup, failure=users_traceback(exc))
     if not epochs or not is_started_again:
-        return facts
+        return setup
     first_s, end_s = (min(getattr(epoch, name) for epoch in epochs) for name in ("first_s", "end_s"))
     rest_s = min((epoch.rest_s for epoch in epochs if epoch.rest_s is not None), default=None)
     if all(epoch.is_over for epoch in epochs):  # then most batches are made while workers start
         rest_s = _kept_epoch_s(loader, until_s) or rest_s
-    return replace(facts, start_s=max(0.0, first_s - batch_s) + end_s, rest_s=rest_s)
+    return replace(setup, start_s=max(0.0, first_s - batch_s) + end_s, rest_s=rest_s)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: 
         loader.close()
 
 
-def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
+def _with_shuffle(setup: LoaderSetup, loader: Any) -> LoaderSetup:
     """Add the time and memory that drawing an order takes, estimated from fewer indices.
 
     Only for torch's own random sampler: it draws all indices before it returns the first.
@@ -215,11 +215,11 @@ def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
     torch_data = sys.modules.get("torch.utils.data")
     sampler: Any = getattr(loader, "sampler", None)
     if torch_data is None or type(sampler) is not torch_data.RandomSampler or sampler.replacement:
-        return facts
+        return setup
     count = min(len(sampler), _DRAWN)
     alike = torch_data.RandomSampler(range(count))
     before_bytes, began_s = seen_bytes(os.getpid()) or 0, time.thread_time()
-    if facts.kind == "torch":
+    if setup.kind == "torch":
         iterator = iter(alike)
     else:
         from feedline.frameworks.torch_samplers import index_blocks  # the program has imported torch
@@ -229,4 +229,4 @@ def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
     seconds = time.thread_time() - began_s
     taken = (seen_bytes(os.getpid()) or 0) - before_bytes
     factor = len(sampler) / max(count, 1)
-    return replace(facts, shuffle_s=seconds * factor, shuffle_bytes=int(max(taken, 0) * factor))
+    return replace(setup, shuffle_s=seconds * factor, shuffle_bytes=int(max(taken, 0) * factor))

@@ -27,9 +27,9 @@ from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.failures import words
 from feedline.system.timing import Clock
-from feedline.tools.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tools.tune.measured import LoaderSetup, Making, Samples, State
 from feedline.tools.tune.probing.batch import collate_for, try_batch, with_carries
-from feedline.tools.tune.probing.loading import carried_s, collate_of, facts_of, is_loader, with_times
+from feedline.tools.tune.probing.loading import carried_s, collate_of, is_loader, setup_of, with_times
 from feedline.tools.tune.probing.noise import Calibration
 from feedline.tools.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tools.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
@@ -113,29 +113,29 @@ class _Probe:
         dataset = opened if loader is None else loader.dataset
         making = replace(making_of(dataset, make_s), cpu_share=cpu_share)
         self._tell("part", "making", making)
-        facts = None if loader is None else facts_of(loader)
-        self._tell("part", "loader", facts)
-        if (facts is None or facts.engine == "process") and "torch" in sys.modules:
+        setup = None if loader is None else setup_of(loader)
+        self._tell("part", "loader", setup)
+        if (setup is None or setup.engine == "process") and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # as in worker processes
         self._tell("stage", "samples")
-        samples, kept, state, ask = self._samples(dataset, making, facts)
+        samples, kept, state, ask = self._samples(dataset, making, setup)
         self._tell("stage", "batch")
         batch = None
-        if facts is None or facts.batch_size is not None:
+        if setup is None or setup.batch_size is not None:
             given = None if loader is None else collate_of(loader)
             batch = try_batch(kept, given, self._clock)
             self._tell("part", "batch", batch)
             if batch is not None and batch.not_picklable is None and time.monotonic() < self._end_s - _CARRY_S:
                 collate = collate_for(kept, given)
-                carry = partial(carried_s, engine="process" if facts is None else facts.engine)
+                carry = partial(carried_s, engine="process" if setup is None else setup.engine)
                 self._tell("part", "carry_s", carry(kept, collate))
                 batch = with_carries(batch, kept, collate, carry, self._clock)
                 self._tell("part", "batch", batch)
         # A loader object that was passed in may be running, and the times of its epochs are already known.
-        if loader is not None and facts is not None and isinstance(self._source, str):
+        if loader is not None and setup is not None and isinstance(self._source, str):
             self._tell("stage", "loader")
-            batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
-            self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
+            batch_s = samples.mean_s * (setup.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
+            self._tell("part", "loader", with_times(setup, loader, batch_s, self._until("loader")))
         self._calibration.tick()
         self._tell("part", "noise", self._calibration.noise())
         self._tell("stage", "threads")
@@ -157,13 +157,13 @@ class _Probe:
         return opened, max(0.0, whole_s - spent[0]), min(1.0, computed_s / whole_s)
 
     def _samples(
-        self, dataset: Any, making: Making, facts: LoaderFacts | None
+        self, dataset: Any, making: Making, setup: LoaderSetup | None
     ) -> tuple[Samples, list[Any], State, Ask]:
         # Before the first sample is made: each worker has its own handle if it is opened on first use.
         pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
         state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
         self._tell("part", "state", state)
-        size = _BATCH if facts is None or facts.batch_size is None else min(facts.batch_size, _LARGEST_BATCH)
+        size = _BATCH if setup is None or setup.batch_size is None else min(setup.batch_size, _LARGEST_BATCH)
         if making.is_map:
             ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
         else:
@@ -190,7 +190,7 @@ class _Probe:
 
 
 def making_of(dataset: Any, make_s: float) -> Making:
-    """Return the facts about a dataset before its first sample.
+    """Return what is known about a dataset before its first sample is made.
 
     Raises DatasetFailed: the dataset is empty, or `len()` failed.
     """

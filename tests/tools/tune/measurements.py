@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from feedline.tools.tune.measured import Batch, LoaderFacts, Making, Measured, Room, Samples, Threads
+from feedline.tools.tune.measured import Batch, LoaderSetup, Making, Measured, Room, Samples, Threads
 
 MIB = 1 << 20
 ROOM = Room(cores=8, memory_bytes=16 << 30, shared_bytes=8 << 30, open_files=1024)
@@ -19,13 +19,13 @@ BATCH = Batch(
     pickle_bytes=32 * MIB, write_s=1e-6, as_arrays_s=0.0,
     arena_s=1e-3, object_bytes=100,
 )  # fmt: skip
-LOADER = LoaderFacts(
+LOADER = LoaderSetup(
     "feedline", workers=8, engine="process", depth=2, batch_size=32, is_persistent=True, start_method="fork"
 )
 
 
 # Any: fields of whatever type.
-def loader(**changes: Any) -> LoaderFacts:
+def loader(**changes: Any) -> LoaderSetup:
     return replace(LOADER, **changes)
 
 
@@ -52,12 +52,12 @@ _MOST = 300
 """Samples of a recording: enough for every check."""
 
 
-def plain_facts(facts: Measured) -> dict[str, Any]:
+def plain_facts(setup: Measured) -> dict[str, Any]:
     """Return measurements as JSON keeps them, of the first samples only."""
-    short = facts.samples and replace(
-        facts.samples, seconds=facts.samples.seconds[:_MOST], lengths=facts.samples.lengths[:_MOST]
+    short = setup.samples and replace(
+        setup.samples, seconds=setup.samples.seconds[:_MOST], lengths=setup.samples.lengths[:_MOST]
     )
-    rounded: dict[str, Any] = _rounded(asdict(replace(facts, samples=short)))
+    rounded: dict[str, Any] = _rounded(asdict(replace(setup, samples=short)))
     return rounded
 
 
@@ -77,8 +77,8 @@ def _recordings() -> dict[str, Any]:
 
 def recorded(name: str) -> Measured:
     """Return what a probe measured of a dataset beside two busy loops."""
-    facts: Measured = _made(Measured, _recordings()[name])
-    return facts
+    setup: Measured = _made(Measured, _recordings()[name])
+    return setup
 
 
 def _made(kind: Any, value: Any) -> Any:
