@@ -200,7 +200,7 @@ ONCE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
 def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
-    with pytest.warns(DataWarning, match=r"one of 4.*use_distributed_sampler=False") as told:
+    with pytest.warns(DataWarning, match=r"one sample in 4.*use_distributed_sampler=False") as told:
         DataLoader(EIGHT, **given)
     assert [warning.filename for warning in told] == [__file__]
 
