@@ -209,7 +209,7 @@ class Terminal:
 class Talks:
     def __len__(self): return 8
     def __getitem__(self, index):
-        sys.stdout.write(f"made {index} {type(sys.stderr).__name__}\n")  # one write: workers share the stream
+        sys.stdout.write(f"made {index} {type(sys.stderr).__name__}\\n")  # one write: workers share the stream
         sys.stdout.flush()
         return index
 
