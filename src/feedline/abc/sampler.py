@@ -53,7 +53,7 @@ class Ordered(ABC):
         return self
 
     def describe(self) -> dict[str, Any]:
-        """Return the properties that must match for a saved state to fit: kind and size, in values that JSON supports."""
+        """Return the properties that a saved state must match: kind and size, in plain values that JSON supports."""
         return {"kind": type(self).__name__, "size": self.size()}
 
     def __len__(self) -> int:
