@@ -85,7 +85,7 @@ class Engine(ABC):
         """End an idle worker and release its resources. The others are not affected."""
 
     def kill(self, worker: int) -> bool:
-        """End a worker that does not respond, whatever it is doing; `collect` then reports its death.
+        """End a worker that does not respond; `collect` then reports its death.
 
         Returns:
             False if that is impossible: a thread cannot be ended from outside.

@@ -101,7 +101,7 @@ class Verdict:
 class Fault:
     """One entry of the log: a failed sample, and what was done with it.
 
-    Holds only plain values, whatever it is created with: see `plain_index`.
+    Holds only plain values: it converts the indices it is created with, see `plain_index`.
 
     Example:
         >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)

@@ -45,8 +45,7 @@ class Writer(Memory, Protocol):
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
         """Copy memory here, unless it is here already; returns its offset, raises if there is no space.
 
-        Pass `lasting` if the memory will not change before the batch is written: views of it then become views of the
-        copy.
+        Pass `lasting` if the memory stays unchanged until the batch is written: its views become views of the copy.
         """
 
     def offset_of(self, address: int, size: int) -> int | None:

@@ -132,7 +132,7 @@ class Repeatable(ABC):
     """
 
     has_broken_off: bool = False
-    """True if no sample follows the last exception: it is raised, whatever the loader's policy is."""
+    """True if no sample follows the last exception: it is raised regardless of the loader's policy."""
 
     @abstractmethod
     def try_again(self) -> bool:

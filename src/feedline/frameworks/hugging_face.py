@@ -3,7 +3,7 @@
 The package is not imported here: without it no such dataset can exist. Only exact types are recognised, and only if
 their samples are numbers, strings, lists of numbers of one length or arrays, in the formats None, "numpy" and "torch".
 A column is converted as that format converts it. The result equals fetching and collating single samples, bit for bit;
-whatever is not certain to be equal takes that path.
+data for which that is not certain takes the slow path.
 Test: tests/frameworks/test_hugging_face.py
 """
 

@@ -168,8 +168,7 @@ class TorchFramework:
         return _formed([read(leaf, reader) for leaf in leaves], form)
 
     def makes_usual_arrays(self) -> bool:
-        # FakeTensorMode, for example, rejects tensors made outside it; tensors made in inference mode cannot be
-        # trained.
+        # FakeTensorMode, for example, rejects tensors made outside; those made in inference mode cannot be trained.
         return not _mode_count() and not torch.is_inference_mode_enabled()
 
     def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:

@@ -36,8 +36,7 @@ def collate_tensors(
 ) -> torch.Tensor:
     """Stack tensors as torch's own function does, but into the slot of the current task.
 
-    Outside a task, this calls torch's function. In a task, torch's function would create a shared-memory file per
-    tensor.
+    Outside a task, this calls torch's function, which in a task would create a shared-memory file per tensor.
     """
     current = memory.current()
     elem = batch[0]

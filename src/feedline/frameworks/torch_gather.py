@@ -101,7 +101,7 @@ def _from_columns(read: Gather) -> Take:
 
 # Any: an array, positions, or a list of values for which torch has no tensor type.
 def _adopted(value: Any) -> Column | None:
-    """Convert an array that nothing else refers to into a tensor; None if torch has no such type. Lists stay unchanged."""
+    """Convert an array with no other users into a tensor; None if torch has no such type. Lists stay unchanged."""
     if type(value) is Positions:
         return Positions([torch.from_numpy(array) for array in value])
     if not isinstance(value, np.ndarray):

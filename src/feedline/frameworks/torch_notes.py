@@ -19,8 +19,7 @@ def explain(exc: Exception, arguments: Mapping[str, Any]) -> None:
     """Add notes to an exception from torch or Python that one of the arguments has caused.
 
     Args:
-        exc: the exception raised when the loader was created, measured or iterated over. feedline's errors get no
-            notes.
+        exc: raised when the loader was created, measured or iterated over. feedline's own errors get no notes.
         arguments: the loader's arguments, by torch's names.
     """
     if isinstance(exc, FeedlineError):
