@@ -34,7 +34,7 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         BadOption: `loader` is not a feedline loader, or the folder does not exist.
-        OSError: the file cannot be written. If an exception ended the run, this one is raised instead, with a note.
+        OSError: the file cannot be written. If an exception ended the run, it is raised instead, with a note.
 
     Example:
         >>> import feedline, os, tempfile
