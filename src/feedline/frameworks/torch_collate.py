@@ -1,7 +1,7 @@
 """torch's default collate function, writing into slots.
 
-Same results, types and errors as torch's, bit for bit; users' registrations in `default_collate_fn_map` apply. Test:
-tests/frameworks/test_torch_collate.py
+Same results, types and errors as torch's, bit for bit; users' registrations in `default_collate_fn_map` apply.
+Test: tests/frameworks/test_torch_collate.py
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """torch's own samplers, reproduced exactly, but in blocks instead of one Python integer at a time.
 
 The same random numbers are drawn in the same order and at the same moments as in torch's iterators, so a generator that
-is shared with other code ends in the same state. Only exact types are recognised. Test:
-tests/frameworks/test_torch_samplers.py
+is shared with other code ends in the same state. Only exact types are recognised.
+Test: tests/frameworks/test_torch_samplers.py
 """
 
 from __future__ import annotations
