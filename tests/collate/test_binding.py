@@ -41,5 +41,5 @@ def test_a_function_of_the_user_stays_what_it_is() -> None:
 
 @pytest.mark.parametrize("make", [lambda: collate.default, *MAKERS])
 def test_a_framework_that_does_not_exist(make: Callable[[], Any]) -> None:
-    with pytest.raises(BadOption, match="bind to 'numpy' or 'torch'"):
+    with pytest.raises(BadOption, match="Use 'numpy' or 'torch'"):
         make().bound_to("tensorflow")

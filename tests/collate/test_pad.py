@@ -289,9 +289,9 @@ def test_a_padding_value_that_the_array_cannot_hold(value: float, dtype: str, fr
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"value": [np.arange(3)]}, r"The loader gets pad\(\)"),
+        ({"value": [np.arange(3)]}, r"write pad\(\)"),
         ({"value": {"a": "b"}}, "padding value of field 'a'"),
-        ({"value": {"a": 0}, "fields": ["a", "b"]}, "Field 'b' is to be padded, but value= has no number for it"),
+        ({"value": {"a": 0}, "fields": ["a", "b"]}, "Field 'b' has no padding value: value= has the fields 'a'"),
         ({"fields": "ids"}, r"fields=\['ids'\]"),
         ({"fields": 3}, "not a list of fields"),
         ({"lengths": 3}, "lengths=3"),

@@ -118,7 +118,7 @@ def test_what_was_noted_of_another_kind_of_sampler_is_refused(own_generator: boo
     origin: dict[str, Any] = {}
     indices_of(RandomSampler(range(5), generator=torch.Generator() if own_generator else None), origin)
     other = RandomSampler(range(5), generator=None if own_generator else torch.Generator())
-    with pytest.raises(BadState, match="Give the sampler what it had when the state was saved"):
+    with pytest.raises(BadState, match="Create the sampler as it was when the state was saved"):
         indices_of(other, origin)
 
 

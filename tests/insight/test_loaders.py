@@ -399,7 +399,7 @@ def test_a_recording_may_begin_in_the_middle(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     loader = loader_of(Slow(), "inline")
-    with pytest.raises(BadOption, match="no loader of feedline's"), feedline.record([1, 2], tmp_path / "run.json"):
+    with pytest.raises(BadOption, match="not a feedline loader"), feedline.record([1, 2], tmp_path / "run.json"):
         pass
     with pytest.raises(BadOption, match="there is no folder"), feedline.record(loader, tmp_path / "no" / "run.json"):
         pass
@@ -503,7 +503,7 @@ def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
     recording = Recording.load(tmp_path / "run.json")
     assert recording.stats().total.batches == 6
     assert recording.settings["workers"] == 0
-    assert "settings of the loader were changed" in recording.log[-1]
+    assert "settings changed during the recording" in recording.log[-1]
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -549,7 +549,7 @@ def test_what_cannot_be_told_the_stats_is_refused() -> None:
     loader = loader_of(Slow(), "inline")
     with pytest.raises(BadOption, match="cannot be called"):
         loader.on_stats(3)
-    with pytest.raises(BadOption, match="no time to wait"):
+    with pytest.raises(BadOption, match="not a time between two calls"):
         loader.on_stats(print, every_s=-1)
 
 

@@ -70,7 +70,7 @@ class NoLength:
         ({"dataset": Stream(), "shuffle": True}, "shuffle= was given, but the dataset has no __getitem__"),
         ({"dataset": Stream(), "sampler": [1]}, "sampler= was given"),
         ({"dataset": Stream(), "batch_sampler": [[1]]}, "batch_sampler= was given"),
-        ({"dataset": Stream(), "workers": 1, "scheduler": InOrder()}, "scheduler= has nothing to decide"),
+        ({"dataset": Stream(), "workers": 1, "scheduler": InOrder()}, "scheduler= cannot be used here"),
         ({"drop_last": None}, "drop_last=None"),
         ({"collate": 5}, "collate=5 is not a function"),
         ({"workers": -1}, "workers=-1 is less than 0"),
@@ -133,7 +133,7 @@ def test_names_of_the_loader_in_the_one_for_torch(own: str) -> None:
 @pytest.mark.parametrize("name", [name for name in names_of(DataLoader) if name not in names_of(Loader)])
 def test_names_of_torch_in_the_loader(name: str) -> None:
     meant = {**{theirs: ours for ours, theirs in TRANSLATED.items()}, "generator": "seed"}.get(name)
-    advice = "feedline.DataLoader has it" if meant is None else rf"Did you mean {meant}=\?"
+    advice = "Only feedline.DataLoader, the loader for torch, has it" if meant is None else rf"Did you mean {meant}=\?"
     wrong: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError, match=rf"argument '{name}'\. {advice}"):
         Loader(range(3), **wrong)
@@ -145,7 +145,7 @@ def test_names_of_torch_in_the_loader(name: str) -> None:
         ("batch_sise", r"Did you mean batch_size=\?"),
         ("shuffel", r"Did you mean shuffle=\?"),
         ("n_workers", r"Did you mean (num_)?workers=\?"),
-        ("quack", "There are dataset, batch_size, shuffle"),
+        ("quack", "The arguments are dataset, batch_size, shuffle"),
     ],
 )
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
@@ -205,7 +205,7 @@ class Squares(torch.utils.data.Dataset[int]):
     ("arguments", "told"),
     [
         ({"dataset": "/data/train"}, "each of its 11 characters is a sample"),
-        ({"shuffle": "no"}, "shuffle='no' is a text, whatever it says: this one shuffles"),
+        ({"shuffle": "no"}, "shuffle='no' is a string, not a bool: this loader shuffles"),
         ({"timeout": 5}, "timeout=5 has no effect without workers"),
     ],
     ids=str,
@@ -237,6 +237,6 @@ def test_an_empty_state_is_doubted(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
 def test_a_batch_sampler_is_no_sampler(kind: Any) -> None:
     batches = LengthBucketBatchSampler([1, 2, 3, 4], 2)
-    with pytest.raises(BadOption, match="Give it as batch_sampler="):
+    with pytest.raises(BadOption, match="Pass it as batch_sampler="):
         kind(list(range(4)), 2, sampler=batches)
     assert len(list(kind(list(range(4)), batch_sampler=batches))) == 2

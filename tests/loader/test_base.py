@@ -280,7 +280,7 @@ def test_a_loop_that_is_under_way_goes_on_when_the_policy_changes(kind: Any, opt
 def test_an_iterator_cannot_be_pickled_and_says_so(kind: Any, options: dict[str, Any]) -> None:
     loader = kind(list(range(4)), 2, engine="thread", **options)
     next(iter(loader))
-    with pytest.raises(NotImplementedError, match="make another iterator from the loader"):
+    with pytest.raises(NotImplementedError, match="create another iterator from the loader"):
         pickle.dumps(loader)
     loader.close()
 

@@ -260,7 +260,7 @@ def test_their_place_is_saved_and_restored_too(done: int) -> None:
 
 @pytest.mark.parametrize("dataset", [Stream(0), []])
 def test_nothing_cannot_be_gone_through_again_and_again(dataset: Any) -> None:
-    with pytest.raises(BadOption, match="nothing to go through again"):
+    with pytest.raises(BadOption, match="no batches to repeat"):
         list(next(Loader(dataset, 2).virtual_epochs(3)))
 
 

@@ -32,9 +32,8 @@ class Columnar(ABC):
     def row_check(self) -> Callable[[NDArray[np.int64]], None] | None:
         """Return a function that the loader calls with the row numbers it is about to read.
 
-        It raises an exception if one of them is damaged. Return None if there is nothing to check. Called once per
-        worker,
-        after `columns`.
+        The function raises an exception if one of these rows is damaged. Return None if there is nothing to check.
+        Called once per worker, after `columns`.
         """
         return None
 
@@ -56,7 +55,7 @@ def checking(dataset: Columnar, take: Take | None) -> Take | None:
         try:
             check(indices)
         except FeedlineError:
-            return None  # `take_checked` raises it, where its task is known
+            return None  # `take_checked` raises the error later, where the task is known
         return quick(indices)
 
     found: Any = take_checked

@@ -1,9 +1,9 @@
-"""Deferred fields of samples, such as images: who takes the steps that are left.
+"""Deferred fields of samples, such as images: where their remaining steps run.
 
-A dataset whose sample you request by hand returns finished images. In a worker whose batches feedline's own collate
-function makes, the dataset crops and resizes an image and defers the rest (flip, normalise, change the layout). The
-collate function takes these steps while it writes the image into its row of the batch, or the device takes them once
-the batch is there. If the device can decode, the dataset returns the encoded file.
+If you read a sample yourself, the dataset returns finished images. In a worker that uses feedline's own collate
+function, the dataset only crops and resizes an image and defers the other steps (flip, normalise, change the layout).
+The collate function runs these steps while it writes the image into its row of the batch, or the device runs them after
+the batch has arrived. If the device can decode, the dataset returns the encoded file.
 
 The core knows only these contracts; `feedline.images` implements them.
 """
@@ -55,7 +55,7 @@ class DeferredField(ABC):
 
     __slots__ = ()
 
-    # Any: fields of one batch, of which all should be of this class; the batch has any structure.
+    # Any: the fields of one batch, which should all be of this class; the batch has any structure.
     @classmethod
     @abstractmethod
     def collate_numpy(cls, items: Sequence[Any], where: str) -> Any:
@@ -72,7 +72,7 @@ class DeferredField(ABC):
     @classmethod
     @abstractmethod
     def collate_torch(cls, items: Sequence[Any]) -> Any:
-        """Return the field of a batch as a tensor, or as a `DeferredBatch`. Raises as `collate_numpy` does."""
+        """Return the field of a batch as a tensor, or as a `DeferredBatch`. Raises the errors of `collate_numpy`."""
 
 
 class Sources(Protocol):
@@ -97,7 +97,10 @@ class DeferredBatch(ABC):
     # Any: a torch device and a tensor; this folder does not import torch.
     @abstractmethod
     def finish_on(self, device: Any, sources: Sources) -> Any:
-        """Return the finished tensor, made on the device's current stream; add what the stream reads to `sources`."""
+        """Return the finished tensor, made on the device's current stream.
+
+        Add the memory that the stream reads to `sources`.
+        """
 
 
 # Any: a dataset is any suitable object.

@@ -36,8 +36,8 @@ class Engine(ABC):
     def submit_together(self, worker: int, tasks: list[Task]) -> None:
         """Append short tasks to the queue of `worker`, as one message. Never blocks.
 
-        For `revoke`, a worker that has read the message has started all of them. It answers each one as soon as it is
-        done.
+        A worker that has read the message counts as having started all of them, so `revoke` cannot take them back. The
+        worker answers each task as soon as it is done.
 
         Raises:
             NotImplementedError: this engine sends tasks one by one.
@@ -50,7 +50,7 @@ class Engine(ABC):
         """Take back the oldest task that `worker` has not started.
 
         Returns:
-            Its id, or None if there is none. A task that was taken back is never reported.
+            The task's id, or None if there is no such task. A task that was taken back is never reported.
         """
 
     def forget(self, worker: int) -> None:  # noqa: B027  an engine that gives out one task at a time has nothing to do
@@ -72,20 +72,20 @@ class Engine(ABC):
     def replace(self, worker: int) -> None:
         """Start another worker in place of one that died, was retired, or is idle and should end.
 
-        The new worker knows nothing about tasks of the old one, and none of them is reported any more. A number one
+        The new worker knows nothing about the old one's tasks, and the engine no longer reports them. A number one
         higher than any so far adds a worker.
 
         Raises:
-            WorkerStartError: it cannot be started, or this engine never replaces workers. If no worker had this number,
-                the others continue.
+            WorkerStartError: the worker cannot be started, or this engine never replaces workers. If no worker had this
+                number, the others continue.
         """
-        raise WorkerStartError(f"{type(self).__name__} cannot start another worker in the place of worker {worker}.")
+        raise WorkerStartError(f"{type(self).__name__} cannot start another worker in place of worker {worker}.")
 
     def retire(self, worker: int) -> None:  # noqa: B027  an engine that never replaces workers is never asked to
         """End an idle worker and release its resources. The others are not affected."""
 
     def kill(self, worker: int) -> bool:
-        """End a worker that does not respond, whatever it is doing; `collect` then reports its death.
+        """End a worker that does not respond; `collect` then reports its death.
 
         Returns:
             False if that is impossible: a thread cannot be ended from outside.
@@ -95,7 +95,7 @@ class Engine(ABC):
     def placed_s(self, worker: int) -> float:
         """Return when a worker was placed, by `time.monotonic`; `math.inf` if it has no place to run yet.
 
-        Its timeout starts only then; the engine itself reports if placement takes too long.
+        The worker's timeout starts only then; the engine itself reports if placement takes too long.
         """
         return 0.0
 
@@ -117,13 +117,13 @@ class Engine(ABC):
     def worker_objects(self) -> list[Any]:
         """The workers as Python objects, by number: processes or threads. Empty if they are neither, or run elsewhere.
 
-        They support `is_alive`, `join` and, for processes, `pid` and `exitcode`, also after they have ended and after
+        They support `is_alive`, `join` and, for processes, `pid` and `exitcode`, even after they have ended and after
         `close`.
         """
         return []
 
     def has_space(self) -> bool:
-        """False while batches use all the memory they may, if that is not the arena's. Called for every task."""
+        """False while batches use all the memory that a limit other than the arena's allows. Called for every task."""
         return True
 
     @abstractmethod

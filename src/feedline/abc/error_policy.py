@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from feedline.abc.faults import Failure, Verdict
 
 DEFAULT_MAX_SHARE = 0.5
-"""No one wants to train on a dataset if more than half of it fails: a wrong path, a lost mount."""
+"""If more than half of a dataset fails, the cause is more likely a wrong path or a lost mount than bad samples."""
 
 
 class ErrorPolicy(ABC):

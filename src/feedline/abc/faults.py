@@ -20,8 +20,10 @@ ACTIONS = ("raise", "skip", "retry", "replace")
 """What can happen to a failed sample."""
 
 MESSAGE_LENGTH = 500
-"""Characters of an exception's text to keep. A guess: the cause is in the first lines, and a log of thousands has to be
-saved with every state."""
+"""Maximum length of an exception's text, in characters.
+
+A guess: the cause is in the first lines, and every saved state includes the log, which may have thousands of entries.
+"""
 
 
 class _Neighbour:
@@ -90,7 +92,7 @@ class Verdict:
             raise BadOption(f"Verdict(wait_s={self.wait_s!r:.200}) is not a number of seconds, 0 or more.")
         if self.action == "replace" and self.index is None:
             raise BadOption(
-                "Verdict('replace') does not say by which sample: give index=, the index of another sample, or "
+                "Verdict('replace') needs a replacement. Pass index=, the index of another sample, or "
                 "index=feedline.faults.NEIGHBOUR for the next one that works."
             )
 
@@ -99,7 +101,7 @@ class Verdict:
 class Fault:
     """One entry of the log: a failed sample, and what was done with it.
 
-    Holds only plain values, whatever it is created with: see `plain_index`.
+    Holds only plain values: it converts the indices it is created with, see `plain_index`.
 
     Example:
         >>> failure = Failure(index=7, error=OSError("disk"), stage="fetch", attempt=1, worker=0)

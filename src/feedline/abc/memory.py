@@ -45,7 +45,7 @@ class Writer(Memory, Protocol):
     def copy(self, address: int, size: int, *, lasting: bool = True) -> int:
         """Copy memory here, unless it is here already; returns its offset, raises if there is no space.
 
-        If it is lasting, it does not change until the batch is written, and views of it become views of the copy.
+        Pass `lasting` if the memory stays unchanged until the batch is written: its views become views of the copy.
         """
 
     def offset_of(self, address: int, size: int) -> int | None:
@@ -58,7 +58,7 @@ class Reader(Protocol):
     def take(self, start: int, size: int) -> tuple[Any, int]:
         """Return an object with the buffer protocol that holds a part of the batch, and the offset of the part in it.
 
-        Whatever is built on the buffer must keep the object alive; that keeps nothing else of the batch alive.
+        Whatever is built on the buffer must keep the object alive. The object keeps no other part of the batch alive.
         """
 
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

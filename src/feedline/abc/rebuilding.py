@@ -1,4 +1,4 @@
-"""What frameworks do with a loader beyond its public methods."""
+"""Operations on a loader that frameworks need beyond its public methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ L = TypeVar("L", bound=Any)
 
 
 class Rebuilding(Protocol):
-    """Called by the files of `frameworks/`, in the thread of the training loop. Rebuilt loaders are copies."""
+    """Called by the files of `frameworks/`, on the thread of the training loop. Rebuilt loaders are copies."""
 
     def is_split(self, loader: Any) -> bool:
         """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
@@ -30,10 +30,10 @@ class Rebuilding(Protocol):
         """Return the number of the epoch that the next iteration starts or continues."""
 
     def end_epoch(self, loader: Any) -> None:
-        """Mark the current epoch as over, although the last batch was not the last one requested."""
+        """Mark the current epoch as over, although the training loop did not request a batch after the last one."""
 
     def skipped(self, loader: Any) -> int:
-        """Return how many batches the next epoch leaves out."""
+        """Return the number of batches that the next epoch skips."""
 
     def skip(self, loader: Any, count: int) -> None:
-        """Leave out the first batches of the next epoch."""
+        """Skip the first batches of the next epoch."""

@@ -1,8 +1,8 @@
 """The sampler contracts: an order is a function from positions to indices.
 
-A sampler holds no position of its own. Its consumer (the loader's plan, `iter(sampler)`) tracks the position and asks
-for the indices at the positions it needs, under the key of the epoch. So any rank can enter an order anywhere, and the
-order uses no memory.
+A sampler holds no position of its own. Its consumer (the loader's plan, `iter(sampler)`) tracks the position and
+requests the indices at the positions it needs, under the key of the epoch. So any rank can enter an order anywhere, and
+the order uses no memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ordered(ABC):
     """The common base of both kinds of samplers: a seed, an epoch, a size."""
 
     seed: int | None = None
-    """None: a new one is drawn for every epoch, by torch's rules (from `generator`, else from torch's default)."""
+    """None: draw a new seed for every epoch, by torch's rules (from `generator`, else from torch's default)."""
     generator: Any = None
     """A torch or NumPy generator to draw seeds from."""
     epoch: int = 0
@@ -38,11 +38,11 @@ class Ordered(ABC):
     epoch_was_set: bool = False
     """True after `set_epoch`, until an iteration starts. A loader numbers epochs itself unless this is True."""
     share: Share | None = None
-    """This rank's part of the order of `whole()`; None if this is the whole."""
+    """This rank's part of the order of `whole()`; None if this sampler yields the whole order."""
     loader_seed: int | None = None
     """The seed that a loader uses for this order; see `follow`."""
     _counts: bool = False
-    """True if a loader only sets where its epochs start, and each iteration from there on is another epoch."""
+    """True if a loader only sets the first epoch, and each iteration from there on is another epoch."""
 
     @abstractmethod
     def size(self) -> int | None:
@@ -53,7 +53,7 @@ class Ordered(ABC):
         return self
 
     def describe(self) -> dict[str, Any]:
-        """Return what must match for a saved state to fit: kind and size, in plain values that JSON supports."""
+        """Return the properties that a saved state must match: kind and size, in plain values that JSON supports."""
         return {"kind": type(self).__name__, "size": self.size()}
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Ordered(ABC):
         generator that a framework assigns to the sampler later has no effect.
 
         Args:
-            seed: the loader's; None if it has none. The sampler's own seed takes precedence.
+            seed: the loader's seed; None if it has none. The sampler's own seed takes precedence.
         """
         own = self.whole().seed
         is_drawn = own is None and self.generator is not None and self.loader_seed is None
@@ -94,7 +94,7 @@ class Ordered(ABC):
             self.epoch = epoch
 
     def begin(self) -> Key:
-        """Return the key of an iteration that starts now, and count it unless a loader does."""
+        """Return the key of an iteration that starts now, and count the iteration unless a loader counts epochs."""
         if self.loader_seed is not None and not self._counts:
             return Key(self.loader_seed, self.epoch)
         key = Key(self.draw_seed() if self.loader_seed is None else self.loader_seed, self.epoch)
@@ -142,13 +142,13 @@ class BatchSampler(Ordered):
         return self
 
     def resumed(self, first: int) -> BatchSampler:
-        """Return this rank's part of the order that remains after the first `first` batches of the whole."""
+        """Return this rank's part of the order that remains after the first `first` batches of the whole order."""
         if self.share is not None:
-            raise NotImplementedError(f"{type(self).__name__} has a share of its order, and has to override `resumed`.")
+            raise NotImplementedError(f"{type(self).__name__} yields a share of its order: override `resumed`.")
         return _Rest(self, first)
 
     def cut_from(self) -> tuple[Sampler, int, bool] | None:
-        """Return (sampler, batch size, drop_last) if the batches are simply a sampler's indices, cut up."""
+        """Return (sampler, batch size, drop_last) if the batches are consecutive slices of a sampler's indices."""
         return None
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -59,7 +59,7 @@ class Scheduler(ABC):
         Args:
             workers: all except those known to have started all their tasks, and idle ones that seem to be stopped; at
                 least one of them is idle.
-            now_s: the clock that `WorkerView.since_s` was read from.
+            now_s: the current time, on the clock of `WorkerView.since_s`.
             typical_s: the median time of recent tasks.
 
         Returns:

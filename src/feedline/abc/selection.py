@@ -25,7 +25,7 @@ class Selection(Derived):
     """A map-style dataset whose sample i is sample `indices[i]` of another one.
 
     If a loader can read the other dataset in one vectorised step, it reads this one in the same way. This applies only
-    to subclasses, as long as their samples are as described here.
+    to subclasses, and only if their samples are as described here.
     """
 
     # Any: a dataset is any suitable object.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 
 class IterableSource(ABC):
-    """An iterable dataset of feedline's. For torch it is an `IterableDataset`, without being a subclass of that."""
+    """An iterable dataset of feedline's. torch treats it as an `IterableDataset`, although it is not a subclass."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
-        """Start to read."""
+        """Start reading."""
 
 
 class ColumnSource(ABC):
@@ -42,13 +42,13 @@ class StreamSource(IterableSource):
     """An iterable dataset whose samples the loader shards over workers and ranks.
 
     Every worker iterates over the whole dataset and keeps its own samples, so `__iter__` must yield the same samples in
-    the same order everywhere. With `state_dict` and `load_state_dict`, on the source or on its iterator, it resumes
+    the same order everywhere. A source with `state_dict` and `load_state_dict`, on itself or on its iterator, resumes
     without reading everything again. If its iterator has a method `skip(count)`, which skips that many samples and
-    returns how many there were, batches of other workers are not read.
+    returns how many there were, a worker does not read the batches of other workers.
     """
 
     draws_nothing: bool = False
-    """True if making a sample draws from no process-wide generator, so loaders need not seed them for it."""
+    """True if making a sample draws from no process-wide generator, so loaders need not seed these generators."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -58,8 +58,8 @@ class StreamSource(IterableSource):
 class SplitSource(IterableSource):
     """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
-    Loaders set the worker of every worker's copy, and do not split its samples a second time. In torch's own loader it
-    has to call `get_worker_info()`. It has to determine its rank by itself.
+    Loaders call `set_worker` on every worker's copy, and do not split its samples a second time. In torch's own loader
+    the dataset has to call `get_worker_info()`. It has to determine its rank by itself.
     """
 
     @abstractmethod
@@ -76,10 +76,10 @@ class Reshardable(ABC):
 
     @abstractmethod
     def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
-        """Return the iterator states of `into` parts, which together continue what `count` parts have left.
+        """Return the iterator states of `into` parts, which together continue with what `count` parts have left.
 
         The part of worker w of rank r has the number w * ranks + r. No sample may be repeated or lost. Called in the
-        training process of every rank; must return the same in all of them. No I/O.
+        training process of every rank; must return the same states in all of them. No I/O.
 
         Args:
             left: the saved iterator states, by part number: None for a part that has not started. Parts that have ended
@@ -132,7 +132,7 @@ class Repeatable(ABC):
     """
 
     has_broken_off: bool = False
-    """True if no sample follows the last exception: it is raised, whatever the loader's policy is."""
+    """True if no sample follows the last exception: it is raised regardless of the loader's policy."""
 
     @abstractmethod
     def try_again(self) -> bool:

@@ -24,7 +24,7 @@ class Stateful(Protocol):
         """Continue from where `state` was saved."""
 
 
-# Any: it may be anything.
+# Any: the value may be anything.
 def is_stateful(value: Any) -> bool:
     """True if an object can save and restore its state by itself, with the methods and signatures of `Stateful`.
 
@@ -44,7 +44,7 @@ def is_stateful(value: Any) -> bool:
 
 # Any: a dataset and its state are the user's own.
 def outlives_epoch(dataset: Any) -> bool:
-    """True if the state of a dataset also counts in the next epoch, as in torchdata.
+    """True if a dataset's state still applies in the next epoch, as in torchdata.
 
     The state of a Hugging Face streaming dataset is only a position in an epoch.
     """
@@ -68,9 +68,9 @@ def resumed(dataset: Any, state: Any) -> Any:
 def resumed_after(dataset: Any, state: Any) -> Any:
     """Return a dataset that starts another epoch, from a state saved at the end of the previous epoch.
 
-    A generator reads the state only when its first sample is requested. One that resumes at the end yields no sample,
-    as in torchdata, and the next iterator starts afresh. If there is a sample, the state is not a position in an epoch,
-    and is restored again.
+    A generator reads the state only when its first sample is requested. If it resumes at the end, it yields no sample,
+    as in torchdata, and the next iterator starts afresh. If it yields a sample, the state is not a position in an
+    epoch, and is restored again.
     """
     dataset = resumed(dataset, copy.deepcopy(state))
     iterator = iter(dataset)
@@ -99,25 +99,25 @@ def restore_end(dataset: Any, last: Any) -> None:
 
 
 def check_restorable(dataset: Any, iterator: Any = None) -> None:
-    """Reject restoring the state of a dataset, or of its iterator if one is given, that is not stateful.
+    """Raise an error if a dataset cannot restore its state, or its iterator, if one is given.
 
     Raises:
-        BadState: it has no `load_state_dict`.
+        BadState: the dataset or iterator is not stateful.
     """
     if is_stateful(dataset if iterator is None else iterator):
         return
-    what, whose = ("a dataset", "") if iterator is None else ("an iterator", "that of ")
+    what, whose = ("a dataset", "") if iterator is None else ("an iterator", "the iterator of ")
     raise BadState(
-        f"The state holds the state of {what}, but {whose}{type(dataset).__name__} has no load_state_dict. Use the "
-        "dataset it was saved with."
+        f"The state contains that of {what}, but {whose}{type(dataset).__name__} has no load_state_dict. Use the "
+        "dataset that the state was saved with."
     )
 
 
 def _accepts(method: Any, count: int) -> bool:
-    """True if a method, or an object in its place, can be called with `count` arguments."""
+    """True if a method, or a callable object in its place, accepts `count` arguments."""
     if inspect.ismethod(method):
         return _takes_known(method.__func__, count + 1)
-    return callable(method) and _takes(method, count)  # not cached: it may hold the dataset
+    return callable(method) and _takes(method, count)  # not cached: the callable may hold the dataset
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
@@ -131,4 +131,4 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
 
 
 _takes_known = functools.lru_cache(maxsize=256)(_takes)
-"""Called for every saved state, and computing a signature is slow."""
+"""Cached because it is called for every saved state, and computing a signature is slow."""

@@ -12,10 +12,12 @@ class Target(ABC):
     ahead: int = 2
     """Maximum number of batches prepared before the training loop requests them."""
     threads: int = 0
-    """Threads that call `begin`; 0 if the training loop calls it, because it costs next to nothing. May increase when a
-    batch has shown that it does cost something."""
+    """Threads that call `begin`; 0 if the training loop calls it, because it costs almost nothing.
 
-    # Any: batches of any structure, and what `begin` returns.
+    May increase after a batch for which it was expensive.
+    """
+
+    # Any: batches of any structure, and the return value of `begin`.
     @abstractmethod
     def begin(self, batch: Any) -> Any:
         """Start preparing a batch, without waiting for the device; returns what `deliver` needs."""

@@ -1,4 +1,4 @@
-"""What an engine gives each of its workers."""
+"""What an engine passes to each of its workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""NumPy arrays and torch tensors as collate functions need them.
+"""NumPy arrays and torch tensors for collate functions.
 
-Work is done on NumPy arrays wherever possible, also for torch: a tensor and an array share their memory, and NumPy
-copies small pieces several times faster. Tensors that NumPy cannot express (bfloat16, on a device, with gradient) are
-processed as tensors by the same code.
+Collate functions work on NumPy arrays wherever possible, also for torch: a tensor and an array share their memory, and
+NumPy copies small pieces several times faster. The same code processes tensors that NumPy cannot express (bfloat16, on
+a device, with gradient).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from feedline.system.optional import is_tensor, require
 
 
 class Arrays:
-    """The arrays of one framework: NumPy, unless a subclass says otherwise. `Any`: an array of whatever library."""
+    """The arrays of one framework; NumPy unless overridden. `Any`: an array of any library."""
 
     name = "numpy"
 
@@ -31,15 +31,15 @@ class Arrays:
         return np.asarray(array)
 
     def workable(self, values: Sequence[Any]) -> list[Any]:
-        """Return arrays, tensors or lists of numbers as what `empty` and slicing work on."""
+        """Convert arrays, tensors or lists of numbers to arrays or tensors that `empty` and slicing support."""
         return [np.asarray(value) for value in values]
 
     def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
-        """Make an array that can hold values of `like`, in the slot of the current task if there is one."""
+        """Create an array that can hold values of `like`, in the slot of the current task if there is one."""
         return memory.empty(shape, np.result_type(*dtypes_of(like)))
 
     def holds(self, array: Any, value: float) -> bool:
-        """True if a number can be stored in `array` without becoming another."""
+        """True if `array` can store `value` without changing it."""
         kind = array.dtype.kind
         if kind == "b":
             return value in (0, 1)
@@ -50,7 +50,7 @@ class Arrays:
 
 
 class TorchArrays(Arrays):
-    """Tensors of torch."""
+    """Tensors of torch, through NumPy where possible."""
 
     name = "torch"
 
@@ -66,9 +66,9 @@ class TorchArrays(Arrays):
         if isinstance(array, np.ndarray) and array.dtype.kind not in "biufc":
             return array  # torch has no such type: strings, objects, dates
         if isinstance(array, np.ndarray) and not array.flags.writeable:
-            array = array.copy()  # a tensor could be written to, and torch says so in a warning
+            array = array.copy()  # torch warns about a read-only array, because its tensor would be writable
         tensor = self._torch.as_tensor(array)
-        if isinstance(array, np.ndarray) and array.base is not None:  # in a slot: as tensors of the default collate
+        if isinstance(array, np.ndarray) and array.base is not None:  # in a slot: the storage must keep it alive
             tensor.untyped_storage()._feedline_memory = array
         return tensor
 
@@ -77,7 +77,7 @@ class TorchArrays(Arrays):
         arrays = [value if type(value) in kinds else self._read(value) for value in values]
         try:
             plain = [array if type(array) is np.ndarray else array.numpy() for array in arrays]
-        except (TypeError, RuntimeError):  # NumPy lacks the type; it is on a device, sparse, or has a gradient
+        except (TypeError, RuntimeError):  # a type that NumPy lacks; on a device, sparse, or with gradient
             plain = []
         if plain and len(dtypes_of(plain)) == 1:
             return plain
@@ -86,7 +86,7 @@ class TorchArrays(Arrays):
     def _read(self, value: Any) -> Any:
         if isinstance(value, list):
             array = np.asarray(value)
-            if array.dtype in (np.int64, np.bool_):  # quicker, and the same to torch
+            if array.dtype in (np.int64, np.bool_):  # faster, and torch infers the same type
                 return array
         return self._torch.as_tensor(value)
 
@@ -108,23 +108,23 @@ class TorchArrays(Arrays):
 
 
 def dtypes_of(arrays: Sequence[Any]) -> list[Any]:
-    """Return the types of arrays, once each. An empty one says nothing: an empty list became an array of floats."""
+    """Return the distinct types of arrays, ignoring empty arrays: an empty list became an array of floats."""
     kinds = dict.fromkeys(array.dtype for array in arrays if 0 not in array.shape)
     return list(kinds) or [arrays[0].dtype]
 
 
 def arrays_named(name: str) -> Arrays:
-    """Return the arrays of a framework.
+    """Return the arrays of a framework by its name.
 
     Raises:
         BadOption: no framework has this name.
-        MissingExtra: it is not installed.
+        MissingExtra: the framework is not installed.
     """
     if name == "numpy":
         return Arrays()
     if name == "torch":
         return TorchArrays()
-    raise BadOption(f"{name!r} is not a framework that feedline.collate knows: bind to 'numpy' or 'torch'.")
+    raise BadOption(f"{name!r} is not a framework that feedline.collate supports. Use 'numpy' or 'torch'.")
 
 
 def is_array(value: Any) -> bool:
@@ -133,7 +133,7 @@ def is_array(value: Any) -> bool:
 
 
 def framework_of(samples: Iterable[Any]) -> str:
-    """Return what a batch of these samples should be made of: torch if the first holds a tensor, else NumPy."""
+    """Return the framework for a batch of these samples: "torch" if the first one contains a tensor, else "numpy"."""
     first = next((sample for sample in samples if sample is not None), None)
     return "torch" if _holds_tensor(first) else "numpy"
 
@@ -149,7 +149,7 @@ def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
     """Stack NumPy arrays of one shape, in the slot of the current task if there is one.
 
     Raises:
-        CollateError: the shapes differ, or a value is no array.
+        CollateError: the shapes differ, or a value is not an array.
     """
     arrays = [
         value if isinstance(value, np.ndarray) else _read(value, number, path) for number, value in enumerate(values)
@@ -162,12 +162,12 @@ def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
         if array.dtype != dtype:
             dtype = np.result_type(dtype, array.dtype)
     if isinstance(first, np.ma.MaskedArray):
-        masked: NDArray[Any] = np.ma.stack(arrays)  # the mask would be lost in a slot
+        masked: NDArray[Any] = np.ma.stack(arrays)  # a slot would lose the mask
         return masked
     out = memory.empty((len(arrays), *shape), dtype)
     if not shape:
         return np.stack(arrays, out=out)
-    # Quicker than np.stack, and the same for arrays of one shape.
+    # Faster than np.stack, with the same result for arrays of one shape.
     np.concatenate(arrays, out=out.reshape((len(arrays) * shape[0], *shape[1:])))
     return out
 
@@ -181,16 +181,16 @@ def _read(value: Any, position: int, path: Path) -> NDArray[Any]:
     if isinstance(value, (int, float, complex, np.generic)) or hasattr(value, "__array__"):
         try:
             return np.asarray(value)
-        except (TypeError, RuntimeError, ValueError) as exc:  # a type that NumPy lacks, on a device, with a gradient
+        except (TypeError, RuntimeError, ValueError) as exc:  # a type that NumPy lacks; on a device, or with gradient
             kind = f" of {value.dtype}" if hasattr(value, "dtype") else ""
             raise CollateError(
                 f"Sample {position} of the batch has a {type(value).__name__}{kind}{fields.inside(path)}, which cannot "
-                f"become an array of NumPy: {words(exc)}. Convert it in the dataset, as in tensor.float() or "
+                f"become a NumPy array: {words(exc)}. Convert it in the dataset, for example with tensor.float() or "
                 "tensor.detach().cpu(), or use feedline.DataLoader, whose batches are tensors."
             ) from exc
     raise CollateError(
         f"Sample {position} of the batch has a {type(value).__name__} where sample 0 has an "
-        f"array{fields.inside(path)}. Let the dataset return an array for every sample."
+        f"array{fields.inside(path)}. Return an array for every sample from the dataset."
     )
 
 
@@ -199,5 +199,5 @@ def shapes_differ(first: Sequence[int], other: Sequence[int], position: int, pat
     return CollateError(
         f"Samples 0 and {position} of the batch have shapes {tuple(first)} and {tuple(other)}{fields.inside(path)}, "
         "and only arrays of one shape can be stacked. Resize or crop them in the dataset, use feedline.collate.pad() "
-        "for sequences or feedline.collate.detection() for images, or give the loader a collate function of your own."
+        "for sequences or feedline.collate.detection() for images, or pass your own collate function to the loader."
     )

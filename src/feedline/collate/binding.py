@@ -1,4 +1,4 @@
-"""How a collate function is bound to one framework."""
+"""Binding a collate function to one framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feedline.collate.arrays import Arrays, arrays_named, framework_of
 from feedline.errors import BadOption, EmptyBatch
 
 CollateFunction = Callable[[Any], Any]
-"""Takes the samples of a batch (torch's, ours, the user's own) and returns the batch."""
+"""Takes the samples of a batch and returns the batch: torch's, ours or the user's own function."""
 
 C = TypeVar("C", bound="Collate")
 
@@ -20,11 +20,11 @@ C = TypeVar("C", bound="Collate")
 class Collate(ABC):
     """A collate function for every framework.
 
-    The loader binds it to its own. A copy that is not bound looks at its samples at every call: tensors make a batch
-    of tensors, anything else one of NumPy arrays.
+    The loader binds it to its framework. An unbound copy inspects the samples at every call: if they contain tensors,
+    it makes a batch of tensors, otherwise one of NumPy arrays.
 
     Args:
-        inner: the collate function that this one hands part of its work to.
+        inner: the collate function that does part of the work.
     """
 
     _arrays: Arrays | None = None
@@ -32,18 +32,18 @@ class Collate(ABC):
     def __init__(self, inner: CollateFunction) -> None:
         if not callable(inner):
             raise BadOption(
-                f"inner={inner!r} is not a collate function. Give a callable, or nothing for the default; the loader "
-                f"gets {type(self).__name__.lower()}(...), called once when the loader is built."
+                f"inner={inner!r} is not a collate function. Pass a callable, or nothing for the default. If you are "
+                f"passing this function to a loader, write {type(self).__name__.lower()}(), with parentheses."
             )
         self.inner = inner
-        self._inner = inner  # bound, when this one is
+        self._inner = inner  # the bound version of `inner`, once this one is bound
 
     def bound_to(self: C, framework: Framework | str) -> C:
         """Return this collate function for one framework: the loader's, or "numpy" or "torch"."""
         bound = copy.copy(self)
         if isinstance(framework, str):
             bound._arrays = arrays_named(framework)
-            bind = getattr(self.inner, "bound_to", None)  # a user's own function has none, and stays as it is
+            bind = getattr(self.inner, "bound_to", None)  # a user's function has none
             bound._inner = self.inner if bind is None else bind(framework)
         else:
             bound._arrays = arrays_named(framework.name)
@@ -60,12 +60,12 @@ class Collate(ABC):
 
     @abstractmethod
     def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
-        """Make the batch of these samples."""
+        """Make the batch from these samples."""
 
 
 def no_samples() -> EmptyBatch:
-    """Return the error for a batch that was empty from the start."""
+    """Return the error for a batch without samples."""
     return EmptyBatch(
-        "A batch has no samples, so there is nothing to collate. A batch sampler that yields empty lists is the usual "
-        "reason: leave those out."
+        "A batch has no samples, so there is nothing to collate. The usual cause is a batch sampler that yields empty "
+        "lists: leave them out."
     )

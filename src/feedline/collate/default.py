@@ -1,4 +1,4 @@
-"""The default: arrays are stacked, numbers become arrays, containers keep their form."""
+"""The default collate function: stacks arrays, makes arrays of numbers, keeps the structure of the samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Default:
     """The type of `feedline.collate.default`."""
 
     is_default = True
-    """Lets a framework take its own short cuts: a vectorised gather, a faster function with the same results."""
+    """Lets a framework use its own shortcuts: a vectorised gather, or a faster function with the same results."""
 
     def bound_to(self, framework: Framework | str) -> Callable[[Any], Any]:
         """Return the default collate function of one framework: the loader's, or "numpy" or "torch"."""
@@ -46,10 +46,11 @@ class Default:
 default = Default()
 """Stack the samples of a batch field by field.
 
-In `feedline.DataLoader` it is torch's `default_collate`. In `feedline.Loader`, and by hand unless samples are tensors:
+In `feedline.DataLoader` this is torch's `default_collate`. In `feedline.Loader`, or if you call it yourself with
+samples that are not tensors:
 
-- arrays of one shape are stacked; numbers become an array; strings and bytes a list;
-- dicts, lists, tuples, named tuples and dataclasses keep their form, with a batch in the place of each value.
+- arrays of one shape are stacked; numbers become an array; strings and bytes become a list;
+- dicts, lists, tuples, named tuples and dataclasses keep their structure, with a batch in place of each value.
 
 Example:
     >>> import numpy as np
@@ -64,7 +65,7 @@ def collate_numpy(samples: Sequence[Any]) -> Any:
     """Make a batch of NumPy arrays; see `default`.
 
     Raises:
-        CollateError: samples differ in shape or fields, or hold what cannot be stacked.
+        CollateError: samples differ in shape or fields, or contain values that cannot be stacked.
         EmptyBatch: there are no samples.
     """
     if len(samples) == 0:
@@ -100,14 +101,14 @@ def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
         numbers = None
     if numbers is not None and numbers.ndim == 1 and numbers.dtype.kind in _NUMERIC:
         rounded = numbers.dtype.kind == "f" and all(isinstance(value, int) for value in values)
-        if not rounded:  # NumPy makes floats of integers that have no type in common
+        if not rounded:  # NumPy converts integers without a common type to floats
             return numbers
     for position, value in enumerate(values):
         if isinstance(value, (str, bytes)) or not isinstance(value, (int, float, complex, np.generic)):
             raise _cannot_stack(values, position, path)
     raise CollateError(
         f"The numbers{fields.inside(path)} have no integer type of 64 bits in common: {list(values)[:4]}... Return "
-        "them as strings, or as floats."
+        "them as strings or floats."
     )
 
 
@@ -117,8 +118,8 @@ def _cannot_stack(values: Sequence[Any], position: int, path: Path) -> CollateEr
     advice = (
         fields.instead_of_none(path)
         if values[position] is None
-        else "Return an array, a number, a string or a container of these from the dataset, or give the loader a "
-        "collate function of your own."
+        else "Return an array, a number, a string or a container of these from the dataset, or pass your own collate "
+        "function to the loader."
     )
     return CollateError(
         f"{what}{fields.inside(path)}, which cannot become part of a batch of arrays"

@@ -1,4 +1,4 @@
-"""Images, each with a target of its own size."""
+"""Collate images with targets of varying size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Stack = Literal["auto", True, False]
 
 
 def detection(stack: Stack = "auto", *, image: Field = 0) -> Detection:
-    """Collate samples of an image and a target: images stacked or listed, targets as a list.
+    """Collate pairs of an image and a target: images are stacked or listed, targets are listed.
 
-    A target (boxes, labels, masks: usually a dict) differs in size from image to image, so targets stay as they are;
-    their arrays become tensors in `feedline.DataLoader` and NumPy arrays in `feedline.Loader`.
+    The size of a target (boxes, labels, masks: usually a dict) varies from image to image, so targets are not stacked.
+    Their arrays become tensors in `feedline.DataLoader` and NumPy arrays in `feedline.Loader`.
 
     Args:
-        stack: True to stack the images, which then need one shape; False to list them, as torchvision's detection
-            models take them; "auto" to stack them in those batches whose images have one shape.
-        image: which field is the image: the first of a pair, or the key of a dict. All other fields are listed.
+        stack: True to stack the images, which must then have one shape; False to list them, as torchvision's detection
+            models expect; "auto" to stack them in batches whose images have one shape.
+        image: the field with the image: a position in a tuple, or a key of a dict. All other fields are listed.
 
     Example:
         >>> import numpy as np
@@ -39,14 +39,14 @@ def detection(stack: Stack = "auto", *, image: Field = 0) -> Detection:
 
 
 class Detection(Collate):
-    """What `detection` returns."""
+    """The collate function that `detection` returns."""
 
     def __init__(self, stack: Stack, image: Field) -> None:
         super().__init__(default)
         if stack not in ("auto", True, False):
             raise BadOption(
-                f"stack={stack!r} is not 'auto', True or False. The loader gets detection(), called once when the "
-                "loader is built."
+                f"stack={stack!r} is not 'auto', True or False. If you are passing detection to a loader, write "
+                "detection(), with parentheses."
             )
         self.stack = stack
         self.image = image
@@ -56,7 +56,7 @@ class Detection(Collate):
         if names is None or self.image not in names:
             raise CollateError(
                 f"Sample 0 of the batch, a {type(samples[0]).__name__}, has no field {self.image!r} with the image. "
-                "Return (image, target) from the dataset, or say which field it is: detection(image=...)."
+                "Return (image, target) from the dataset, or name the image's field with detection(image=...)."
             )
         columns: dict[Field, Any] = {}
         for name in names:
@@ -87,13 +87,13 @@ def _shape(images: Sequence[Any], position: int, name: Field) -> tuple[int, ...]
     if not is_array(image):
         raise CollateError(
             f"Sample {position} of the batch has a {type(image).__name__} as its image (field {name!r}), not an array "
-            "or tensor. Convert it in the dataset, or use detection(stack=False), which takes images as they are."
+            "or tensor. Convert it in the dataset, or use detection(stack=False), which leaves images unchanged."
         )
     return tuple(image.shape)
 
 
 def _convert(value: Any, arrays: Arrays) -> Any:
-    """Turn every array in a value into one of the framework; all else stays."""
+    """Convert every array in a value to the framework's; leave everything else unchanged."""
     if is_array(value):
         return arrays.adopt(value)
     names = fields.names_of(value)

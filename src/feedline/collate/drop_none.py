@@ -1,4 +1,4 @@
-"""Leave samples out of the batch."""
+"""Leave samples out of a batch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from feedline.errors import BadOption, EmptyBatch
 def drop_none(inner: CollateFunction = default, *, drop: Callable[[Any], bool] | None = None) -> DropNone:
     """Leave out samples that are None, and collate the others.
 
-    A dataset that cannot make a sample returns None for it; the batch is shorter by one.
+    A dataset that cannot make a sample returns None for it; the batch then has one sample less.
 
     Args:
-        inner: collates the samples that stay.
-        drop: says of a sample that is not None whether to leave it out as well. Worker processes that are not forked
-            need it picklable: a function of a module, not a lambda.
+        inner: collates the remaining samples.
+        drop: a function that takes a sample and returns True to leave it out as well; not called for None. Worker
+            processes that are not forked need a picklable function: one defined in a module, not a lambda.
 
     Raises:
-        EmptyBatch: when the batch is made, if no sample stays.
+        EmptyBatch: when a batch is made, if no samples remain.
 
     Example:
         >>> from feedline.collate import drop_none
@@ -33,12 +33,12 @@ def drop_none(inner: CollateFunction = default, *, drop: Callable[[Any], bool] |
 
 
 class DropNone(Collate):
-    """What `drop_none` returns."""
+    """The collate function that `drop_none` returns."""
 
     def __init__(self, inner: CollateFunction, drop: Callable[[Any], bool] | None) -> None:
         super().__init__(inner)
         if drop is not None and not callable(drop):
-            raise BadOption(f"drop={drop!r} is not a function that takes a sample and says whether to leave it out.")
+            raise BadOption(f"drop={drop!r} is not a function that takes a sample and returns True to leave it out.")
         self.drop = drop
 
     def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
@@ -50,9 +50,9 @@ class DropNone(Collate):
             rejected = len(samples) - none_count
             raise EmptyBatch(
                 f"Nothing is left of a batch of {len(samples)} samples: {none_count} are "
-                f"None{f' and `drop` rejected {rejected}' if rejected else ''}. Look at why the dataset cannot make "
-                "them (all of a batch at once is rarely chance), use a larger batch, or leave their indices out with "
-                "a sampler. To go on with the next batch, catch feedline.errors.EmptyBatch around next()."
+                f"None{f' and `drop` rejected {rejected}' if rejected else ''}. Find out why the dataset cannot make "
+                "them (losing a whole batch is rarely chance), use a larger batch, or leave their indices out with a "
+                "sampler. To continue with the next batch, catch feedline.errors.EmptyBatch around next()."
             )
         return self._inner(kept)
 

@@ -11,7 +11,7 @@ from feedline.errors import CollateError
 
 Field = Hashable
 Path = tuple[Field, ...]
-"""Where a value sits in a sample: the fields to follow, from the outside in."""
+"""The location of a value in a sample: the fields to follow, from the outside in."""
 
 
 def names_of(sample: Any) -> Sequence[Field] | None:
@@ -32,10 +32,10 @@ def names_of(sample: Any) -> Sequence[Field] | None:
 
 
 def shared_names(samples: Sequence[Any], path: Path = ()) -> Sequence[Field] | None:
-    """Return the names of the fields of the first sample; None if it is a single value.
+    """Return the names of the first sample's fields; None if it is a single value.
 
     Raises:
-        CollateError: another sample has a field that the first one lacks, and that would get lost.
+        CollateError: another sample has a field that the first one lacks, which would get lost.
     """
     first = samples[0]
     names = names_of(first)
@@ -49,12 +49,12 @@ def shared_names(samples: Sequence[Any], path: Path = ()) -> Sequence[Field] | N
 
 
 def _may_differ(samples: Sequence[Any], size: int) -> bool:
-    """True unless it is plain to see, and quickly, that no sample has more fields than the first has."""
+    """False if a quick check shows that no sample has more fields than the first one."""
     if not isinstance(samples[0], Mapping):
-        return len(set(map(type, samples))) > 1  # dataclasses; those of one type have the same fields
+        return len(set(map(type, samples))) > 1  # dataclasses of one type have the same fields
     try:
         return max(map(len, samples)) > size
-    except TypeError:  # one has no length
+    except TypeError:  # a sample has no length
         return True
 
 
@@ -63,14 +63,14 @@ def _refuse_surplus(samples: Sequence[Any], names: Sequence[Field], path: Path) 
         for name in names_of(sample) or ():
             if name not in names:
                 raise CollateError(
-                    f"Sample {position} of the batch has a field {place(name, path)} that sample 0 lacks: that has "
-                    f"{', '.join(map(repr, names)) or 'none'}. All samples of a batch need the same fields; give the "
+                    f"Sample {position} of the batch has a field {place(name, path)} that sample 0 lacks. Sample 0 has "
+                    f"{', '.join(map(repr, names)) or 'none'}. All samples of a batch need the same fields: give the "
                     "missing one a value in the dataset, or leave it out everywhere."
                 )
 
 
 def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
-    """Return the values that the samples have in one field.
+    """Return the values of one field, one for each sample.
 
     Raises:
         CollateError: a sample does not have the field.
@@ -85,7 +85,7 @@ def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
 
 
 def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateError:
-    """Return the error about a field that some sample, or all of them, do not have."""
+    """Return the error about a field that one or all samples lack."""
     first = names_of(samples[0])
     if first is not None and all(name not in (names_of(sample) or ()) for sample in samples):
         return CollateError(
@@ -103,13 +103,13 @@ def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateErro
             has = f"is a {type(sample).__name__}" if names is None else f"has {', '.join(map(repr, names)) or 'none'}"
             return CollateError(
                 f"Sample {position} of the batch has no field {place(name, path)}: it {has}. All samples of a batch "
-                "need the same fields; give the missing one a value in the dataset."
+                "need the same fields: give the missing one a value in the dataset."
             )
     return CollateError(f"Field {place(name, path)} could not be read from the samples.")
 
 
 def _check_lengths(samples: Sequence[Any], path: Path) -> None:
-    """Raise a CollateError if tuples or lists differ in length."""
+    """Raise CollateError if tuples or lists differ in length."""
     size = len(samples[0])
     for position, sample in enumerate(samples):
         if not hasattr(sample, "__len__"):
@@ -122,13 +122,13 @@ def _check_lengths(samples: Sequence[Any], path: Path) -> None:
         if len(sample) != size:
             raise CollateError(
                 f"Samples 0 and {position} of the batch have {size} and {len(sample)} fields{inside(path)}. All "
-                "samples of a batch need the same number; if they are sequences of varying length, "
-                "feedline.collate.pad() is made for them."
+                "samples of a batch need the same number. If they are sequences of varying length, use "
+                "feedline.collate.pad()."
             )
 
 
 def build(like: Any, columns: Mapping[Field, Any]) -> Any:
-    """Return a container of the kind of `like` with these values in its fields."""
+    """Return a container like `like` with these values in its fields."""
     kind = type(like)
     if kind is dict:
         return dict(columns)
@@ -138,22 +138,22 @@ def build(like: Any, columns: Mapping[Field, Any]) -> Any:
         return kind(*columns.values())
     if isinstance(like, (tuple, list)):
         return tuple(columns.values()) if isinstance(like, tuple) else list(columns.values())
-    clone = copy.copy(like)  # not through __init__, which may check what only holds for a sample
+    clone = copy.copy(like)  # without __init__, whose checks may hold only for samples
     for name, value in columns.items():
-        object.__setattr__(clone, str(name), value)  # also when it is frozen
+        object.__setattr__(clone, str(name), value)  # works on frozen dataclasses too
     return clone
 
 
 def _build_mapping(like: Mapping[Any, Any], columns: Mapping[Field, Any]) -> Any:
     if not isinstance(like, MutableMapping):
         return dict(columns)
-    clone = copy.copy(like)  # keeps what else the mapping holds, such as the factory of a defaultdict
+    clone = copy.copy(like)  # keeps other attributes of the mapping, such as the factory of a defaultdict
     clone.update(columns)
     return clone
 
 
 def place(name: Field, path: Path = ()) -> str:
-    """Return how a message names a field.
+    """Format a field for messages.
 
     Example:
         >>> place("ids", ("inputs", 0))
@@ -163,16 +163,16 @@ def place(name: Field, path: Path = ()) -> str:
 
 
 def instead_of_none(path: Path) -> str:
-    """Say what to do about samples that are None, or have None in a field."""
+    """Return advice about samples that are None, or have None in a field."""
     if not path:
         return "To leave such samples out, use feedline.collate.drop_none()."
     return (
-        "Let the dataset, its transform= or the query (COALESCE in SQL) give another value for it, choose fields "
-        "without this one with fields=, or leave such samples out: by filters= or WHERE in the source, or with "
-        "feedline.collate.drop_none(drop=...), whose function says of a sample whether to leave it out."
+        "Replace None in the dataset, in its transform= or in the query (COALESCE in SQL), choose fields without this "
+        "one with fields=, or leave such samples out: with filters= or WHERE in the source, or with "
+        "feedline.collate.drop_none(drop=...), whose function returns True for samples to leave out."
     )
 
 
 def inside(path: Path) -> str:
-    """Complete a sentence with the field it is about; nothing if the sample has none."""
+    """Return a phrase that names the field, to end a sentence; empty if the sample has no fields."""
     return f" in field {place(path[-1], path[:-1])}" if path else ""

@@ -1,4 +1,4 @@
-"""Which sample of a batch does not fit the others: for messages, after a collate function has failed."""
+"""Find the sample of a batch that does not fit the others, for messages after a collate function has failed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from feedline.errors import CollateError
 _DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.time, datetime.timedelta)
 
 
-# Any: samples are whatever the dataset returns.
+# Any: samples may be anything.
 def date_in(value: Any, path: Path = ()) -> Path | None:
-    """Return the first field of a sample that is a date or a time; None if none is.
+    """Return the path to the first date or time in a sample; None if there is none.
 
     Example:
         >>> date_in({"x": 1, "at": {"day": datetime.date(2020, 1, 1)}})
@@ -31,13 +31,13 @@ def date_in(value: Any, path: Path = ()) -> Path | None:
     return next((one for one in found if one is not None), None)
 
 
-# Any: samples are whatever the dataset returns.
+# Any: samples may be anything.
 def mismatch_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | None:
-    """Return the place of a sample that cannot be stacked with the first one, and what to do; None if all can be.
+    """Return the position of a sample that cannot be stacked with the first, and a message; None if all can be stacked.
 
     Args:
-        values: of the samples of a batch, one each.
-        path: the field they are from.
+        values: one value for each sample of the batch.
+        path: the field they come from.
 
     Example:
         >>> mismatch_of([{"x": 1}, None])
@@ -48,7 +48,7 @@ def mismatch_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | Non
             what = f"Sample {place} of the batch {'has' if path else 'is'} None{fields.inside(path)}."
             return place, f"{what} {fields.instead_of_none(path)}"
     first = values[0]
-    shape = None if getattr(first, "is_nested", False) else getattr(first, "shape", None)  # one of torch's has none
+    shape = None if getattr(first, "is_nested", False) else getattr(first, "shape", None)  # these have none
     if shape is not None:
         for place, value in enumerate(values):
             other = getattr(value, "shape", shape)

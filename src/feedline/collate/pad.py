@@ -1,4 +1,4 @@
-"""Sequences of different lengths, padded to the longest."""
+"""Pad sequences of different lengths to the longest."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ def pad(
 ) -> Pad:
     """Pad sequences to the longest of the batch.
 
-    A sequence is an array, a tensor or a list of numbers. The batch has the form of a sample: a dict for dicts, a
-    tuple for tuples. A sample may also be nothing but a sequence.
+    A sequence is an array, a tensor or a list of numbers. The batch has the structure of a sample: a dict for dicts, a
+    tuple for tuples. A sample may also be just a sequence.
 
     Args:
-        value: what to pad with: a number, or one for each field, which also says which fields to pad.
-        fields: the fields to pad: keys of a dict, positions of a tuple. If not given, the fields of `value`, or every
+        value: the padding value: a number, or a mapping from fields to numbers, which also selects the fields to pad.
+        fields: the fields to pad: keys of a dict, positions of a tuple. By default the fields of `value`, or every
             field that is a sequence.
-        lengths: True to add the lengths before padding: for dicts as `<field>_lengths`, for tuples at the end, one
-            for each padded field; for a bare sequence the batch becomes (padded, lengths). A name to add them once
-            under that name, for dicts whose padded fields agree in length. False to add none.
+        lengths: True to add the lengths before padding: for dicts as `<field>_lengths`, for tuples at the end, one for
+            each padded field; for a bare sequence the batch becomes (padded, lengths). A name to add them once under
+            that name, for dicts whose padded fields have equal lengths. False to add none.
         multiple_of: round the padded length up to a multiple of this; 8 suits tensor cores.
-        sort: True to bring the samples in order of length, longest first (of the first padded field).
-        axis: the axis of a sample's array whose length differs; negative counts from the last.
-        side: where the padding goes.
-        inner: collates the fields that are not padded. It gets a dict of them for each sample (for tuples the keys
-            are positions) and returns a dict.
+        sort: True to sort the samples by the length of the first padded field, longest first.
+        axis: the axis whose length varies, counted in one sample's array; negative counts from the last.
+        side: where to put the padding.
+        inner: collates the fields that are not padded. It gets a dict of them for each sample (for tuples the keys are
+            positions) and must return a dict.
 
     Raises:
-        BadOption: arguments that cannot work.
-        CollateError: when a batch is made: sequences that differ in more than their length, a missing field, a padding
-            value that the array cannot hold.
+        BadOption: an argument is invalid.
+        CollateError: when a batch is made: sequences differ in more than their length, a field is missing, or the array
+            cannot hold the padding value.
 
     Example:
         >>> import numpy as np
@@ -67,7 +67,7 @@ def pad(
 
 
 _SMALL_BYTES = 1 << 20
-"""Below this, writing the padding value everywhere first is quicker than finding the places that need it."""
+"""Below this size, filling the whole array with the padding value first is faster than filling only the gaps."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Sequences:
 
 
 class Pad(Collate):
-    """What `pad` returns."""
+    """The collate function that `pad` returns."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Pad(Collate):
         names = fields.shared_names(samples)
         if names is None:
             raise CollateError(
-                f"Sample 0 of the batch is a {type(samples[0]).__name__}: pad() takes arrays, lists of numbers, and "
+                f"Sample 0 of the batch is a {type(samples[0]).__name__}. pad() takes arrays, lists of numbers, and "
                 "dicts or tuples of these."
             )
         chosen = self._chosen(samples, names)
@@ -139,10 +139,10 @@ class Pad(Collate):
         return self._finish(samples[0], batch, columns, arrays)
 
     def _collate_bare(self, samples: Sequence[Any], arrays: Arrays) -> Any:
-        """Make the batch of samples that are nothing but a sequence."""
+        """Make the batch from samples that are bare sequences."""
         if self.fields is not None:
             raise CollateError(
-                f"pad() is to pad the fields {', '.join(map(repr, self.fields))}, but the samples have no fields: "
+                f"pad() cannot pad the fields {', '.join(map(repr, self.fields))}, because the samples have no fields: "
                 f"sample 0 is a {type(samples[0]).__name__}. Return dicts or tuples from the dataset, or call pad() "
                 "without fields."
             )
@@ -168,14 +168,14 @@ class Pad(Collate):
         return -dimensions <= self.axis < dimensions
 
     def _sequences(self, values: Sequence[Any], name: Field, arrays: Arrays) -> _Sequences:
-        """Return the arrays of a field, checked."""
+        """Check the values of a field and return them as arrays."""
         if len({type(value) for value in values}) > 1 or not is_array(values[0]):
             for position, value in enumerate(values):
                 if not self._has_axis(value):
                     raise self._cannot_pad(value, position, name)
         try:
             sequences = arrays.workable(values)
-        except (TypeError, ValueError) as exc:  # lists that are no array
+        except (TypeError, ValueError) as exc:  # lists that do not form an array
             raise CollateError(
                 f"The sequences{_inside(name)} cannot be read as arrays of numbers: {words(exc)}. Return lists of "
                 "numbers, or arrays, from the dataset."
@@ -190,7 +190,7 @@ class Pad(Collate):
             position = next(i for i, other in enumerate(others) if other != others[0] or not shapes[i])
             raise CollateError(
                 f"Samples 0 and {position} of the batch have shapes {tuple(shapes[0])} and {tuple(shapes[position])}"
-                f"{_inside(name)}. pad() makes axis {self.axis} equal; all others have to be equal already. Choose "
+                f"{_inside(name)}. pad() makes axis {self.axis} equal; all other axes must be equal already. Choose "
                 "another axis, or resize the arrays in the dataset."
             )
         sizes = [shape[axis] for shape in shapes]
@@ -211,7 +211,7 @@ class Pad(Collate):
         )
 
     def _padded(self, sequences: _Sequences, name: Field, arrays: Arrays) -> Any:
-        """Copy sequences into one array."""
+        """Copy the sequences into one array and pad them."""
         axis = sequences.axis
         longest = max(sequences.sizes)
         width = -(-longest // self.multiple_of) * self.multiple_of
@@ -249,14 +249,14 @@ class Pad(Collate):
         missing = [name for name in names if not isinstance(rest, Mapping) or name not in rest]
         if missing:
             raise CollateError(
-                f"{self.inner!r}, the inner collate function of pad(), was given dicts with the fields "
-                f"{', '.join(map(repr, names))} and returned a {type(rest).__name__} without {missing[0]!r}. It has "
-                "to return a dict with all of them."
+                f"{self.inner!r}, the inner collate function of pad(), got dicts with the fields "
+                f"{', '.join(map(repr, names))} and returned a {type(rest).__name__} without {missing[0]!r}. It must "
+                "return a dict with all of these fields."
             )
         return dict(rest)
 
     def _finish(self, sample: Any, batch: dict[Field, Any], columns: Mapping[Field, _Sequences], arrays: Arrays) -> Any:
-        """Add the lengths and give the batch the form of a sample."""
+        """Add the lengths and build the batch with the structure of a sample."""
         if self.lengths is False:
             return fields.build(sample, batch)
         is_dict = isinstance(sample, Mapping)
@@ -272,7 +272,7 @@ class Pad(Collate):
         if taken:
             raise CollateError(
                 f"pad() adds the lengths as {taken.pop()!r}, but the samples have a field of that name. Choose "
-                "another with pad(lengths='name'), or pad(lengths=False) if the samples know their lengths."
+                "another name with pad(lengths='name'), or use pad(lengths=False) if the samples contain their lengths."
             )
         return fields.build(sample, {**batch, **added})
 
@@ -290,7 +290,7 @@ class Pad(Collate):
 
     def _no_place(self, sample: Any) -> CollateError:
         return CollateError(
-            f"pad(lengths={self.lengths!r}) cannot add lengths to a {type(sample).__name__}, the form of the samples. "
+            f"pad(lengths={self.lengths!r}) cannot add lengths to a {type(sample).__name__}, the type of the samples. "
             f"Use {'lengths=True or ' if isinstance(self.lengths, str) else ''}lengths=False, or return dicts from "
             "the dataset."
         )
@@ -310,8 +310,8 @@ def _check_values(value: Any) -> Any:
         return dict(value)
     if not _is_number(value):
         raise BadOption(
-            f"value={value!r} is not a number or a mapping from fields to numbers. The loader gets pad(), called once "
-            "when the loader is built."
+            f"value={value!r} is not a number or a mapping from fields to numbers. If you are passing pad to a loader, "
+            "write pad(), with parentheses."
         )
     return value
 
@@ -325,7 +325,7 @@ def _check_fields(chosen: Any, values: Any) -> tuple[Field, ...] | None:
         for name in chosen:
             if name not in values:
                 raise BadOption(
-                    f"Field {name!r} is to be padded, but value= has no number for it, only for "
+                    f"Field {name!r} has no padding value: value= has the fields "
                     f"{', '.join(map(repr, values)) or 'none'}. Add it there."
                 )
     return tuple(chosen)
@@ -340,7 +340,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _dimensions(value: Any) -> int:
-    """Return how many axes an array has, or a list of numbers (lists within lists); 0 for anything else."""
+    """Return the number of axes of an array or of nested lists of numbers; 0 for anything else."""
     if is_array(value):
         dimensions: int = value.ndim
         return dimensions

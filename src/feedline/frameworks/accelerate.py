@@ -1,9 +1,9 @@
-"""Keep loaders feedline's although Accelerate builds a new loader from the one it is given.
+"""Keep feedline's loaders when Accelerate prepares them.
 
 `prepare_data_loader` and `skip_first_batches` build a torch loader from the attributes of the given loader, and put it
-into a wrapper as `base_dataloader`. We let them do so, and then replace the torch loader by a copy of the given loader
-with the same dataset, sampler and so on: splitting, devices and gradient accumulation stay Accelerate's. We rely only
-on the two public functions and the attribute.
+into a wrapper as `base_dataloader`. We let them do so, and then replace the torch loader with a copy of the given
+loader that has the same dataset, sampler and so on. Accelerate still handles splitting, devices and gradient
+accumulation. We rely only on the two public functions and the attribute.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
 from feedline.types.ranks import own_share
 
-_KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."
+_KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
 
 
 def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
-    """Let loaders of this class, and of classes derived from it, stay what they are in Accelerate's hands."""
+    """Keep loaders of this class and its subclasses feedline's when Accelerate prepares them."""
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
 
 
 def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
-    """Return the batch sampler whose first batches Accelerate leaves out, and how many; the same and 0 if it does not.
+    """Return the batch sampler whose first batches Accelerate skips, and how many; itself and 0 if it skips none.
 
-    An order is entered there, instead of being gone through: then what follows is what would have followed, down to the
-    random numbers of samples.
+    The loader starts the order at that batch instead of iterating over the skipped ones. So the remaining batches are
+    the same as without skipping, including the random numbers of their samples.
     """
     skips = 0
     while _is_a("SkipBatchSampler", batch_sampler):
@@ -42,7 +42,7 @@ def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
 
 
 def sampler_behind(batch_sampler: Any) -> Any:
-    """Return the sampler whose batches Accelerate shares out over the ranks, None if it does not."""
+    """Return the sampler of a batch sampler that Accelerate splits over the ranks; None for other batch samplers."""
     if not _is_a("BatchSamplerShard", batch_sampler):
         return None
     return getattr(batch_sampler.batch_sampler, "sampler", None)
@@ -78,7 +78,7 @@ def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuildi
         bound.apply_defaults()
         given = bound.arguments
         stateful = given.get("use_stateful_dataloader", False)
-        given["use_stateful_dataloader"] = False  # torchdata's would start workers just to be exchanged
+        given["use_stateful_dataloader"] = False  # torchdata's loader would start workers, only to be replaced
         is_split = rebuilding.is_split(loader)
         if is_split:
             loader = given["dataloader"] = _split_already(loader, given, rebuilding)
@@ -86,18 +86,18 @@ def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuildi
         generator = getattr(sampler, "generator", None)
         follows = getattr(sampler, "loader_seed", None) is not None  # other samplers do not know the loader's seed
         if follows:
-            given["use_seedable_sampler"] = False  # the order follows from the loader's seed
+            given["use_seedable_sampler"] = False  # the loader's seed determines the order
         prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), rebuilding, stateful=stateful)
         if follows and generator is None and getattr(sampler, "generator", None) is not None:
-            sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
+            sampler.generator = None  # Accelerate added a generator, for ranks without a common seed
             prepared.synchronized_generator = None
             prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]
         if is_split:
-            prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
+            prepared._drop_last = True  # otherwise gather_for_metrics() drops samples that it takes for repeated ones
         if stateful and type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
             warn_user(
-                "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
-                "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
+                "use_stateful_dataloader=True does not work with dispatch_batches=True: rank 0 reads ahead for all "
+                "ranks, and resuming in the middle of an epoch skips the batches that it has read. Use "
                 "dispatch_batches=False, and shard=True if the dataset is iterable.",
                 StateWarning,
             )
@@ -114,10 +114,10 @@ def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], 
             return function(self)
         if not self.use_stateful_dataloader:
             raise BadOption(
-                "Accelerate reads a batch ahead of the training loop, and was not asked to keep the state from before "
-                "it. Use Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
+                "Accelerate has not kept the state that belongs to the training loop: it reads one batch ahead. Use "
+                "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
             )
-        return function(self) if "dl_state_dict" in vars(self) else loader.state_dict()  # nothing was iterated yet
+        return function(self) if "dl_state_dict" in vars(self) else loader.state_dict()  # no iteration has started yet
 
     return state_dict
 
@@ -130,8 +130,8 @@ def _loading(
         function(self, state)
         loader = _inner(self)
         if isinstance(loader, kind):
-            self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
-            self.iteration = rebuilding.coming_epoch(loader)  # or the sampler is told to begin with epoch 0 again
+            self.__dict__.pop("dl_state_dict", None)  # left over from an earlier iteration
+            self.iteration = rebuilding.coming_epoch(loader)  # otherwise Accelerate resets the sampler to epoch 0
 
     return load_state_dict
 
@@ -144,10 +144,10 @@ def _skip(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding)
         if not isinstance(loader, kind):
             return skipped
         skipped = _exchanged(loader, skipped, rebuilding, stateful=False)
-        if "iteration" in vars(skipped):  # the epoch, which Accelerate 1.10 forgets here
+        if "iteration" in vars(skipped):  # the epoch, which Accelerate 1.10 does not copy
             skipped.iteration = dataloader.iteration
         sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
-        if hasattr(sampler, "set_epoch"):  # two wrappers deep, where the set_epoch of Accelerate does not look for it
+        if hasattr(sampler, "set_epoch"):  # Accelerate's set_epoch does not look two wrappers deep
             skipped.batch_sampler.set_epoch = sampler.set_epoch
         return skipped
 
@@ -155,22 +155,25 @@ def _skip(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding)
 
 
 def _inner(dataloader: Any) -> Any:
-    """Return the loader inside one of Accelerate's wrappers, which give themselves out for it."""
+    """Return the loader inside one of Accelerate's wrappers, or the loader itself if it is not wrapped.
+
+    A wrapper forwards attributes and passes `isinstance` checks as the loader's class, so look into its `__dict__`.
+    """
     return getattr(dataloader, "__dict__", {}).get("base_dataloader", dataloader)
 
 
 def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -> Any:
-    """Have Accelerate leave a loader whole whose samples are shared out over the ranks without it."""
+    """Make Accelerate leave a loader whole that already splits its samples over the ranks."""
     count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
         raise BadOption(
-            "The loader shares out its samples over all ranks, but with a device mesh some ranks need the same ones. "
-            "Let Accelerate do it: use shard=False and a sampler that is not distributed."
+            "The loader splits its samples over all ranks, but with a device mesh some ranks need the same samples. "
+            "Let Accelerate split them: use shard=False and a sampler that is not distributed."
         )
     if given["dispatch_batches"] and count > 1:
         warn_user(
-            "dispatch_batches=True lets rank 0 read everything, but this loader reads the share of each rank there, "
-            "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
+            "dispatch_batches=True has no effect: each rank of this loader reads its own share. To make rank 0 read "
+            "and dispatch all batches, use shard=False and a dataset that does not split itself.",
             OptionWarning,
         )
     given.update(num_processes=1, process_index=0, dispatch_batches=False)
@@ -179,29 +182,27 @@ def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -
     given["split_batches"] = False
     if loader.batch_size is None or loader.batch_size % count:
         raise BadOption(
-            f"split_batches=True divides batches by {count} processes, but the batch size is {loader.batch_size}. Use "
-            "a multiple, or leave split_batches out."
+            f"split_batches=True cannot divide batches among {count} processes: the batch size is {loader.batch_size}. "
+            "Use a multiple of the number of processes, or leave split_batches out."
         )
     return rebuilding.with_batch_size(loader, loader.batch_size // count)
 
 
 def _exchanged(loader: Any, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
-    """Return what Accelerate made of a loader, with feedline's loader instead of torch's."""
+    """Return the loader that Accelerate made, with feedline's loader in it instead of torch's."""
     inner = _inner(made)
     if inner is made:
-        if type(made).__module__.startswith("accelerate"):  # a wrapper that is not known
-            warn_user(
-                f"accelerate's {type(made).__name__} took the place of a feedline loader. {_KEEPS}", OptionWarning
-            )
+        if type(made).__module__.startswith("accelerate"):  # an unknown wrapper
+            warn_user(f"accelerate's {type(made).__name__} replaced a feedline loader. {_KEEPS}", OptionWarning)
             return made
         return rebuilding.with_torch_parts(loader, made)
     made.base_dataloader = rebuilding.with_torch_parts(loader, inner)
     made.use_stateful_dataloader = stateful
-    made.adjust_state_dict_for_prefetch = _leave_state  # it looks for what torchdata's states hold
+    made.adjust_state_dict_for_prefetch = _leave_state  # it expects the fields of torchdata's states
     if not stateful:
-        made._update_state_dict = _leave_state  # for every batch Accelerate would ask for a state that nobody reads
+        made._update_state_dict = _leave_state  # Accelerate would take a state for every batch, which is never used
     return made
 
 
 def _leave_state() -> None:
-    """Leave a state as it is: feedline's count the batches that were delivered, whatever was made ahead."""
+    """Leave the state unchanged: feedline's states count delivered batches, however many were made ahead."""

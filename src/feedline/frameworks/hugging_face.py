@@ -3,7 +3,7 @@
 The package is not imported here: without it no such dataset can exist. Only exact types are recognised, and only if
 their samples are numbers, strings, lists of numbers of one length or arrays, in the formats None, "numpy" and "torch".
 A column is converted as that format converts it. The result equals fetching and collating single samples, bit for bit;
-whatever is not certain to be equal takes that path.
+data for which that is not certain takes the slow path.
 Test: tests/frameworks/test_hugging_face.py
 """
 
@@ -25,32 +25,32 @@ Indices = NDArray[np.int64]
 
 
 class Positions(list[Any]):
-    """A list of arrays, one for each position in lists of one length: what a collate function makes of lists."""
+    """Arrays, one per list position: the collated form of lists of equal length."""
 
 
 ReadColumns = Callable[[Indices], "dict[str, Any] | None"]
 """Returns the columns of some samples: arrays with a row per sample, lists of strings, positions.
 
-None if these samples have to be asked for one by one.
+None if these samples have to be read one by one.
 """
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some rows of a column, as they lie in memory."""
+    """Some rows of a column, as stored in memory."""
 
     values: Any
-    """An array with a row per sample; for strings, an array of pyarrow; for lists, all their numbers."""
+    """An array with a row per sample; for strings, a pyarrow array; for lists, the numbers of all lists."""
     offsets: NDArray[Any] | None = None
-    """Where lists begin and end among the numbers."""
+    """Where each list starts and ends among the numbers."""
 
 
 _Part = tuple[int, Indices, Indices]
-"""The number of a chunk, places in a batch that it fills, and its rows that fill them."""
+"""A chunk's number, the positions in the batch that it fills, and its rows for these positions."""
 
 
 def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
-    """Return which chunks rows lie in, given where chunks begin."""
+    """Group rows by the chunk they are in; `starts` has the first row of each chunk."""
     owners = np.searchsorted(starts, rows, side="right") - 1
     order = np.argsort(owners, kind="stable")
     present, firsts = np.unique(owners[order], return_index=True)
@@ -59,20 +59,20 @@ def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
 
 
 def ranks_of_stream(dataset: Any) -> int | None:
-    """Return over how many ranks a streaming dataset was split by its own package; None if it is no such dataset.
+    """Return the number of ranks that a Hugging Face streaming dataset is split over; None for any other dataset.
 
-    Such a dataset splits itself over the workers of a torch loader, by `get_worker_info()`, and over ranks if it comes
-    from `split_dataset_by_node`.
+    Such a dataset splits itself over the workers of a torch loader, with `get_worker_info()`, and over ranks if it
+    comes from `split_dataset_by_node`.
     """
     kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
     if kind is None or not isinstance(dataset, kind):
         return None
-    split = dataset._distributed  # there is no public name for it
+    split = dataset._distributed  # not public
     return 1 if split is None else int(split.world_size)
 
 
 def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
-    """Return the format of a dataset, and a function that reads columns; None if it has to be asked for samples."""
+    """Return a dataset's format and a function that reads its columns; None if samples have to be read one by one."""
     package = sys.modules.get("datasets")
     if package is None or type(dataset) is not getattr(package, "Dataset", None):
         return None
@@ -99,11 +99,11 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
 
     def read(indices: Indices) -> dict[str, Any] | None:
         if len(indices) == 0 or indices.min() < -count or indices.max() >= count:
-            return None  # the dataset itself has the right error for it
+            return None  # the dataset itself raises the right error
         if indices.min() < 0:
             indices = indices % count
         own = indices if rows is None else rows[indices]
-        parts = [_parts(own, starts) for starts in cuts]  # columns are mostly cut alike
+        parts = [_parts(own, starts) for starts in cuts]  # most columns have the same chunks
         found = {}
         for name, column in columns.items():
             values = column.take(parts[which[name]], len(own))
@@ -121,9 +121,9 @@ class _Column:
 
     _chunks: list[_Chunk]
     starts: NDArray[np.int64]
-    """The first row of each chunk, and the number of all rows."""
+    """The first row of each chunk, then the number of all rows."""
     _dtype: np.dtype[Any] | None
-    """That of the numbers in a batch; None for strings."""
+    """Type of the numbers in a batch; None for strings."""
     _form: str | None
     """The format of the dataset."""
 
@@ -140,12 +140,12 @@ class _Column:
             return cls([chunk for chunk in prepared if chunk is not None], starts, None, form)
         dtypes = {None if chunk is None else chunk.values.dtype for chunk in prepared}
         dtype = _batch_dtype(dtypes.pop(), form) if len(dtypes) == 1 else None
-        if dtype is None or (kind == "array" and form is None):  # nested lists of Python
+        if dtype is None or (kind == "array" and form is None):  # would be nested Python lists
             return None
         return cls([chunk for chunk in prepared if chunk is not None], starts, dtype, form)
 
     def take(self, where: list[_Part], count: int) -> Any:
-        """Return the values of rows in a batch; None if they do not fit together."""
+        """Return the column of a batch; None if its rows do not fit together."""
         parts = [(self._chunks[owner], own, inside) for owner, own, inside in where]
         if self._dtype is None:
             return self._texts(parts, count)
@@ -169,7 +169,7 @@ class _Column:
                 texts[place] = chunk.values[row].as_py()
         if self._form is None:
             return texts
-        array = np.asarray(texts)  # as the package does it: zeros at the end of a text are lost
+        array = np.asarray(texts)  # as the package does, which loses NUL characters at the end of a string
         return list(array) if self._form == "numpy" else array.tolist()
 
     def _lists(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> Any:
@@ -196,7 +196,7 @@ class _Column:
 
 
 def _kind(package: Any, feature: Any, kind: Any) -> str | None:
-    """Return how a column is read: "number", "text", "list", "fixed" or "array"; None if it is not."""
+    """Return how to read a column: "number", "text", "list", "fixed" or "array"; None if it is not supported."""
     types = sys.modules["pyarrow"].types
     features = package.features
     if type(feature) in (features.Value, features.ClassLabel):
@@ -216,20 +216,20 @@ def _kind(package: Any, feature: Any, kind: Any) -> str | None:
 
 
 def _prepared(kind: str, chunk: Any) -> _Chunk | None:
-    """Return a chunk as it is read from; None if it holds nulls."""
+    """Convert a chunk for reading; None if it contains nulls."""
     if kind == "text":
         return _Chunk(chunk)
     if kind == "number":
         return _Chunk(chunk.to_numpy(zero_copy_only=False))
     if kind == "array":
         shape, storage = chunk.type.shape, chunk.storage
-        while hasattr(storage.type, "value_type"):  # lists in lists, of which all have the same lengths
+        while hasattr(storage.type, "value_type"):  # nested lists, all of the same lengths
             storage = storage.flatten()
         if storage.null_count or len(storage) != len(chunk) * int(np.prod(shape)):
             return None
         return _Chunk(storage.to_numpy(zero_copy_only=False).reshape(len(chunk), *shape))
     if kind == "fixed":
-        numbers = chunk.flatten()  # of these rows alone: all lists have values, none is missing
+        numbers = chunk.flatten()  # the numbers of these rows only; no list is null
         if numbers.null_count:
             return None
         return _Chunk(numbers.to_numpy(zero_copy_only=False).reshape(len(chunk), -1))
@@ -239,8 +239,11 @@ def _prepared(kind: str, chunk: Any) -> _Chunk | None:
 
 
 def _batch_dtype(dtype: Any, form: str | None) -> np.dtype[Any] | None:
-    """Return what numbers become in a batch: 64-bit integers, and floats that are Python's or torch's usual ones."""
-    if dtype is None or dtype == np.uint64:  # whose larger values fit into nothing
+    """Return the type of numbers in a batch; None if it is unsupported.
+
+    Integers become int64; floats become float64 without a format, else float32.
+    """
+    if dtype is None or dtype == np.uint64:  # values above the int64 range fit no type
         return None
     if dtype == np.bool_:
         return np.dtype(np.bool_)

@@ -1,8 +1,8 @@
 """Save a loader's state in Lightning's checkpoints. Lightning knows three things that the loader itself does not.
 
-It ends an epoch by counting batches, and never requests the one after the last; so this module tells the loader when an
-epoch is over. It fetches one batch ahead of the one it trains on if there is no length; so the state saved is the one
-before that fetch. It does not load the states of a checkpoint that was saved after an epoch; so they are loaded here.
+It ends an epoch by counting batches, and never requests the one after the last; so this module marks the epoch as over.
+It fetches one batch ahead of the one it trains on if there is no length; so the saved state is the one before that
+fetch. It does not load the loader states of a checkpoint that was saved after an epoch; so they are loaded here.
 Lightning handles batches, samplers, ranks and the rest.
 """
 
@@ -18,7 +18,7 @@ from feedline.system.optional import when_imported
 
 
 def keep_places(kind: type[Any], rebuilding: Rebuilding) -> None:
-    """Let checkpoints say of loaders of this class, and of classes derived from it, where training is."""
+    """Make checkpoints save the position of loaders of this class and its subclasses."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))
         when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind, rebuilding))
@@ -26,7 +26,7 @@ def keep_places(kind: type[Any], rebuilding: Rebuilding) -> None:
 
 def _wrap_loop(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
     loop: Any = getattr(module, "_FitLoop", None)
-    if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save states of loaders
+    if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save loader states
         loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind, rebuilding)
         loop._load_combined_loader_states = _loading(loop._load_combined_loader_states, kind)
 
@@ -73,7 +73,7 @@ def _loading(function: Callable[[Any], None], kind: type[Any]) -> Callable[[Any]
 def _fetching(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
     @functools.wraps(function)
     def __next__(self: Any) -> Any:  # noqa: N807
-        if self.batches:  # one of them is trained on now, and another is fetched
+        if self.batches:  # this call returns one of them and fetches another
             loaders = [loader for loader in _stateful(self._combined_loader) if isinstance(loader, kind)]
             self.feedline_states = {id(loader): loader.state_dict() for loader in loaders}
         return function(self)
@@ -82,6 +82,6 @@ def _fetching(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any]
 
 
 def _stateful(combined: Any) -> list[Any]:
-    """Return the loaders whose states a checkpoint has, in its order."""
+    """Return the loaders whose states a checkpoint contains, in the same order."""
     found = [] if combined is None else combined.flattened
     return [loader for loader in found if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]

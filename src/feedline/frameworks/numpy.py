@@ -48,7 +48,7 @@ class NumpyFramework:
         return bool(getattr(collate, "is_default", False))
 
     def reducers(self) -> dict[type, Reducer]:
-        return {}  # NumPy's own pickling hands its buffers over already
+        return {}  # NumPy's own pickling already sends buffers out of band
 
     def describe(self, batch: Any, writer: memory.Writer) -> Any:
         return None
@@ -69,13 +69,13 @@ class NumpyFramework:
         return worker.dataset
 
     def announce_worker(self, worker: WorkerIdentity) -> None:
-        pass  # nobody can ask
+        pass  # there is no function that returns it
 
     def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
         return dataset
 
     def has_asked(self) -> bool:
-        return False  # there is nothing to ask: a dataset that splits itself does so by means of its own
+        return False  # there is nothing to query: a dataset that splits itself uses other means
 
     def forget_asking(self) -> None:
         pass
@@ -85,7 +85,7 @@ Indices = NDArray[np.int64]
 
 
 def _without_positions(read: Gather) -> Gather:
-    """Leave batches with lists in them to the collate function."""
+    """Leave batches that contain lists to the collate function."""
 
     def gather(indices: Indices) -> Any:
         columns = read(indices)
@@ -97,7 +97,7 @@ def _without_positions(read: Gather) -> Gather:
 
 
 def _gather(table: Any) -> Gather | None:
-    """Return a function that takes rows of arrays, None if the rows of one have to be collated one by one."""
+    """Return a function that takes rows of arrays; None if an array's rows have to be collated one by one."""
     if isinstance(table, dict):
         columns = {name: _column(array) for name, array in table.items()}
         if any(column is None for column in columns.values()):
@@ -115,9 +115,9 @@ def _gather(table: Any) -> Gather | None:
 def _column(array: Any) -> Any:
     try:
         column = np.asarray(array)
-    except (TypeError, RuntimeError):  # a tensor that NumPy cannot express: collating its rows says what to do
+    except (TypeError, RuntimeError):  # a tensor that NumPy cannot express: collating its rows raises an error
         return None
-    # Strings are collated into lists, objects by their own kind; the rows of a masked array have a mask.
+    # Strings are collated into lists, objects by their type, and rows of a masked array have a mask.
     plain = column.dtype.kind in "biufcmM" and column.dtype.isnative and not isinstance(array, np.ma.MaskedArray)
     return column if plain else None
 
@@ -132,5 +132,5 @@ def _take(column: NDArray[Any], indices: Indices) -> NDArray[Any]:
     if not (column.flags.c_contiguous and column.flags.aligned):
         out[...] = column[indices]  # `take` would copy the whole column first
         return out
-    # With the check above, "wrap" only serves negative indices; "raise" would go through a second copy.
+    # After the check above, "wrap" only affects negative indices; "raise" would make a second copy.
     return column.take(indices, 0, out=out, mode="wrap")

@@ -1,7 +1,8 @@
-"""Keep loaders feedline's although Ray Train builds a torch loader with a DistributedSampler from the one it is given.
+"""Keep feedline's loaders when Ray Train prepares them.
 
-With `add_dist_sampler=False`, `prepare_data_loader` leaves a loader unchanged and only moves batches to the device. So
-we shard the samples first and pass that argument. We rely only on that public function and its argument.
+By default, `prepare_data_loader` builds a torch loader with a DistributedSampler from the given loader. With
+`add_dist_sampler=False`, it leaves the loader unchanged and only moves batches to the device. So we shard the samples
+first and pass that argument. We rely only on this public function and its argument.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from feedline.system.optional import when_imported
 
 
 def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
-    """Let loaders of this class, and of classes derived from it, stay what they are in the hands of Ray Train."""
+    """Keep loaders of this class and its subclasses feedline's when Ray Train prepares them."""
     for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
         when_imported(name, functools.partial(_wrap_function, kind, rebuilding))
 

@@ -1,7 +1,7 @@
 """Resume in the middle of an epoch with SpeechBrain.
 
 SpeechBrain's checkpointer sets `_speechbrain_recovery_skip_to` on a loader, and patches torch's iterators to read and
-drop that many batches. Here the attribute is a property, and the loader leaves the batches out without making them.
+drop that many batches. Here the attribute is a property, and the loader skips the batches without making them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from feedline.abc.rebuilding import Rebuilding
 
 # Any: a class of loaders.
 def keep_places(kind: Any, rebuilding: Rebuilding) -> None:
-    """Let loaders of this class, and of classes derived from it, resume where SpeechBrain's checkpoint was saved."""
+    """Make loaders of this class and its subclasses resume where SpeechBrain's checkpoint was saved."""
 
     def skipped(loader: Any) -> int | None:
         return rebuilding.skipped(loader) or None

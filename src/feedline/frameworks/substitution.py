@@ -1,4 +1,4 @@
-"""Replace a function or class of a library in every module that has it."""
+"""Replace a function or class of a library in every module that refers to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def substitute(old: object, new: object) -> None:
-    """Let every module that has `old` under some name have `new` there. feedline's own modules are left alone.
+    """Replace `old` with `new` in every module that refers to it, except feedline's own.
 
-    This reaches names that were imported with `from ... import ...`. It does not reach what is kept elsewhere: base
-    classes, default arguments, attributes of objects.
+    This includes names imported with `from ... import ...`, but not references kept elsewhere: base classes, default
+    arguments, attributes of objects.
     """
-    modules: dict[str, Any] = dict(sys.modules)  # Any: programs put other things there, too
+    modules: dict[str, Any] = dict(sys.modules)  # Any: programs put other objects there, too
     for name, module in modules.items():
         if not isinstance(module, ModuleType) or name.partition(".")[0] == "feedline":
             continue

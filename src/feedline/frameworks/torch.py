@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.random  # loaded on first use otherwise, which would be in every forked worker
+import numpy.random  # otherwise loaded on first use, in every forked worker
 import torch
 from numpy.typing import NDArray
 from torch.utils.data._utils import worker as torch_worker
@@ -27,7 +27,7 @@ from feedline.types import WorkerIdentity
 
 
 def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:
-    """Return what `get_worker_info()` is to answer in this worker."""
+    """Return the value of `get_worker_info()` in this worker."""
     info = torch_worker.WorkerInfo
     fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
     if worker.threaded and "worker_method" in getattr(info, "__dataclass_fields__", {}):
@@ -36,13 +36,13 @@ def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:
 
 
 def set_process_worker(info: Any) -> None:
-    """Make `torch.utils.data.get_worker_info()` answer `info` in this process."""
+    """Make `torch.utils.data.get_worker_info()` return `info` in this process."""
     _install()
     torch_worker._worker_info = info
 
 
 def set_thread_worker(info: Any) -> None:
-    """Make `torch.utils.data.get_worker_info()` answer `info` on this thread, None to make it forget."""
+    """Make `torch.utils.data.get_worker_info()` return `info` on this thread; None to reset it."""
     _install()
     torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
 
@@ -53,16 +53,16 @@ def has_asked() -> bool:
 
 
 def forget_asking() -> None:
-    """Let `has_asked` answer for what happens from now on."""
+    """Reset `has_asked`."""
     torch_worker._feedline_thread.has_asked = False  # type: ignore[attr-defined]
 
 
 def _install() -> None:
-    """Teach torch's function about threads, and to remember that it was called.
+    """Extend torch's `get_worker_info()` to support threads and to record that it was called.
 
-    torch keeps the answer in a module global, which threads cannot share, and programs hold direct references to the
-    function. So its code is exchanged, once, for code that asks the thread first; outside feedline's workers the
-    answer is what it was.
+    torch keeps the result in a module global, which threads cannot share, and programs hold direct references to the
+    function. So we replace its code, once, with code that looks at the thread first. Outside feedline's workers the
+    result does not change.
     """
     with _installing:
         if "_feedline_thread" not in torch_worker.__dict__:
@@ -90,11 +90,11 @@ class _NoStacks:
 
 
 def _seed(seed: int) -> None:
-    """Do what `torch.manual_seed` does, without keeping its stack. For workers that are processes, before they begin.
+    """Seed as `torch.manual_seed` does, without keeping its stack. For worker processes, before they start work.
 
-    Devices that are not in use are seeded when they are. Until then torch keeps, for the message of an error, the stack
-    of this call with all of its lines, which it reads from their files. That takes longer than everything else that a
-    forked worker does until it is ready, and nobody has asked for these lines. Test: tests/frameworks/test_torch.py
+    torch seeds a device when it is first used. Until then it keeps the stack of this call for an error message,
+    including the source lines, which it reads from their files. That takes longer than everything else a forked worker
+    does until it is ready, and the stack is not needed. Test: tests/frameworks/test_torch.py
     """
     modules: list[Any] = [getattr(torch, device, None) for device in ("cuda", "xpu", "mtia")]
     modules = [module for module in modules if getattr(module, "traceback", None) is traceback]
@@ -110,9 +110,9 @@ def _seed(seed: int) -> None:
 _mode_count = torch._C._len_torch_dispatch_stack
 
 
-# Any: a bool, or the names of a dict's values.
+# Any: a bool, or the keys of a dict.
 def _formed(tensors: list[torch.Tensor], form: Any) -> Any:
-    """Return tensors as the list (False), tuple (True) or dict that they were described as."""
+    """Return tensors in their container: a list (`form` is False), a tuple (True) or a dict with these keys."""
     if form is False:
         return tensors
     return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
@@ -152,7 +152,7 @@ class TorchFramework:
         if kind is not list and kind is not tuple and (kind is not dict or any(type(key) is not str for key in batch)):
             return None
         if len({id(value) for value in values}) != len(batch):
-            return None  # one tensor in two places: a pickle keeps it one
+            return None  # one tensor in two places: a pickle keeps it one object
         leaves = []
         for value in values:
             leaf = place(value, writer) if type(value) is torch.Tensor else None
@@ -168,7 +168,7 @@ class TorchFramework:
         return _formed([read(leaf, reader) for leaf in leaves], form)
 
     def makes_usual_arrays(self) -> bool:
-        # FakeTensorMode, for one, takes no tensors that were made outside; what inference mode makes cannot be trained.
+        # FakeTensorMode, for example, rejects tensors made outside; those made in inference mode cannot be trained.
         return not _mode_count() and not torch.is_inference_mode_enabled()
 
     def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
@@ -192,7 +192,7 @@ class TorchFramework:
         dataset = worker.dataset
         if worker.threaded:
             dataset = self.reset_worker(dataset, shared_seed)
-            torch.get_num_threads()  # torch sets the limit of a thread when it first asks for it: once, and before us
+            torch.get_num_threads()  # torch sets a thread's limit on the first such call, so ours has to come later
             openmp.limit_this_thread()
             set_thread_worker(worker_info(worker, dataset))
             return dataset

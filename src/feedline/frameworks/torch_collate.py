@@ -21,13 +21,13 @@ from feedline.abc.deferred import DeferredField
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 
 _SMALL_BYTES = 64 << 10
-"""Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
+"""Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
 
 def is_default(collate: Callable[[Any], Any]) -> bool:
-    """True for torch's default collate function and for `feedline.collate.default`, which stands for it here."""
+    """True for torch's default collate function and for `feedline.collate.default`, its equivalent here."""
     return collate is torch_collate.default_collate or getattr(collate, "is_default", False)
 
 
@@ -36,7 +36,7 @@ def collate_tensors(
 ) -> torch.Tensor:
     """Stack tensors as torch's own function does, but into the slot of the current task.
 
-    Outside a task this is torch's function. Inside one, torch's would make a new shared-memory file per tensor.
+    Outside a task, this calls torch's function, which in a task would create a shared-memory file per tensor.
     """
     current = memory.current()
     elem = batch[0]
@@ -53,24 +53,24 @@ def collate_tensors(
         if (is_plain and stacked.is_contiguous()) or not current.crosses:
             return stacked
         out = torch.empty_like(stacked, dtype=elem.dtype, memory_format=torch.contiguous_format)
-    if current.crosses:  # with a target, as torch does there: its type is that of the first sample
+    if current.crosses:  # with `out=`, as torch does in a worker: the result has the type of the first sample
         return torch.stack(batch, 0, out=out)
-    # In its own process torch stacks without a target: types are promoted, and gradients go through.
+    # If the batch stays in its process, torch stacks without `out=`: it promotes types and keeps gradients.
     if elem.requires_grad or len({tensor.dtype for tensor in batch}) > 1:
         return torch.stack(batch, 0)
     try:
         return torch.stack(batch, 0, out=out)
-    except RuntimeError:  # another one requires grad; or the shapes differ, which raises again
+    except RuntimeError:  # another requires grad; or the shapes differ, which raises again
         return torch.stack(batch, 0)
 
 
 def install_collate() -> None:
-    """Let every use of torch's `default_collate` in this process write into the current slot.
+    """Make every use of torch's `default_collate` in this process write into the current slot.
 
-    A user's own registration for tensors is left alone.
+    A user's own registration for tensors stays in effect.
     """
     if torch_collate.default_collate_fn_map.get(torch.Tensor) is _tensor_collate:
-        _known_registrations[torch.Tensor] = collate_tensors  # first: another thread may be looking
+        _known_registrations[torch.Tensor] = collate_tensors  # first: another thread may be comparing the two
         torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
 
 
@@ -83,12 +83,12 @@ _known_registrations = dict(torch_collate.default_collate_fn_map)
 
 
 def registrations_untouched() -> bool:
-    """True while nobody but feedline has changed torch's table of collate functions."""
+    """True if only feedline has changed torch's table of collate functions."""
     return torch_collate.default_collate_fn_map == _known_registrations
 
 
 def default_collate(batch: Any) -> Any:
-    """Do what torch's `default_collate` does, faster for the usual kinds of samples."""
+    """Collate as torch's `default_collate` does, but faster for common types of samples."""
     if isinstance(batch, (list, tuple)) and registrations_untouched():
         return _collate_known(batch)
     return torch_collate.default_collate(batch)
@@ -101,7 +101,7 @@ def _collate_known(batch: Any) -> Any:
 def _collate_sequences(batch: Sequence[Any]) -> Any:
     try:
         columns = list(zip(*batch, strict=True))
-    except (TypeError, ValueError):  # they are not all of one size: torch has the right words for that
+    except (TypeError, ValueError):  # they differ in size: torch raises the right error
         return torch_collate.default_collate(batch)
     return [_collate_known(column) for column in columns]
 
@@ -119,9 +119,9 @@ def _collate_arrays(batch: Sequence[Any]) -> Any:
 
 
 def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor | None:
-    """Stack arrays that must not be written to, such as views of a mapped file; None if they are not all alike.
+    """Stack read-only arrays, such as views of a mapped file; None if they are not all alike.
 
-    As tensors they could be written to, and torch would warn of that, although a batch is a copy.
+    Tensors of these arrays would be writable, so torch would warn about them, although a batch is a copy.
     """
     for array in batch:
         if type(array) is not np.ndarray or array.dtype != elem.dtype or array.shape != elem.shape:
@@ -140,13 +140,13 @@ def _collate_floats(batch: Sequence[Any]) -> torch.Tensor:
 
 
 def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> torch.Tensor:
-    """Do what torch does with numbers, at a fifth of its price; under a mode of torch, let torch do it.
+    """Collate numbers as torch does, at a fifth of the cost; while a torch mode is active, let torch do it.
 
-    One thing is taken that torch refuses: an object that is a number by its `__index__` or `__float__` alone.
+    Unlike torch, this accepts objects that are numbers only by their `__index__` or `__float__`.
     """
     try:
         values = None if _mode_count() else packed(code, batch)  # a default device is such a mode
-    except (TypeError, ValueError, OverflowError):  # not all are such numbers: torch promotes them, or has the words
+    except (TypeError, ValueError, OverflowError):  # not only such numbers: torch promotes them or raises its error
         values = None
     if values is None:
         result: torch.Tensor = torch_collate.default_collate(batch)
@@ -161,7 +161,7 @@ def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> tor
 
 
 def _collate_scalars(batch: Sequence[Any]) -> torch.Tensor:
-    """Do what torch does with NumPy's scalars of one type, at a tenth of its price."""
+    """Collate NumPy scalars of one type as torch does, at a tenth of the cost."""
     kind = type(batch[0])
     if _mode_count() or {*map(type, batch)} != {kind}:  # torch promotes scalars of several types
         result: torch.Tensor = torch_collate.default_collate(batch)
@@ -182,4 +182,4 @@ _OWN_WAYS: dict[type, Callable[[Any], Any]] = {
     np.ndarray: _collate_arrays,
     **{dtype.type: _collate_scalars for dtype in AS_NUMPY.values()},
 }
-"""What is collated here, by the exact type of the first sample; all else is torch's."""
+"""Collate functions by the exact type of the first sample; torch collates all other types."""

@@ -26,23 +26,23 @@ Indices = NDArray[np.int64]
 
 
 Column = torch.Tensor | list[Any]
-"""The values of one field: a row per sample, or what torch has no tensor for."""
+"""The values of one field: a tensor with a row per sample, or a list of values for which torch has no tensor type."""
 
 Form = tuple[str, ...] | str
-"""How columns make a batch: the names of a dict's, "list" or "one"."""
+"""How columns form a batch: the keys of a dict, "list", or "one" for a single column."""
 
 Take = Callable[[Indices], "tuple[list[Column], Form] | None"]
-"""Returns the columns of some samples, and what they make; None if these samples have to be asked for one by one."""
+"""Returns the columns of some samples, and their form; None if these samples have to be read one by one."""
 
 
 def gather_for(dataset: Any) -> Gather | None:
-    """Return a function that makes the batch of some indices, or None if `dataset` is not just tensors."""
+    """Return a function that makes the batch of some indices; None if `dataset` does not consist of tensors."""
     take = _take_from(dataset)
     return None if take is None else _Gather(take)
 
 
 class _Gather:
-    """Makes batches of what `take` returns."""
+    """Makes batches from the columns that `take` returns."""
 
     def __init__(self, take: Take) -> None:
         self._take = take
@@ -99,9 +99,9 @@ def _from_columns(read: Gather) -> Take:
     return take
 
 
-# Any: an array, positions, or a list of what torch has no tensor for.
+# Any: an array, positions, or a list of values for which torch has no tensor type.
 def _adopted(value: Any) -> Column | None:
-    """Return an array that nobody else has as a tensor; None if torch has no such type. Lists stay what they are."""
+    """Convert an array with no other users into a tensor; None if torch has no such type. Lists stay unchanged."""
     if type(value) is Positions:
         return Positions([torch.from_numpy(array) for array in value])
     if not isinstance(value, np.ndarray):
@@ -118,7 +118,7 @@ def _from_tensors(tensors: list[torch.Tensor], form: Form) -> Take | None:
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.requires_grad or tensor.is_quantized or tensor.dim() == 0:
             return None
-        if tensor.is_conj() or tensor.is_neg():  # not what lies in memory
+        if tensor.is_conj() or tensor.is_neg():  # its memory holds other values
             return None
     count = min((len(tensor) for tensor in tensors), default=0)
     if count == 0:
@@ -135,7 +135,7 @@ class _Tensors:
         arrays = [column.array for column in columns if column.array is not None]
         self._takes = [array.take for array in arrays]
         self._few = _LARGE_BYTES // max(column.row_bytes for column in columns) if len(arrays) == len(columns) else 0
-        """Fewer samples than this are taken by NumPy, into memory of their own."""
+        """For fewer samples than this, NumPy takes the rows, into new memory."""
 
     def __call__(self, indices: Indices) -> tuple[list[Column], Form]:
         if len(indices) < self._few:
@@ -148,7 +148,7 @@ class _Tensors:
             return None
         try:
             columns = []
-            for take in self._takes:  # no comprehension, which would be a call of its own
+            for take in self._takes:  # not a comprehension, which would cost another call
                 columns.append(_from_numpy(take(indices, 0)))
         except IndexError:
             return None
@@ -158,7 +158,7 @@ class _Tensors:
 _from_numpy = torch.from_numpy
 
 _LARGE_BYTES = 64 << 10
-"""From here on the memory a batch is written to matters more than the call that writes it."""
+"""From this size on, the memory that a batch is written to matters more than the call that writes it."""
 
 
 class _Column:
@@ -169,9 +169,9 @@ class _Column:
         self._count = len(tensor)
         self._row_shape = tuple(tensor.shape[1:])
         self.row_bytes = max(1, tensor[0].numel() * tensor.element_size())
-        # NumPy takes rows in half the time torch needs for small batches, but has no bfloat16 and float8.
+        # For small batches, NumPy takes rows in half the time torch needs, but it has no bfloat16 and float8.
         array = tensor.numpy() if tensor.dtype in AS_NUMPY else None
-        # Of any other array NumPy would copy the whole before it takes a row.
+        # NumPy would copy any other array as a whole before taking a row.
         self.array = array if array is not None and array.flags.c_contiguous and array.flags.aligned else None
 
     def take(self, indices: Indices) -> torch.Tensor:
@@ -198,9 +198,9 @@ def _from_column_table(table: Any) -> Take | None:
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor | None:
-    """Return an array as a tensor of the same memory; None if torch cannot (its rows may still be possible).
+    """Return an array as a tensor over the same memory; None if torch cannot (it may still support single rows).
 
-    One that must not be written to becomes a tensor that could be: for reading only.
+    The tensor of a read-only array is writable, but must only be read.
     """
     if array.dtype.kind not in "biufc" or isinstance(array, np.ma.MaskedArray):
         return None
@@ -246,10 +246,10 @@ def _from_parts(dataset: ConcatDataset[Any]) -> Take | None:
 
 
 def _has_other_single_samples(dataset: Any) -> bool:
-    """True if a sample is not what it is in a batch: ConcatDataset asks for single ones.
+    """True if a sample read alone differs from the same sample in a batch: ConcatDataset reads single samples.
 
-    In the format "numpy" of Hugging Face's datasets a single number has the type that it is stored in, one of several
-    has not.
+    In the format "numpy" of Hugging Face's datasets, a single number has the type in which it is stored; a number in a
+    batch does not.
     """
     while type(dataset) is Subset or isinstance(dataset, Selection):
         dataset = dataset.dataset
@@ -260,7 +260,7 @@ def _has_other_single_samples(dataset: Any) -> bool:
 
 
 def _joined(taken: list[tuple[list[Column], Form]], places: list[Indices]) -> tuple[list[Column], Form] | None:
-    """Put the columns of parts together, each row where it belongs; None if the parts are not alike."""
+    """Combine the columns of several parts, each row in its place; None if the parts differ in structure or type."""
     if len(taken) < len(places) or any(form != taken[0][1] for _, form in taken):
         return None
     columns = []

@@ -12,7 +12,7 @@ from feedline.abc import memory
 
 _NAMES = "float32 float64 float16 int64 int32 int16 int8 uint8 bool complex64 complex128"
 AS_NUMPY = {getattr(torch, name): np.dtype(name) for name in _NAMES.split()}
-"""The types that NumPy knows as well. A view made through NumPy takes half the time of one made by torch."""
+"""The types that NumPy also has. Making a view through NumPy takes half the time of making it with torch."""
 
 
 def slot_tensor(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | None:
@@ -36,12 +36,11 @@ def slot_tensor(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | No
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor over memory that it keeps alive, whatever becomes of it.
+    """Return a tensor that keeps its memory alive, even if torch replaces the memory of its storage.
 
-    `share_memory_()`, and sending a tensor through a queue, put other memory into a storage in the place of its own,
-    which is freed, although `tensor.numpy()` and views that others have still show it. So the storage itself holds what
-    it was made from: every such view has a tensor behind it that holds the storage.
-    Test: tests/frameworks/test_torch_memory.py
+    `share_memory_()`, and sending a tensor through a queue, replace the memory of a storage and free the old one,
+    although `tensor.numpy()` and other views still refer to it. So the storage itself holds the array it was made from:
+    behind every such view is a tensor that holds the storage. Test: tests/frameworks/test_torch_memory.py
     """
     tensor = torch.from_numpy(array)
     tensor.untyped_storage()._feedline_memory = array  # type: ignore[attr-defined]
@@ -49,7 +48,7 @@ def tensor_of(array: NDArray[Any]) -> torch.Tensor:
 
 
 def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
-    """Return a tensor of a type that NumPy lacks; else as `tensor_of`."""
+    """Return a tensor of a type that NumPy lacks; otherwise like `tensor_of`."""
     tensor = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).view(shape)
     tensor.untyped_storage()._feedline_memory = buffer  # type: ignore[attr-defined]
     return tensor

@@ -12,15 +12,15 @@ from typing import Any
 from feedline.errors import FeedlineError
 from feedline.system.failures import INSTEAD_OF_PATH, add_note
 
-# Any, throughout: arguments are what the user gave, of any type.
+# Any, throughout: the user's arguments, of any type.
 
 
 def explain(exc: Exception, arguments: Mapping[str, Any]) -> None:
-    """Add notes to an exception of torch's, or of Python's, about an argument that is to blame for it.
+    """Add notes to an exception from torch or Python that one of the arguments has caused.
 
     Args:
-        exc: what was raised when the loader was made, measured or iterated over. Errors of feedline explain themselves.
-        arguments: the loader's, by torch's names for them.
+        exc: raised when the loader was created, measured or iterated over. feedline's own errors get no notes.
+        arguments: the loader's arguments, by torch's names.
     """
     if isinstance(exc, FeedlineError):
         return
@@ -39,22 +39,22 @@ def _explain_types(exc: TypeError, arguments: Mapping[str, Any]) -> None:
         kind = type(count).__name__
         add_note(exc, f"num_workers={count!r} is a {kind}. Give an integer, such as num_workers=4, or 'auto'.")
     if isinstance(arguments.get("prefetch_factor"), str):
-        add_note(exc, f"prefetch_factor={arguments['prefetch_factor']!r} is a text. Give an integer, or 'auto'.")
+        add_note(exc, f"prefetch_factor={arguments['prefetch_factor']!r} is a string. Give an integer, or 'auto'.")
     for name in ("sampler", "batch_sampler"):
         given = arguments.get(name)
         if isinstance(given, type):
-            add_note(exc, f"{name}={given.__name__} is a class. Give an object of it: {name}={given.__name__}(...).")
+            add_note(exc, f"{name}={given.__name__} is a class. Pass an instance: {name}={given.__name__}(...).")
     if isinstance(dataset, type):
-        add_note(exc, f"dataset={dataset.__name__} is a class. Give an object of it: {dataset.__name__}(...).")
+        add_note(exc, f"dataset={dataset.__name__} is a class. Pass an instance: {dataset.__name__}(...).")
     elif isinstance(dataset, os.PathLike):
         add_note(exc, f"dataset={dataset!r} is a path, not a dataset. {INSTEAD_OF_PATH}")
     elif "has no len()" in str(exc) and dataset is not None and not hasattr(type(dataset), "__len__"):
         kind = type(dataset).__name__
         add_note(
             exc,
-            f"The dataset, of the class {kind}, has no __len__, so its indices are not known. Add "
-            "`def __len__(self)` that returns the number of samples. If they come one after the other, let the class "
-            "inherit from torch.utils.data.IterableDataset and write `def __iter__(self)` instead of __getitem__.",
+            f"The dataset's class {kind} has no __len__, so its indices are not known. Add `def __len__(self)`, "
+            "which returns the number of samples. If samples can only be read in sequence, derive the class "
+            "from torch.utils.data.IterableDataset and write `def __iter__(self)` instead of __getitem__.",
         )
 
 
@@ -62,13 +62,13 @@ def _batch_size(arguments: Mapping[str, Any]) -> str:
     size = arguments.get("batch_size", 1)
     if isinstance(size, str) and size.strip().isdecimal():
         return (
-            f"batch_size={size!r} is a text, not a number. Write batch_size={int(size)}; convert what comes from a "
-            "command line or a configuration file with int()."
+            f"batch_size={size!r} is a string, not a number. Write batch_size={int(size)}; convert values from a "
+            "command line or configuration file with int()."
         )
     if isinstance(size, bool) or not isinstance(size, int):
-        return f"batch_size={size!r} is of the type {type(size).__name__}. Give an integer from 1 up, such as 32."
+        return f"batch_size={size!r} has type {type(size).__name__}. Give a positive integer, such as 32."
     return (
-        f"batch_size={size} would make batches without samples. Give an integer from 1 up, or batch_size=None to get "
+        f"batch_size={size} would make batches without samples. Give a positive integer, or batch_size=None to get "
         "samples one by one, without a batch dimension."
     )
 
@@ -87,7 +87,7 @@ def _batch_sampler(arguments: Mapping[str, Any]) -> str:
     others = [f"{name}=" for name, value in usual.items() if arguments.get(name, value) not in (value, False)]
     return (
         f"batch_sampler= decides which samples make a batch, so {', '.join(others) or 'the others'} cannot be given "
-        "beside it. Drop either; batch size, order and what becomes of an incomplete batch are the batch sampler's."
+        "with it. Drop one or the other: the batch sampler also decides the order and drops incomplete batches or not."
     )
 
 
@@ -96,8 +96,8 @@ def _iterable(arguments: Mapping[str, Any]) -> str:
     given = [f"{name}=" for name in ("shuffle", "sampler", "batch_sampler") if arguments.get(name) is not None]
     return (
         f"{kind} is an iterable dataset, which decides the order of its samples itself: drop {' and '.join(given)}. To "
-        "shuffle, do it in its __iter__: shuffle the list of files, and keep a buffer of some thousand samples from "
-        "which you yield a random one. Streams of feedline do both: ParquetDataset(...).stream(shuffle=True)."
+        "shuffle, do so in its __iter__: shuffle the list of files, and yield random samples from a buffer of some "
+        "thousand. feedline's streams do both: ParquetDataset(...).stream(shuffle=True)."
     )
 
 
@@ -107,18 +107,18 @@ def _negative(name: str, instead: str) -> Callable[[Mapping[str, Any]], str]:
 
 def _needs_workers(name: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda arguments: (
-        f"{name}={arguments.get(name)!r} is about worker processes, and num_workers is 0. Give num_workers=1 or more, "
+        f"{name}={arguments.get(name)!r} needs worker processes, but num_workers is 0. Give num_workers=1 or more, "
         f"or drop {name}=."
     )
 
 
 _NOTES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "num_workers option should be non-negative": _negative(
-        "num_workers", "Give 0 to load in the training process, a number of workers, or 'auto' to have it found."
+        "num_workers", "Give 0 to load in the training process, a number of workers, or 'auto' to let feedline choose."
     ),
     "timeout option should be non-negative": _negative("timeout", "Give seconds, or 0 to wait without limit."),
     "prefetch_factor option should be non-negative": _negative(
-        "prefetch_factor", "Give the number of batches that each worker makes ahead, or None for 2."
+        "prefetch_factor", "Give the number of batches that each worker prepares ahead, or None for 2."
     ),
     "prefetch_factor option could only be specified": _needs_workers("prefetch_factor"),
     "persistent_workers option needs": _needs_workers("persistent_workers"),
@@ -127,12 +127,12 @@ _NOTES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "sampler option is mutually exclusive with shuffle": _sampler_and_shuffle,
     "batch_sampler option is mutually exclusive": _batch_sampler,
     "batch_size=None option disables auto-batching": lambda _: (
-        "Without batches there is no incomplete last one: drop drop_last=True, or give a batch_size."
+        "Without batches there is no incomplete last batch: drop drop_last=True, or give a batch_size."
     ),
     "DataLoader with IterableDataset: expected unspecified": _iterable,
     "num_samples should be a positive integer": lambda arguments: (
-        f"The dataset ({type(arguments.get('dataset')).__name__}) has no samples, and torch refuses to shuffle none. "
-        "Check the path or filter that it was made with; without shuffle=True an empty dataset gives no batches."
+        f"The dataset ({type(arguments.get('dataset')).__name__}) has no samples, and torch cannot shuffle it. Check "
+        "the path or filter that it was made with; without shuffle=True, an empty dataset gives no batches."
     ),
 }
-"""By words of torch's message."""
+"""Functions that return a note, by a fragment of torch's message."""

@@ -1,4 +1,4 @@
-"""torch's own samplers, followed exactly but in blocks instead of one Python integer at a time.
+"""torch's own samplers, reproduced exactly, but in blocks instead of one Python integer at a time.
 
 The same random numbers are drawn in the same order and at the same moments as in torch's iterators, so a generator that
 is shared with other code ends in the same state. Only exact types are recognised.
@@ -22,9 +22,10 @@ from feedline.system.failures import words
 
 
 def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:
-    """Return what a torch sampler yields, in blocks; None if it is not one of torch's and has to be iterated.
+    """Return the indices of a torch sampler in blocks; None if the sampler has to be iterated over.
 
-    `origin` is what this order begins with. Empty: it is drawn by torch's rules, and noted here with the first block.
+    `origin` holds the seed or generator state that the order is drawn from. If it is empty, the first block draws one
+    by torch's rules and adds it.
     """
     if type(sampler) is RandomSampler:
         return _random(sampler, origin)
@@ -32,21 +33,21 @@ def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.in
 
 
 class GeneratorOrigin:
-    """The state of a torch generator that an order is drawn from, or the seed if the sampler has none.
+    """The state of a torch generator that an order is drawn from, or the seed if the sampler has no generator.
 
     Args:
-        generator: the sampler's own.
+        generator: the sampler's generator.
         seeds: True if a sampler without a generator draws a seed for one; otherwise it draws from torch's default.
     """
 
     def __init__(self, generator: torch.Generator | None, *, seeds: bool) -> None:
         self._generator = generator
         self.drawn_from = "torch_seed" if seeds and generator is None else "torch_generator"
-        """What an order begins with, as a snapshot calls it; None there before it was drawn."""
+        """The snapshot's key for this seed or state; its value there is None before the order is drawn."""
 
     def check(self, order: dict[str, Any]) -> None:
-        """Refuse what a snapshot says if an order cannot be drawn again from that, or the next one not be begun."""
-        if "consumed" not in order:  # the epoch was gone through
+        """Raise BadState if the order in a snapshot cannot be drawn again, or the next order cannot start."""
+        if "consumed" not in order:  # the epoch was completed
             if self._generator is not None:
                 _found(order, "torch_generator_next")
         elif order["consumed"] > 0 or self.drawn_from not in order:
@@ -56,12 +57,12 @@ class GeneratorOrigin:
                 _unpack(_like(self._generator), order[name])
 
     def begin(self, order: dict[str, Any]) -> None:
-        """Restore what `after` told. Whatever else draws from the generator then finds it where it was, too."""
+        """Restore the state that `after` returned. Other users of the generator then continue from there, too."""
         if self._generator is not None and order.get("torch_generator_next") is not None:
             _unpack(self._generator, order["torch_generator_next"])
 
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return what the order began with, as `order` has it."""
+        """Return the seed or generator state in a snapshot's `order`."""
         return {name: order[name] for name in ("torch_seed", "torch_generator") if order.get(name) is not None}
 
     def after(self) -> dict[str, Any]:
@@ -70,28 +71,29 @@ class GeneratorOrigin:
 
 
 class SeedSource:
-    """What a loader without a seed draws from: its own generator, or torch's default one.
+    """The generator that a loader without a seed draws from: its own, or torch's default.
 
-    A state that was taken at the end of an epoch says where that was. The loader's generator is put there. torch's
-    default one belongs to the whole program, which may have put it there as well, or have other plans: then a copy
-    goes on from there, and takes its place while the loader draws.
+    A state saved at the end of an epoch contains the state of this generator. When it is loaded, the loader's own
+    generator is set to it. torch's default generator belongs to the whole program, which may have restored it as well,
+    or may use it otherwise. If it differs from the saved one, a copy continues from the saved state, and replaces the
+    default generator while the loader draws.
     """
 
     def __init__(self) -> None:
         self._copy: torch.Tensor | None = None
 
     def after(self, generator: torch.Generator | None) -> dict[str, Any]:
-        """Return where the next epoch is drawn from."""
+        """Return the generator state that the next epoch is drawn from."""
         with self.drawing():
             return {"torch_seeds_next": _packed(generator or torch.default_generator)}
 
     def check(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
-        """Refuse what a snapshot says if no generator can be put there."""
+        """Raise BadState if the generator state in a snapshot cannot be restored."""
         if order.get("torch_seeds_next") is not None:
             _unpack(_like(generator), order["torch_seeds_next"])
 
     def begin(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
-        """Go on from where `after` told."""
+        """Continue from the state that `after` returned."""
         self._copy = None
         text = order.get("torch_seeds_next")
         if text is None:
@@ -105,7 +107,7 @@ class SeedSource:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Let torch's default generator be where the state says, while the beginning of an epoch is drawn."""
+        """Set torch's default generator to the restored state while the start of an epoch is drawn."""
         if self._copy is None:
             yield
             return
@@ -120,14 +122,17 @@ class SeedSource:
 
 
 def origin_of(sampler: Any) -> GeneratorOrigin | None:
-    """Return what the order of one of torch's samplers begins with; None if that is not known."""
+    """Return the origin of the order of one of torch's samplers; None for other samplers."""
     if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
         return GeneratorOrigin(sampler.generator, seeds=type(sampler) is RandomSampler)
     return None
 
 
 def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> Iterator[Any]:
-    """Yield `items`, whose order a sampler draws from its generator when the first is asked for, as torch's do."""
+    """Yield `items`, drawn from the generator state in `origin`; if that is empty, store the current state there.
+
+    The sampler draws the order when the first item is requested, as torch's samplers do.
+    """
     if sampler.generator is not None:
         _begin(sampler.generator, origin)
         yield from items
@@ -139,7 +144,7 @@ def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> I
     source = iter(items)
     first = next(source, _NOTHING)
     if is_known:
-        default.set_state(now)  # it was drawn once, in the run that saved the state
+        default.set_state(now)  # the run that saved the state has already drawn from it
     if first is not _NOTHING:
         yield first
     yield from source
@@ -167,7 +172,7 @@ def _random(sampler: RandomSampler, origin: dict[str, Any]) -> Iterator[NDArray[
 
 
 def _begin(generator: torch.Generator | None, origin: dict[str, Any]) -> torch.Generator:
-    """Return the generator that an order is drawn from, as it was or is at the beginning."""
+    """Return the generator that an order is drawn from, in its state at the start of the order."""
     if generator is None:
         if not origin:
             origin["torch_seed"] = int(torch.empty((), dtype=torch.int64).random_().item())
@@ -188,21 +193,21 @@ def _unpack(generator: torch.Generator, text: str) -> None:
         generator.set_state(torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8))
     except (RuntimeError, TypeError, ValueError) as exc:
         raise BadState(
-            f"The state is damaged: {text!r:.100} is not the state of a generator of torch: {words(exc)}. Load one "
-            "that is whole, or begin the epoch anew."
+            f"The state is damaged: {text!r:.100} is not the state of a torch generator: {words(exc)}. Load an intact "
+            "state, or start the epoch again."
         ) from exc
 
 
 def _like(generator: torch.Generator | None) -> torch.Generator:
-    """Return another generator of the same device, to try something with."""
+    """Return a new generator on the same device, to try a state on."""
     return torch.Generator() if generator is None else torch.Generator(generator.device)
 
 
 def _found(origin: dict[str, Any], name: str) -> Any:
     if origin.get(name) is None:
         raise BadState(
-            f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's sampler needs "
-            f"{name!r}. Give the sampler what it had when the state was saved, a generator or none."
+            f"The state does not fit this loader's sampler: it has {sorted(origin)}, but the sampler needs {name!r}. "
+            "Create the sampler as it was when the state was saved, with or without a generator."
         )
     return origin[name]
 

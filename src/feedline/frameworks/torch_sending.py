@@ -33,7 +33,7 @@ Leaf = tuple[int, int, tuple[int, ...]]
 def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) -> Leaf | None:
     """Put a plain tensor into the slot if it is not there already; None if it is not plain.
 
-    Not `lasting`: its memory may be used for something else before the batch is written.
+    Pass `lasting=False` if its memory may be reused before the batch is written.
     """
     code = _DTYPE_CODES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or tensor.requires_grad or tensor.layout is not torch.strided:
@@ -48,7 +48,7 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
 
 
 def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
-    """Make the tensor that `place` put into a slot, over what the reader has for it."""
+    """Recreate the tensor that `place` put into a slot, over the memory that the reader returns."""
     code, offset, shape = leaf
     if offset < 0:
         return torch.empty(shape, dtype=_DTYPES[code])
@@ -59,7 +59,7 @@ def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
 
 
 def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.dtype | None]:
-    """Return the array that a leaf is in `view`, and the type that a tensor of it is viewed as if NumPy lacks that."""
+    """Return the array of a leaf in `view`, and the type to view its tensor as if NumPy lacks that type."""
     code, offset, shape = leaf
     if code < _NUMPY_COUNT:
         dtype, viewed_as = _NUMPY_BY_CODE[code], None
@@ -73,7 +73,7 @@ def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.d
 def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
     dense = tensor.layout is torch.strided and not tensor.is_nested
-    if dense and get_spawning_popen() is not None and tensor.is_shared():  # meant for several processes
+    if dense and get_spawning_popen() is not None and tensor.is_shared():  # the program shares it between processes
         return reduce_shared(tensor)
     leaf = place(tensor, writer)
     if leaf is not None:
@@ -81,22 +81,22 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     plain = dense and tensor.is_cpu and not tensor.requires_grad
     if not plain or tensor.is_quantized:
         return _reduce_special(tensor)
-    if tensor.dtype not in _DTYPE_CODES:  # torch's own pickling does not know these either: they go as bytes
+    if tensor.dtype not in _DTYPE_CODES:  # torch's own pickling does not support these either: send their bytes
         flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
         return _retyped, (flat.view(torch.uint8), tensor.dtype, tensor.shape)
     lasting = not tensor.is_conj() and not tensor.is_neg()
     tensor = tensor.resolve_conj().resolve_neg()
     shape, strides = tuple(tensor.shape), tensor.stride()
     span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-    # Transposed, channels_last, expanded, overlapping: the memory goes as it is, as do views of what has gone already.
+    # Transposed, channels_last, expanded, overlapping: send the memory as it is, also for views of memory already sent.
     if span <= tensor.numel() or writer.offset_of(tensor.data_ptr(), span * tensor.element_size()) is not None:
         return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer, lasting=lasting), shape, strides)
-    return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: without the gaps
+    return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: omit the gaps
 
 
 def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> Any:
-    """Describe a storage for a pickle, which knows none by itself: as the bytes that it is."""
-    if get_spawning_popen() is not None and storage.is_shared():  # of a tensor that is meant for several processes
+    """Describe a storage for a pickle as its bytes; pickle itself does not support storages."""
+    if get_spawning_popen() is not None and storage.is_shared():  # the program shares it between processes
         return share_storage(storage)
     return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage),)
 
@@ -111,7 +111,7 @@ def _retyped(data: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch
 
 
 def _reduce_special(tensor: torch.Tensor) -> Any:
-    """Reduce what is not a plain tensor: with gradient, on a device, sparse, nested or quantised."""
+    """Reduce a tensor that is not plain: with gradient, on a device, sparse, nested or quantised."""
     if tensor.requires_grad:
         if not tensor.is_leaf:
             raise RuntimeError(
@@ -122,7 +122,7 @@ def _reduce_special(tensor: torch.Tensor) -> Any:
         return _with_grad, (tensor.detach(),)
     if tensor.device.type not in ("cpu", "meta"):
         return reduce_shared(tensor)
-    if tensor.layout is torch.sparse_coo:  # torch's own pickling of sparse tensors keeps each of them alive for good
+    if tensor.layout is torch.sparse_coo:  # torch's own pickling of sparse tensors leaks each of them
         return _sparse, (tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
@@ -130,7 +130,7 @@ def _reduce_special(tensor: torch.Tensor) -> Any:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
         return _compressed, (str(tensor.layout).removeprefix("torch."), *parts, tensor.shape)
-    return tensor.__reduce_ex__(5)  # by its parts, which are plain tensors where they are large
+    return tensor.__reduce_ex__(5)  # in parts, which are plain tensors if they are large
 
 
 def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, coalesced: bool) -> torch.Tensor:

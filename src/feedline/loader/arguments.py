@@ -1,4 +1,4 @@
-"""The loaders' arguments: checks, and the options that both loaders share. Torch checks its own arguments."""
+"""The loaders' arguments: checks, and the options that both loaders share. torch checks its own arguments."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def named(init: Init) -> Init:
 
 
 def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
-    """Return the object that finds what is "auto"; None if neither the workers nor the prefetch depth are."""
+    """Return the object that chooses the values given as "auto"; None if neither argument is "auto"."""
     if not (is_auto(workers) or is_auto(prefetch)):
         return None
-    from feedline.delivery.driver import auto  # loads the engines, which it tries
+    from feedline.delivery.driver import auto  # loads the engines, because it tries them
 
     return auto.tuning_of(workers, prefetch)
 
@@ -79,28 +79,28 @@ def depth_of(prefetch: Any) -> Any:
 
 
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
-    """Warn about arguments that are valid but probably not what you meant. torch asserts that the last one is 0."""
+    """Warn about arguments that are valid but probably not intended. In the last case, torch's assertion fails."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(
-            f"dataset={dataset!r:.200} is a text, and each of its {len(dataset)} characters is a sample. "
+            f"dataset={dataset!r:.200} is a string, so each of its {len(dataset)} characters is a sample. "
             f"{INSTEAD_OF_PATH}",
             OptionWarning,
         )
     if isinstance(shuffle, str):
         does = "shuffles" if shuffle else "does not shuffle"
         warn_user(
-            f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", OptionWarning
+            f"shuffle={shuffle!r} is a string, not a bool: this loader {does}. Give True or False.", OptionWarning
         )
     if timeout_s and not workers:
         warn_user(
-            f"timeout={timeout_s} has no effect without workers: batches are made in the training loop itself, which "
+            f"timeout={timeout_s} has no effect without workers: the training loop makes the batches itself and "
             "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
             OptionWarning,
         )
 
 
 def _looks_like_path(text: str) -> bool:
-    """True unless the text is plainly one to train on, character by character."""
+    """False if the text is clearly training data, to be read character by character."""
     return len(text) < _LONGEST_PATH and "\n" not in text and (os.sep in text or os.path.exists(text))
 
 
@@ -108,7 +108,7 @@ _LONGEST_PATH = 4096
 
 
 def budget_of(memory_budget: Any) -> int | None:
-    """Return the memory for batches in bytes; reject too small a size, such as gigabytes without a unit."""
+    """Return the memory for batches in bytes; reject a size that is too small, such as gigabytes without a unit."""
     least = 0 if memory_budget == 0 else _LEAST_BUDGET
     size: int | None = byte_count("memory_budget", memory_budget, least=least)
     return size
@@ -121,17 +121,17 @@ _LEAST_BUDGET = 1024
 def _meant(name: str, known: Collection[str]) -> str:
     """Return a sentence that names the argument that was probably meant."""
     if name in _OF_TENSORS:
-        return "feedline.DataLoader has it, the loader for torch."
+        return "Only feedline.DataLoader, the loader for torch, has it."
     inside = sorted((one for one in known if one in name or name in one), key=lambda one: abs(len(one) - len(name)))
     close = [_OTHERWISE.get(name, ""), *inside, *difflib.get_close_matches(name, known)]
     meant = next((one for one in close if one in known), None)
     if meant is not None:
         return f"Did you mean {meant}=?"
-    return f"There are {', '.join(known)}."
+    return f"The arguments are {', '.join(known)}."
 
 
 def kind_of(dataset: Any) -> DatasetKind:
-    """Return how samples come out of a dataset; reject anything that is not a dataset."""
+    """Return the kind of a dataset; reject anything that is not a dataset."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):
         raise BadOption(f"dataset={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")
@@ -142,7 +142,7 @@ def kind_of(dataset: Any) -> DatasetKind:
         return DatasetKind.MAP
     if not hasattr(kind, "__iter__"):
         raise BadOption(
-            f"dataset={dataset!r} is not a dataset: it has neither __getitem__ nor __iter__. Give an object with "
+            f"dataset={dataset!r} is not a dataset: it has neither __getitem__ nor __iter__. Pass an object with "
             "__getitem__ and __len__, an iterable, a list of samples, or arrays."
         )
     check_lasting("dataset", dataset)
@@ -154,7 +154,7 @@ def check_sized(dataset: Any) -> None:
     if not hasattr(type(dataset), "__len__"):
         raise BadOption(
             f"dataset= is a {type(dataset).__name__} with __getitem__ but without __len__, so its indices are not "
-            "known. Add a __len__, or say with sampler= which indices there are."
+            "known. Add a __len__, or pass the indices as sampler=."
         )
 
 
@@ -171,7 +171,7 @@ def check_not_batches(sampler: Any, batch_size: int | None) -> None:
     """Reject a batch sampler given as a sampler: its indices would be cut into batches again."""
     if batch_size is not None and isinstance(sampler, BatchSampler):
         raise BadOption(
-            f"sampler= is a {type(sampler).__name__}, which yields batches already. Give it as batch_sampler=, without "
+            f"sampler= is a {type(sampler).__name__}, which already yields batches. Pass it as batch_sampler=, without "
             "batch_size."
         )
 
@@ -181,7 +181,7 @@ def check_unordered(dataset: Any, given: str) -> None:
     if isinstance(dataset, (SplitSource, StreamSource)):
         raise BadOption(
             f"{given}= was given, but a {type(dataset).__name__} is a stream, which decides the order of its samples "
-            f"itself. Drop {given}=. To shuffle, say so where the stream is made, as in "
+            f"itself. Drop {given}=. To shuffle, create the stream with shuffle=True, as in "
             "TarDataset(...).stream(shuffle=True); or read samples by their index, in any order: TarDataset(...), "
             "ParquetDataset(...), SQLDataset(..., key=...)."
         )
@@ -194,8 +194,8 @@ def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
     for action in getattr(policy, "actions", ()):
         if isinstance(action, Replace) or (isinstance(action, Retry) and isinstance(action.then, Replace)):
             raise BadOption(
-                "on_error='replace' takes another sample by its index, but the dataset is iterable: its samples have "
-                "none. Use 'skip', or 'retry', which asks its iterator again."
+                "on_error='replace' needs the index of another sample, but the dataset is iterable: its samples have "
+                "none. Use 'skip', or 'retry', which calls its iterator again."
             )
 
 
@@ -204,8 +204,8 @@ def check_lasting(name: str, value: Any) -> None:
     kind = type(value)
     if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
         raise BadOption(
-            f"{name}= is a {kind.__name__}, which can be iterated over only once, but every epoch begins anew. Give a "
-            "list, or an object whose __iter__ starts from the beginning."
+            f"{name}= is a {kind.__name__}, which can be iterated over only once, but every epoch iterates again. Pass "
+            "a list, or an object whose __iter__ starts from the beginning."
         )
 
 
@@ -223,7 +223,7 @@ def check_count(name: str, value: Any, *, least: int, optional: bool = False, au
         or_else = " or None" if optional else " or 'auto'" if auto else ""
         raise BadOption(f"{name}={value!r} is not an integer{or_else}.")
     if value < least:
-        raise BadOption(f"{name}={value} is less than {least}, the smallest that makes sense.")
+        raise BadOption(f"{name}={value} is less than {least}, the smallest valid value.")
 
 
 def check_callable(name: str, value: Any, what: str) -> None:
@@ -256,7 +256,7 @@ def context_of(start_method: str | None, workers: int, engine: str | RayOptions)
         raise BadOption(f"start_method={start_method!r} is not one of {', '.join(map(repr, known))}.")
     if workers == 0 or engine not in ("auto", "process"):
         raise BadOption(
-            f"start_method={start_method!r} is about worker processes, and there are none: workers={workers}, "
+            f"start_method={start_method!r} needs worker processes, and there are none: workers={workers}, "
             f"engine={engine!r}. Drop it."
         )
     return multiprocessing.get_context(start_method)
@@ -293,7 +293,7 @@ class Options:
 
     # Any: the other fields of `Settings`, which each loader stores under its own names.
     def settings(self, **others: Any) -> Settings:
-        """Return how to make batches."""
+        """Return the settings for making batches."""
         return Settings(
             **{"engine": self.engine, **others},
             scheduler=self.scheduler,
@@ -306,7 +306,7 @@ class Options:
 
     # Any: a loader of any class.
     def show(self, loader: Any) -> None:
-        """Give a loader a public attribute for each option, unless it or its class has one of that name already."""
+        """Set a public attribute on a loader for each option, unless it or its class has one of that name already."""
         for name, value in vars(self).items():
             if not hasattr(type(loader), name):
                 vars(loader).setdefault(name, value)

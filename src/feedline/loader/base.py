@@ -64,7 +64,7 @@ class LoaderBase:
     def on_error(self) -> OnError:
         """How samples that fail are handled. May be changed between iterations."""
         if "on_error" not in vars(self):
-            raise AttributeError("on_error is not known before the loader's constructor was called")
+            raise AttributeError("on_error is not known before the loader's constructor has been called")
         on_error: OnError = vars(self)["on_error"]
         return on_error
 
@@ -79,9 +79,9 @@ class LoaderBase:
 
     @property
     def tuning(self) -> Tuning | None:
-        """What `"auto"` has found so far: `tuning.log` has a line for every decision, `tuning.count` workers.
+        """The values that `"auto"` has chosen so far; None if you gave the number of workers.
 
-        None if you gave the number of workers.
+        `tuning.log` has a line for every decision; `tuning.count` is the number of workers.
         """
         run = vars(self).get("_run")
         return None if run is None else run.tuning
@@ -90,7 +90,7 @@ class LoaderBase:
         """Return the measurements so far: rates, what training waited for, stages, workers, memory, faults.
 
         Print it, or read `verdict`: what training waits for, and what to do about it. You may call this at any time,
-        also during an iteration. Memory figures leave out workers that have ended.
+        even during an iteration. Memory figures leave out workers that have ended.
 
         Example:
             >>> from feedline import Loader
@@ -107,7 +107,7 @@ class LoaderBase:
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.
 
-        The call happens in the training loop's thread, when it requests a batch. So the callback may log to W&B,
+        The call happens on the training loop's thread, when it requests a batch. So the callback may log to W&B,
         MLflow, TensorBoard or any other tool that must be called from there, and `next()` raises its exceptions. Takes
         effect from the next epoch on. A loader has one callback; None removes it.
 
@@ -120,10 +120,10 @@ class LoaderBase:
             [0, 1, 2, 3]
         """
         if not (callback is None or callable(callback)):
-            raise BadOption(f"on_stats() was given {callback!r}, which cannot be called. Give a function of the stats.")
+            raise BadOption(f"on_stats() got {callback!r}, which cannot be called. Pass a function that takes stats.")
         if not every_s >= 0:
             raise BadOption(
-                f"every_s={every_s!r} is no time to wait between two calls. Give seconds, 0 for every batch."
+                f"every_s={every_s!r} is not a time between two calls. Give seconds, or 0 to call for every batch."
             )
         reference = weakref.ref(self)
 
@@ -233,8 +233,8 @@ class LoaderBase:
         """
         if isinstance(state_dict, dict) and not state_dict:  # not `== {}`: arrays compare elementwise
             warn_user(
-                "The state is empty, so the next iteration begins where it would have begun without it. Give what "
-                "state_dict() of a loader has returned; is its key in the checkpoint another one?",
+                "The state is empty, so the next iteration starts as if none had been loaded. Pass the result of a "
+                "loader's state_dict(), and check that you use the right key of the checkpoint.",
                 StateWarning,
             )
         self._run.load(self._view(), state_dict)

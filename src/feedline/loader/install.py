@@ -24,7 +24,7 @@ _installed: list[type] = []
 
 
 class _StandIn(ABCMeta):  # ABCMeta, so that a class may still derive from both a loader and an ABC
-    """Make `isinstance` and `issubclass` answer as for the class that is replaced."""
+    """Makes `isinstance` and `issubclass` give the same results as for the class that is replaced."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         original = _originals.get(cls)

@@ -33,9 +33,9 @@ VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines even on a terminal."""
 _EVERY_S = 1.0
 _LINES_EVERY = 5
-"""When the view writes lines, it writes one per this many looks."""
+"""Looks per line, when the view writes lines."""
 _LOOKS = 6
-"""Figures cover this many looks: batches may take seconds."""
+"""Looks that the figures cover: a batch may take seconds."""
 _BARS = 8
 """Up to this many workers have a line each."""
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -62,16 +62,16 @@ class Figures:
     @property
     def words(self) -> str:
         """Everything but the workers, on one line."""
-        told = [f"{self.batches_per_s:,.1f} batches/s", f"{self.samples_per_s:,.0f} samples/s"]
+        parts = [f"{self.batches_per_s:,.1f} batches/s", f"{self.samples_per_s:,.0f} samples/s"]
         if self.stall is None:
-            told = [f"no batch for {self.silent_s:.0f} s"]
+            parts = [f"no batch for {self.silent_s:.0f} s"]
         else:
-            told.append(f"waited {100 * self.stall:.0f} %")
+            parts.append(f"waited {100 * self.stall:.0f} %")
         if self.busy:
-            told.append(f"{self.ready:.1f} ready")
-        told += [f"{self.faults} faults"] * (self.faults > 0)
-        told += [f"{self.restarts} workers replaced"] * (self.restarts > 0)
-        return f"{self.name}: {', '.join(told)}"
+            parts.append(f"{self.ready:.1f} ready")
+        parts += [f"{self.faults} faults"] * (self.faults > 0)
+        parts += [f"{self.restarts} workers replaced"] * (self.restarts > 0)
+        return f"{self.name}: {', '.join(parts)}"
 
     @property
     def line(self) -> str:
@@ -93,12 +93,12 @@ class Figures:
 
 @dataclass
 class _Shown:
-    """A loader that is shown. It holds no reference to the loader: dropping a loader must end its workers."""
+    """A loader that is shown. This holds no reference to the loader, because dropping a loader must end its workers."""
 
     key: int
     name: str
     is_asked_for: bool = False
-    """By `loader.live()`: shown until that context ends, not until the loader's epoch is over."""
+    """True for `loader.live()`: shown until that context ends, not only until the loader's epoch is over."""
     counters: Counters = field(default_factory=Counters)
     faults: FaultLog = field(default_factory=FaultLog)
     worker_count: int = 0
@@ -108,7 +108,7 @@ class _Shown:
     """Only for its callback when the loader is gone; never dereferenced."""
 
     def update(self, counters: Counters, worker_count: int, faults: FaultLog) -> None:
-        """Use the loader's current counters: its settings may have changed, and with them the object that counts."""
+        """Use the loader's current counters: a change of its settings replaces the counters."""
         if counters is not self.counters:
             self.looks.clear()
         self.counters, self.worker_count, self.faults = counters, worker_count, faults
@@ -333,7 +333,7 @@ def live(loader: Any, counters: Counters, worker_count: int) -> Iterator[None]:
 
 
 def begins(loader: Any, counters: Counters, worker_count: int) -> None:
-    """Show a loader that starts to iterate, if the environment asks for it. With several ranks, only rank 0 does."""
+    """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
         is_asked_for = False

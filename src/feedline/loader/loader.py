@@ -51,8 +51,8 @@ class Loader(LoaderBase):
         drop_last: True to drop the last batch if it is not full.
         collate: turns a list of samples into a batch; default: `feedline.collate.default`. Without batches it is
             applied to each sample.
-        workers: how many; 0 to make batches in the training loop itself; "auto" for just enough that the training loop
-            does not wait, determined while it runs; see `tuning`.
+        workers: the number of workers; 0 to make batches in the training loop itself; "auto" for just enough workers
+            that the training loop does not wait, determined while it runs; see `tuning`.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with workers="auto" also threads, if the dataset is as fast
             with them.
@@ -76,8 +76,8 @@ class Loader(LoaderBase):
             lists what happened.
         restarts: how many dead workers may be replaced in an epoch; default: 32. If given, a worker that takes longer
             than `timeout_s` is replaced as well, instead of raising an error.
-        max_memory_per_worker: bytes, or a string such as "4GB", that a worker process may have for itself before
-            another replaces it.
+        max_memory_per_worker: bytes, or a string such as "4GB": a worker process whose own memory exceeds this is
+            replaced.
         device: one of `jax.devices()`, or a JAX sharding, to which arrays are moved ahead of time. None for NumPy
             arrays.
         device_transform: called with each batch on the device, also ahead of time.
@@ -152,8 +152,8 @@ class Loader(LoaderBase):
         self._check_order(batch_size)
         if self._kind is DatasetKind.ITERABLE and scheduler is not None:
             raise BadOption(
-                "scheduler= has nothing to decide here: the dataset has no __getitem__, so each worker iterates over "
-                "a copy of it, and a stream cannot move to another worker. Drop the scheduler."
+                "scheduler= cannot be used here: the dataset has no __getitem__, so each worker iterates over a copy "
+                "of it, and a stream cannot move to another worker. Drop the scheduler."
             )
         self._fixed = {
             "worker_count": count,
@@ -212,9 +212,7 @@ class Loader(LoaderBase):
         if len(given) > 1:
             raise BadOption("shuffle=True and sampler= were both given, and each decides the order. Drop one of them.")
         if batch_size is None and self.drop_last:
-            raise BadOption(
-                "drop_last=True needs batches, but batch_size=None asks for single samples. Drop one of them."
-            )
+            raise BadOption("drop_last=True needs batches, but batch_size=None means single samples. Drop one of them.")
         check_sampler("sampler", self.sampler)
         check_not_batches(self.sampler, batch_size)
         check_sampler("batch_sampler", self.batch_sampler)

@@ -29,7 +29,7 @@ _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[
 
 
 class TorchRebuilding(Rebuilding):
-    """What frameworks do with a `feedline.DataLoader` beyond its public methods."""
+    """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
     def is_split(self, loader: Any) -> bool:
         run = run_of(loader)
@@ -84,7 +84,7 @@ def _with(loader: L, parts: dict[str, Any], rank_watch: RankWatch | None = None)
 
 
 def adopt_samplers(loader: Any) -> None:
-    """Make the samplers yield what this loader delivers, also to other code that iterates over them."""
+    """Make the samplers yield the indices that this loader delivers, even to other code that iterates over them."""
     inner = sampler_of(loader.batch_sampler)
     if inner is not None:
         vars(loader)["sampler"] = inner  # torch always has a sequential one here, which may not match the batches

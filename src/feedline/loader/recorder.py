@@ -24,17 +24,17 @@ from feedline.system.failures import add_note, words
 def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     """Record every batch of a loader inside this context, and the machine's load meanwhile.
 
-    The file is written at the end, also if an exception or Ctrl-C ends the run; an existing file is replaced.
+    The file is written at the end, even if an exception or Ctrl-C ends the run; an existing file is replaced.
     `feedline.insight.recording.Recording.load` reads it, `feedline report` draws it. Every batch takes about 190 bytes
     of memory until the end.
 
     Args:
         loader: a `feedline.DataLoader` or `feedline.Loader`.
-        path: the file, JSON; compressed if the name ends in `.gz`.
+        path: the JSON file to write; compressed if the name ends in `.gz`.
 
     Raises:
         BadOption: `loader` is not a feedline loader, or the folder does not exist.
-        OSError: the file cannot be written. If an exception ended the run, that is raised instead, with a note.
+        OSError: the file cannot be written. If an exception ended the run, it is raised instead, with a note.
 
     Example:
         >>> import feedline, os, tempfile
@@ -48,16 +48,16 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     """
     if not isinstance(loader, LoaderBase):
         raise BadOption(
-            f"record() was given {type(loader).__name__}, which is no loader of feedline's. Give the DataLoader or "
-            "Loader itself, not its iterator and not what a framework made of it."
+            f"record() got {type(loader).__name__}, which is not a feedline loader. Pass the DataLoader or Loader "
+            "itself, not its iterator or a wrapper that a framework made."
         )
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Make it first.")
+        raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Create it first.")
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not yours to write to"
+        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not writable"
         raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
-    run_of(loader).refresh(view_of(loader))  # the settings may have changed since, and with them the counters
+    run_of(loader).refresh(view_of(loader))  # changed settings replace the counters
     resources = run_of(loader).resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)
@@ -65,7 +65,7 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
     pid = os.getpid()
 
     def save() -> None:
-        if os.getpid() == pid:  # else this is the end of a process forked inside the context: not its file
+        if os.getpid() == pid:  # otherwise a process that was forked inside the context ends here: not its file
             figures.close()
             recorder.recording(figures).save(path)
 
@@ -84,8 +84,8 @@ class Recorder:
     """Records a loader until `recording` is called. It holds no part of the loader that keeps workers or memory alive.
 
     Args:
-        loader: its settings apply from now on.
-        most: how many batches are recorded; later ones are only measured.
+        loader: the loader, with its current settings.
+        most: the number of batches to record; later ones are only measured.
     """
 
     def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
@@ -108,7 +108,7 @@ class Recorder:
         return [] if watch is None else watch.pids()
 
     def period(self) -> Period:
-        """Return the loader's figures so far, also for batches that were not recorded."""
+        """Return the loader's figures so far, including batches that were not recorded."""
         total = self.counters.observer.totals(self.counters.batches)[2]
         return period_of(total, int(self._stats.counters["workers"]))
 
@@ -116,7 +116,7 @@ class Recorder:
         """Return the recording, and stop recording.
 
         Args:
-            figures: of the machine, started before the recording or at about the same time.
+            figures: the machine's figures, started before the recording or at about the same time.
         """
         loader = self._loader()
         is_same = loader is not None and run_of(loader).resources.counters is self.counters
@@ -128,27 +128,27 @@ class Recorder:
         recording.settings, recording.environment = dict(stats.settings), environment()
         recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
         recording.counters |= {"wait_s": waited, "faults": faults.counts()}
-        if self._tuning is not None:  # it has continued, even if the loader is gone
+        if self._tuning is not None:  # tuning continues even if the loader is gone
             recording.settings |= {"workers": self._tuning.count, "prefetch": self._tuning.depth}
             recording.counters["workers"] = self._tuning.count
         recording.memory = list(stats.memory)
         recording.system, recording.log = figures.since(self._kept.origin), list(figures.trouble)
         if loader is not None and not is_same:
             recording.log.append(
-                "The settings of the loader were changed meanwhile. What it did since is not part of this recording."
+                "The loader's settings changed during the recording. Batches after the change are not included."
             )
         if self._kept.is_full:
             recording.log.append(
-                f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
-                "would take too much memory."
+                f"Of {self.counters.batches:,} batches, only the first {len(recording.rows['got']):,} are recorded: "
+                "more would take too much memory."
             )
         recording.faults = [fault.as_dict() for fault in list(faults)[self._logged :]]
         return recording
 
 
-def _later(told: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
-    """Return the current counters, unless the earlier value is larger: some count more than is known here."""
-    return {name: max(value, told[name]) for name, value in now.items()}
+def _later(earlier: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
+    """Return the current counters, or the earlier values where they are larger: these may include more."""
+    return {name: max(value, earlier[name]) for name, value in now.items()}
 
 
 def environment() -> dict[str, str]:

@@ -67,7 +67,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     Args:
         dataset: a map-style dataset (`__getitem__` and `__len__`; a list will do) or an iterable one, such as a
             subclass of `torch.utils.data.IterableDataset`.
-        batch_size: samples in a batch, an integer from 1 up. None for single samples, without a batch dimension.
+        batch_size: samples in a batch, a positive integer. None for single samples, without a batch dimension.
             Default: 1.
         shuffle: True to draw a new order in every epoch. Map-style datasets only, and not together with `sampler`.
             Default: None, which is False.
@@ -114,14 +114,14 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             lists what happened. Default: "raise".
         restarts: how many dead workers may be replaced in an epoch. If given, a worker that takes longer than `timeout`
             is replaced as well, instead of raising an error. Default: None, which is 32.
-        max_memory_per_worker: bytes, or a string such as "4GB", that a worker process may have for itself before
-            another replaces it. Default: None, no limit.
+        max_memory_per_worker: bytes, or a string such as "4GB": a worker process whose own memory exceeds this is
+            replaced. Default: None, no limit.
         device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a torch device. Copies to a GPU run ahead of time,
             alongside training, and always use pinned memory. Default: None, which leaves batches where they are.
         device_transform: called with each batch on the device, also ahead of time. Default: None.
 
     Raises:
-        ValueError, TypeError: as torch raises for the same arguments, with a note that says what to write instead.
+        ValueError, TypeError: as torch raises for the same arguments, with a note on what to write instead.
         BadOption: one of feedline's own arguments cannot work.
 
     Example:
@@ -277,14 +277,14 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 check_unordered(dataset, name)
         if seed is not None and generator is not None:
             raise BadOption(
-                f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
+                f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator draws each one. "
                 "Drop one of them."
             )
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
-            # It has no seed of its own: it uses this loader's, also when other code iterates over it.
+            # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
         super().__init__(
-            dataset,  # type: ignore[arg-type]  # torch accepts any that fits, but its annotation does not say so
+            dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
             shuffle,
             sampler,
@@ -310,7 +310,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         self._set_up(given, on_error, TorchFramework(), tuning)
         adopt_samplers(self)
 
-    # Any: whatever the brackets contain.
+    # Any: types of any kind.
     def __class_getitem__(cls, types: Any) -> Any:
         """Allow `DataLoader[Sample]`, which is `DataLoader[Sample, Any]`, with any version of Python."""
         given = types if isinstance(types, tuple) else (types,)

@@ -26,7 +26,7 @@ class VirtualEpochs:
         self.steps_per_epoch = steps_per_epoch
         self._run, self._view = run, view
         self._share = own_share(rank, world_size, "pad")
-        self._is_told = rank is not None or world_size is not None
+        self._share_is_given = rank is not None or world_size is not None
         self._batches: Iterator[Any] | None = None
         self._place = VirtualPlace()
         self.is_over = False
@@ -52,11 +52,11 @@ class VirtualEpochs:
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
         order = self._run.order(self._view).without_end(self._share)
-        if order is None and self._is_told and self._share.world_size > 1:
+        if order is None and self._share_is_given and self._share.world_size > 1:
             raise BadOption(
-                f"rank={self._share.rank} and world_size={self._share.world_size} were given, but the sampler is not "
-                "feedline's, or the dataset is iterable: they cannot be shared out here. Give the loader a sampler of "
-                "feedline.samplers, wrap its own in feedline.samplers.distribute(), or use shard=True."
+                f"rank={self._share.rank} and world_size={self._share.world_size} were given, but virtual_epochs() "
+                "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
+                "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
         self._batches = _Chain(self._run, self._view) if order is None else self._view.iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
@@ -85,7 +85,7 @@ class _Chain(Iterator[Any]):
                 self._batches = None
                 if not self._came:
                     raise BadOption(
-                        "There is nothing to go through again and again: an epoch of this loader is empty."
+                        "virtual_epochs() has no batches to repeat: an epoch of this loader is empty."
                     ) from None
                 self._came = False
                 continue

@@ -179,7 +179,7 @@ def test_a_recording_that_grows_too_large_ends_and_says_so(program: Path) -> Non
     assert code == 0
     recording = Recording.load(program.parent / "train-profile.json.gz")
     assert len(recording.rows["got"]) == 12, "those of the epoch in which it became too large"
-    assert recording.log[0].startswith("Of 24 batches, the first 12 are recorded")
+    assert recording.log[0].startswith("Of 24 batches, only the first 12 are recorded")
     assert recording.log[0] in out
     assert "1 epochs of other loaders are not recorded" in out
     assert "24" in next(line for line in out.splitlines() if line.startswith("Squares")).split(), "which are counted"

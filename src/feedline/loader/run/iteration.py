@@ -202,12 +202,12 @@ class Iteration(Iterator[Any]):
     def _obey_until_first(self, run: Run, view: LoaderView, order: Order) -> None:
         """Start over if the loader's epoch is changed before the first batch.
 
-        Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong one.
+        Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong epoch.
         """
         epochs, checkpoint = run.epochs, run.epochs.checkpoint
         assert checkpoint is not None
         has_workers = bool(checkpoint.worker_count)
-        heard = run.broadcast.told_count
+        calls_before = run.broadcast.told_count
         this = weakref.ref(self)
         kind = type(view)
         # A loader that keeps the iteration must not be kept alive by it, and neither must its run.
@@ -221,8 +221,8 @@ class Iteration(Iterator[Any]):
                 return
             view = kind(loader, run.options)
             run.rank_watch.first_batch(view.sharing(run.stream_split))
-            dataset_told = run.broadcast.told_count != heard
-            if iteration is not None and epochs.begins_again(order, dataset_told=dataset_told and has_workers):
+            was_called = run.broadcast.told_count != calls_before
+            if iteration is not None and epochs.begins_again(order, dataset_told=was_called and has_workers):
                 iteration.begin_again(run, view, order, inside=True)
 
         self._batches.at_first = obey
@@ -241,7 +241,7 @@ class Iteration(Iterator[Any]):
         self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: create another iterator from the loader")
 
     @property
     def closed(self) -> bool:
@@ -257,7 +257,7 @@ class Iteration(Iterator[Any]):
         """See `OneCallerBatches.apply_pending`."""
         batches = self._batches
         batches.apply_pending()
-        if isinstance(batches, WorkerBatches) and self._has_target:  # batches ahead already show how streams began
+        if isinstance(batches, WorkerBatches) and self._has_target:  # batches ahead show how streams started
             batches.driver.epoch.add_openings(batches.checkpoint.entry.progress)
 
     @property
@@ -300,7 +300,10 @@ def _place(run: Run, view: LoaderView) -> None:
 
 
 def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
-    """Return how an iteration starts. First restores what outlives the previous epoch, before anything is drawn."""
+    """Return how an iteration starts, after restoring the dataset's state from the previous epoch if it still applies.
+
+    This happens before anything is drawn.
+    """
     _place(run, view)
     start = run.epochs.begin(order)
     streams = () if start.before is None else start.before.streams

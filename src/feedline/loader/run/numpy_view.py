@@ -1,4 +1,4 @@
-"""The arguments of `Loader`, as its run sees them."""
+"""The arguments of `Loader`, as read by its run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NumpyView(LoaderView):
 
     @property
     def sampler(self) -> Any:
-        """The sampler of single samples: the one given, or the one that `shuffle` stands for."""
+        """The sampler of single samples: the given one, or the one made for `shuffle`."""
         own = self.loader._own_sampler
         return self.loader.sampler if own is None else own
 
@@ -83,7 +83,7 @@ class NumpyView(LoaderView):
 
     def sharing(self, split: StreamSplit | None) -> Sharing:
         if not self.is_map:
-            return Sharing(None, "shard", is_settled=True)  # shared out by default, or turned off by the user
+            return Sharing(None, "shard", is_settled=True)  # sharded by default, unless the user turned it off
         if self.loader.batch_sampler is not None:
             return Sharing(self.loader.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")
@@ -92,12 +92,12 @@ class NumpyView(LoaderView):
         return [self.loader.sampler, self.loader.batch_sampler]
 
     def target(self) -> Target | None:
-        """Return the target that prepares batches for the device, or None if they stay where they are."""
+        """Return the target that prepares batches for the device; None if there is no device."""
         device, transform = self.options.device, self.options.device_transform
         if device is None and transform is None:
             return None
         if device is None:
-            raise BadOption("device_transform= was given, but no device=: apply it to the batches, or in the dataset.")
+            raise BadOption("device_transform= needs device=. Without one, transform the batches or the samples.")
         require("jax", extra="jax", purpose=f"device={device!r}")
         from feedline.device.jax_target import JaxTarget
 
@@ -107,7 +107,7 @@ class NumpyView(LoaderView):
         return draw_seed()
 
     def check_draws(self, order: Any) -> None:
-        pass  # `after_epoch` returns nothing
+        pass  # `after_epoch` saves nothing to check
 
 
 def _as_it_is(sample: Any) -> Any:

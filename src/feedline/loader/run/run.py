@@ -89,7 +89,7 @@ class Run:
     # -- the arguments -----------------------------------------------------------------------------------------------
 
     def settings(self, view: LoaderView) -> Settings:
-        """Return how to make batches, from the arguments and what tuning has found since."""
+        """Return the settings for making batches, from the arguments and the results of tuning."""
         settings = view.settings()
         return settings if self.tuning is None else self.tuning.applied_to(settings)
 
@@ -105,7 +105,7 @@ class Run:
         )
 
     def order(self, view: LoaderView) -> Order:
-        """Return which batches the loader delivers."""
+        """Return the order of the loader's batches."""
         if self.stream_split is not None and self.stream_split.share.world_size == 1:
             self.stream_split = self._split(view)  # the process group may have been created since
         return view.order_of(self.stream_split)
@@ -212,7 +212,7 @@ class Run:
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         view.check_draws(_part_of(own, "order"))
         faults = _part_of(own, "faults")
-        self.fault_budget.copy().restore(faults)  # a trial on a copy, before anything changes: it may be damaged
+        self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged
         self.epochs.load(state, self.order(view))
         if state:
             self.fault_budget.restore(faults)
@@ -220,7 +220,7 @@ class Run:
         self.broadcast.forget_epoch()
 
     def _first_snapshot(self, view: LoaderView, order: Order, epoch: int) -> Snapshot:
-        """Return the state before the first batch of an epoch, and fix what that epoch would draw."""
+        """Return the state before the first batch of an epoch, and fix the seeds that the epoch would draw."""
         counted = {} if order.unit == "stream batches" else {"consumed": 0}
         seed = self.options.seed
         return Snapshot(
@@ -253,5 +253,5 @@ def _opening(view: LoaderView, order: Order) -> tuple[dict[str, Any], ...]:
 
 
 def _part_of(state: Any, name: str) -> Any:
-    """Return a part of a state, empty if `state` is no mapping: the code that reads the rest rejects that."""
+    """Return a part of a state; empty if `state` is not a mapping, which the code that reads the rest rejects."""
     return state.get(name, {}) if isinstance(state, Mapping) else {}

@@ -71,7 +71,7 @@ class TorchBatches(Iteration, Generic[B_co]):
             return Seeds(seed, _draw_seed(run, view, order, start))
 
     def _next_draw_seed(self, run: Run, start: Start) -> int:
-        """Return the seed for another epoch of the same workers; torch would not give these a new one."""
+        """Return the seed for another epoch of the same workers; torch would not draw a new one for them."""
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             return start.snapshot.draw_seed
         given = run.options.seed
@@ -92,9 +92,11 @@ class TorchBatches(Iteration, Generic[B_co]):
             shard_pipe(self._dataset, *_distributed_settings())
 
     def _before_workers(self, run: Run, view: TorchView, order: Order, start: Start) -> None:
-        with view.seeds.drawing():  # torch draws both again before the first task; doing the same leaves the
-            self._seed_pipes(view, first=False)  # caller's generators and an eager sampler
-            order.prepare(order_state(start))  # in the same state as with torch
+        # torch draws both again before the first task. Doing the same leaves the caller's generators and an eager
+        # sampler in the same state as with torch.
+        with view.seeds.drawing():
+            self._seed_pipes(view, first=False)
+            order.prepare(order_state(start))
 
     def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
         checkpoint = super()._checkpoint(run, view, order, start)
@@ -201,8 +203,8 @@ def _draw_seed(run: Run, view: TorchView, order: Order, start: Start) -> int:
     if given is not None:
         return given if known is None else known
     if start.before is not None and start.before.draw_seed is not None and run.resources.settings.persistent:
-        return epoch_key(start.before.draw_seed, start.epoch)  # torch would not give persistent workers a new one
-    # Drawn even if it is known, so that a sampler using the same generator finds it in the same state as at first.
+        return epoch_key(start.before.draw_seed, start.epoch)  # torch would not draw a new one for persistent workers
+    # Draw even if the seed is known: a sampler with the same generator must find it in the same state as at first.
     drawn = fresh_seed(view.generator)
     common = order.common_seed()
     return (drawn if common is None else common) if known is None else known
@@ -243,7 +245,7 @@ def _has_accelerator() -> bool:
 
 
 def _pinner(loader: Any) -> Callable[[Any], Any] | None:
-    """Return a function that pins a batch that is not pinned yet; None if nothing is to be pinned."""
+    """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory or not _has_accelerator():
         return None
     return torch_pin_memory.pin_memory

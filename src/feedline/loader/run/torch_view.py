@@ -1,4 +1,4 @@
-"""The torch drop-in's arguments, as its run sees them."""
+"""The torch drop-in's arguments, as read by its run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchView(LoaderView):
 
     @property
     def seeds(self) -> SeedSource:
-        """Where seeds are drawn from, as torch draws them."""
+        """The source of the seeds that are drawn as in torch."""
         seeds: SeedSource = self.loader._seeds
         return seeds
 
@@ -50,7 +50,7 @@ class TorchView(LoaderView):
         return generator
 
     @property
-    def is_map(self) -> bool:  # by the kind that torch stored: frameworks replace the dataset
+    def is_map(self) -> bool:  # by the kind that torch stored, because frameworks replace the dataset
         kind: int = self.loader._dataset_kind
         return kind == torch.utils.data._DatasetKind.Map
 
@@ -93,7 +93,7 @@ class TorchView(LoaderView):
         return any(rank_count(sampler) > 1 for sampler in self.samplers())
 
     def target(self) -> Target | None:
-        """Return the target that prepares batches for the device, or None if they stay where they are."""
+        """Return the target that prepares batches for the device; None if there is none."""
         return target_for(self.options.device, self.options.device_transform)
 
     def settings(self) -> Settings:

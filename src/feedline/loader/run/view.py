@@ -1,4 +1,4 @@
-"""A loader as its run sees it: the arguments of both loaders under one set of names."""
+"""A loader's arguments for its run: those of both loaders under one set of names."""
 
 from __future__ import annotations
 
@@ -93,15 +93,15 @@ class LoaderView(ABC):
 
     @abstractmethod
     def settings(self) -> Settings:
-        """Return how to make batches, from the current arguments."""
+        """Return the settings for making batches, from the current arguments."""
 
     @abstractmethod
     def order_of(self, split: StreamSplit | None) -> Order:
-        """Return which batches the loader delivers if an iterable dataset is split in this way."""
+        """Return the order of the loader's batches, if an iterable dataset is split in this way."""
 
     @abstractmethod
     def sharing(self, split: StreamSplit | None) -> Sharing:
-        """Return what decides which rank gets which samples, if an iterable dataset is split in this way."""
+        """Return what determines each rank's samples, if an iterable dataset is split in this way."""
 
     @abstractmethod
     def samplers(self) -> list[Any]:
