@@ -72,8 +72,8 @@ class InlineBatches(OneCallerBatches):
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
             raise BadState(
-                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
-                "own, and there are none now. Use as many workers as then."
+                f"The state was saved with {len(streams)} workers, each with its own state of the dataset or stream, "
+                "but there are none now. Use as many workers as then."
             )
         assert checkpoint.plan is not None
         runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)

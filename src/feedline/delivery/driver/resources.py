@@ -37,8 +37,7 @@ _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
 _MOST_SLOTS = 1024
 """Slots are cheap (address space and a few list entries). More of them let other batches get further ahead of a late
-one,
-and let the training loop keep more batches before they are copied.
+one, and let the training loop keep more batches before they are copied.
 """
 
 _FEW_SLOTS = 8
