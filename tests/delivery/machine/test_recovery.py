@@ -381,7 +381,7 @@ def told_of_stuck(recovery: Recovery, *, kills_stuck: bool, killed: bool = False
 
 def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
     told = told_of_stuck(Recovery(RecoveryOptions()), kills_stuck=False)
-    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), since 31.2" in told
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), after 31.2" in told
     assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
     assert "With restarts=, such as restarts=10, it would be replaced" in told
     assert "(samples 70, 71) of an iteration that was left" in told_of_stuck(
@@ -391,7 +391,10 @@ def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
 
 @pytest.mark.parametrize(
     ("restarts", "why"),
-    [(0, "0 workers were in this epoch, and restarts= allows no more"), (1, "this engine cannot end a worker")],
+    [
+        (0, "0 workers were replaced in this epoch, and restarts= allows no more"),
+        (1, "this engine cannot end a worker"),
+    ],
 )
 def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
     assert why in told_of_stuck(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
@@ -406,7 +409,7 @@ def test_a_stack_is_shown_once() -> None:
     )
     assert "What it is doing" in first
     assert "It is not replaced" not in first
-    assert 'It is stuck where one was before:\nFile "loading.py", line 7 in read_1' in second
+    assert 'It is stuck at the same place as an earlier one:\nFile "loading.py", line 7 in read_1' in second
 
 
 _ENGINE, _LIBRARY = Path(runner.__file__), Path(threading.__file__)

@@ -186,7 +186,7 @@ class Machine(Workers):
 
     @property
     def holds_back(self) -> bool:
-        """True if the scheduler holds back a batch that the window has room for, until a worker has answered."""
+        """True if the scheduler holds back a batch that fits in the window, until a worker has answered."""
         return self.epoch is not None and self.epoch.held is not NOTHING
 
     def _send_one(self, epoch: Epoch) -> bool:

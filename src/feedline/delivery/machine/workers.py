@@ -271,7 +271,7 @@ class Workers(Tasks):
     # -- workers that are added or retired ---------------------------------------------------------------------------
 
     def resize(self, count: int, depth: int | None = None) -> None:
-        """Change the number of workers, within the room there is; each may have `depth` tasks at once.
+        """Change the number of workers, up to the maximum; each may have `depth` tasks at once.
 
         New workers are started. If there are too many, those with the highest numbers get no more tasks and are retired
         once they have answered the tasks they have; no task is taken from them, so this works for streams too. Call it
@@ -301,7 +301,7 @@ class Workers(Tasks):
         return not self._silent and len(self.active) + len(self._absent) == len(self.workers)
 
     def _do_without(self, worker: int) -> bool:
-        """Drop a worker that there is no place for and reassign its tasks; False if they cannot move."""
+        """Drop a worker that could not be placed, and reassign its tasks; False if they cannot move."""
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
         if any(flight.stays for flight in held):
             return False
