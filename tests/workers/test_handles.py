@@ -230,7 +230,7 @@ def test_an_open_lmdb_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Environment()
     (message,) = told(Holding(env=environment))
     assert message.startswith("dataset.env is an open lmdb.Environment")
-    assert "must not be used after a fork" in message
+    assert "only the process that opened it may use LMDB" in message
     environment.closed = True
     assert told(Holding(env=environment)) == []
 

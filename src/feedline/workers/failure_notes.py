@@ -32,7 +32,7 @@ def notes_on(
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
-        yield f"While samples {told_indices(index)} were made a batch {where}."
+        yield f"While samples {told_indices(index)} were collated {where}."
         yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
         yield f"About one of the samples {told_indices(index)} {where}."
@@ -43,9 +43,9 @@ def notes_on(
         yield from _notes_on_dates(samples[0])
     if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
         yield (
-            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
-            "among its keys. Give the loader feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a "
-            "value of each array."
+            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: like torch's loader, this one "
+            "looks for these among its keys. Use feedline.datasets.ArrayDataset(arrays), whose samples are dicts with "
+            "a value of each array."
         )
 
 
@@ -53,13 +53,13 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: An
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
         mismatch = mismatch_of(samples) if samples else None
-    except Exception as looked:  # torch's nested tensors raise when asked for their shape: the first error counts
-        yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
+    except Exception as looked:  # torch's nested tensors raise when asked for their shape: report the first error
+        yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
         return
     if mismatch is None:
         return
     place, told = mismatch
-    if not isinstance(exc, CollateError):  # a CollateError already says it
+    if not isinstance(exc, CollateError):  # a CollateError already contains it
         yield told
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
@@ -71,7 +71,7 @@ def _notes_on_dates(sample: Any) -> Iterator[str]:
     path = date_in(sample)
     if path is not None:
         yield (
-            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Make a number or a "
-            "string of it in the dataset or its transform=, leave it out with fields=, read it from CSV with types= "
-            "as 'string', or take feedline.Loader, whose batches hold datetime64 arrays."
+            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Convert it to a "
+            "number or a string in the dataset or its transform=, leave it out with fields=, read it from CSV with "
+            "types= as 'string', or use feedline.Loader, whose batches hold datetime64 arrays."
         )

@@ -141,7 +141,7 @@ def reset_in_child(dataset: Any) -> None:
     its own, under the same descriptor, whatever refers to it.
     """
     for fd, position in (_mine.positions or {}).items():
-        with contextlib.suppress(OSError):  # permissions have changed. `handles` warns of files in the dataset
+        with contextlib.suppress(OSError):  # permissions have changed; `handles` warns about files in the dataset
             if is_only_read(fd):  # another thread may have closed it just before the fork
                 _give_own_position(fd, position)
     _numpy_lock()._at_fork_reinit()
