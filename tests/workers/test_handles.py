@@ -287,13 +287,13 @@ def test_each_place_of_a_dataset_is_named_once(connection: sqlite3.Connection) -
 
 def test_a_dataset_is_not_kept_alive_for_that(connection: sqlite3.Connection) -> None:
     gc.collect()
-    before = len(handles._told)
+    before = len(handles._warned)
     dataset = Holding(db=connection)
     told(dataset)
-    assert len(handles._told) == before + 1
+    assert len(handles._warned) == before + 1
     del dataset
     gc.collect()
-    assert len(handles._told) == before
+    assert len(handles._warned) == before
 
 
 @pytest.mark.filterwarnings("error")

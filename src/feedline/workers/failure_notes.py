@@ -12,7 +12,7 @@ from feedline.errors import CollateError
 from feedline.system.failures import told_indices, words
 from feedline.types import DatasetKind
 from feedline.types.arrays import is_arrays
-from feedline.workers.fetch.origins import told_origin
+from feedline.workers.fetch.origins import origin_text
 
 
 # Any: a dataset and its indices are of any type.
@@ -37,7 +37,7 @@ def notes_on(
     elif isinstance(index, list):
         yield f"About one of the samples {told_indices(index)} {where}."
     else:
-        origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
+        origin = origin_text(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
     if isinstance(exc, TypeError) and "datetime" in str(exc) and samples:
         yield from _notes_on_dates(samples[0])
@@ -58,12 +58,12 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: An
         return
     if mismatch is None:
         return
-    place, told = mismatch
+    place, text = mismatch
     if not isinstance(exc, CollateError):  # a CollateError already contains it
-        yield told
+        yield text
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
-        yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
+        yield f"Sample {place} of the batch is sample {index!r} of the dataset{origin_text(dataset, index)}."
 
 
 def _notes_on_dates(sample: Any) -> Iterator[str]:

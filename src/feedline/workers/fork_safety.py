@@ -196,9 +196,9 @@ def _before_fork() -> None:
             _mine.switch_interval_s = interval_s
             sys.setswitchinterval(_RUNNING_S)  # so that no thread requests the GIL and makes us give it up
         deadline_s = time.monotonic() + _RUNNING_S
-        calm = 0
-        while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
-            calm = 0 if any(_runs(path) for path in paths) else calm + 1
+        quiet_checks = 0
+        while quiet_checks < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
+            quiet_checks = 0 if any(_runs(path) for path in paths) else quiet_checks + 1
             _libc.usleep(100)
     if type(_numpy_lock()) is not _LOCKS[1]:
         # NumPy before 2.3: a user's fork hook that draws random numbers would wait for this thread itself. It needs a

@@ -194,7 +194,7 @@ _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals that do not come from a crash. Nor does SIGKILL."""
 
 
-def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
+def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
     """Return an error with how a worker died and the usual cause; WorkerStartError if others would end alike."""
     process.join(1.0)
     code = process.exitcode

@@ -29,7 +29,7 @@ class Broadcast:
         self._watches = watches
         self._drivers: References[Driver] = References()
         self._noted = _watch(dataset) if watches else _Noted()
-        self._heard = self._noted.count
+        self._seen_count = self._noted.count
         self.told_epoch: int | None = None
         """The last epoch passed to the dataset's `set_epoch`, through this loader or detected by it."""
         self._called = 0
@@ -41,7 +41,7 @@ class Broadcast:
     def join(self, driver: Driver) -> None:
         """Add workers. They have just received a copy of the dataset in its current state."""
         self._drivers.add(driver)
-        self._hear()
+        self._update_epoch()
 
     @property
     def told_count(self) -> int:
@@ -60,31 +60,31 @@ class Broadcast:
                 f"The dataset, a {type(self._dataset).__name__}, has no method {name!r} that workers could call."
             )
         method(*arguments)
-        self._hear()
+        self._update_epoch()
         self._called += name == "set_epoch"
         if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
             self.told_epoch = arguments[0]
-        self._tell(Call(name, arguments))
+        self._send(Call(name, arguments))
 
     def catch_up(self) -> None:
         """Repeat in the workers a `dataset.set_epoch(...)` that this process has called since their last one."""
-        if self._noted.count != self._heard:
-            self._hear()
-            self._tell(Call("set_epoch", self._noted.arguments, self._noted.options))
+        if self._noted.count != self._seen_count:
+            self._update_epoch()
+            self._send(Call("set_epoch", self._noted.arguments, self._noted.options))
 
-    def _hear(self) -> None:
-        if self._heard != self._noted.count and len(self._noted.arguments) == 1:
+    def _update_epoch(self) -> None:
+        if self._seen_count != self._noted.count and len(self._noted.arguments) == 1:
             epoch = self._noted.arguments[0]
             self.told_epoch = epoch if isinstance(epoch, int) else None
-        self._heard = self._noted.count
+        self._seen_count = self._noted.count
 
-    def _tell(self, call: Call) -> None:
+    def _send(self, call: Call) -> None:
         for driver in self._drivers:
             if driver.pid != os.getpid():  # its workers belong to the process that this one was forked from
                 continue
-            self._tell_driver(driver, call)
+            self._send_to(driver, call)
 
-    def _tell_driver(self, driver: Driver, call: Call) -> None:
+    def _send_to(self, driver: Driver, call: Call) -> None:
         def broadcast() -> None:
             if not driver.closed:
                 driver.broadcast(call)

@@ -97,10 +97,10 @@ class EndOfEpochSync(Iterator[Any]):
         torch = sys.modules["torch"]
         rank, world_size = self._share.rank, self._share.world_size
         lacks = self._pads and self._first is _NOTHING
-        said = torch.tensor([count, -count, -int(lacks), world_size if lacks else rank])
-        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MIN, group=self._group)
-        least, less_most, somebody_lacks, giver = said.tolist()
-        if least == 0 and less_most and somebody_lacks:
+        numbers = torch.tensor([count, -count, -int(lacks), world_size if lacks else rank])
+        torch.distributed.all_reduce(numbers, torch.distributed.ReduceOp.MIN, group=self._group)
+        least, less_most, some_lack, giver = numbers.tolist()
+        if least == 0 and less_most and some_lack:
             batches = [self._first if rank == giver else None]
             torch.distributed.broadcast_object_list(batches, giver, group=self._group)
             self._first = batches[0] if lacks else self._first

@@ -29,7 +29,7 @@ _NOTABLE_BYTES = 512 << 20
 class _Record:
     looks: int = 0
     settled_bytes: int = 0
-    told_bytes: int = 0
+    reported_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class MemoryWatch:
         if pid is None or used is None or self._most is None:
             return None
         record.looks = -1
-        record.settled_bytes = record.told_bytes = seen_bytes(pid) or used
+        record.settled_bytes = record.reported_bytes = seen_bytes(pid) or used
         return (
             f"Worker {worker} (pid {pid}) has {used >> 20} MiB of private memory after its first batch, but "
             f"max_memory_per_worker allows {self._most >> 20}. Raise max_memory_per_worker. The worker is kept, "
@@ -102,9 +102,9 @@ class MemoryWatch:
                 yield worker
             elif 0 <= record.looks < _SETTLED_AFTER:
                 record.looks += 1
-                record.settled_bytes = record.told_bytes = seen
-            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
-                record.told_bytes = seen
+                record.settled_bytes = record.reported_bytes = seen
+            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.reported_bytes - record.settled_bytes)):
+                record.reported_bytes = seen
                 now = own_bytes(pid) or seen
                 yield Growth(worker, pid, max(0, now - (seen - record.settled_bytes)), now)
 

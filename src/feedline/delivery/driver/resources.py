@@ -179,7 +179,7 @@ class Resources:
             last_epoch=None if last is None else period_of(last, workers),
             total=everything,
             counters={**self._counted(), "wait_s": everything.wait_s, "faults": faults},
-            settings=self._told(),
+            settings=self._settings_dict(),
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
             settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
@@ -196,7 +196,7 @@ class Resources:
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
 
-    def _told(self) -> dict[str, Any]:
+    def _settings_dict(self) -> dict[str, Any]:
         settings = self.settings
         return {
             "engine": settings.engine_name,

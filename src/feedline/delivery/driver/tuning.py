@@ -144,20 +144,20 @@ class Tuning:
     def decide(self, period: Measurement) -> bool:
         """Evaluate a period; return True if `count` or `depth` has changed."""
         controller = self.controller
-        said = len(controller.log)
+        logged = len(controller.log)
         has_changed = controller.decide(period)
-        self._take_over(controller, said)
+        self._take_over(controller, logged)
         return has_changed
 
     def is_refused(self, count: int) -> None:
         """Record that no more than `count` workers could be started."""
-        said = len(self.controller.log)
+        logged = len(self.controller.log)
         self.controller.is_refused(count)
-        self._take_over(self.controller, said)
+        self._take_over(self.controller, logged)
 
-    def _take_over(self, controller: Controller, said: int) -> None:
+    def _take_over(self, controller: Controller, logged: int) -> None:
         self.count, self.depth = controller.count, controller.depth
-        for line in controller.log[said:]:
+        for line in controller.log[logged:]:
             self.say(line)
 
     def say(self, line: str) -> None:

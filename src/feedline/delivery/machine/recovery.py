@@ -30,7 +30,7 @@ from feedline.system.failures import add_note, is_interrupt, told_indices
 from feedline.types import Draw, Notes, Result, ResultKind, Task
 from feedline.types.indices import index_key
 from feedline.workers.fetch.guard import neighbour_of
-from feedline.workers.fetch.origins import told_origin
+from feedline.workers.fetch.origins import origin_text
 
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
@@ -155,10 +155,10 @@ class Recovery:
             )
         never_starts = starts > self._most_starts(was_killed)
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
-            self._tell_of_starts(death, worker, starts)
+            self._note_failed_starts(death, worker, starts)
         is_final = isinstance(death, (WorkerStartError, NotPicklable))  # a replacement would end the same way
         if self._left <= 0 or stays_stuck or never_starts or is_final:
-            return self.told_of_budget(death)
+            return self.with_budget_note(death)
         self._left -= 1
         return None
 
@@ -172,7 +172,7 @@ class Recovery:
         """Record the first answer of a worker since it was started."""
         self._starts_failed.pop(worker, None)
 
-    def told_of_budget(self, last: BaseException) -> BaseException:
+    def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
         if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
             last.args = (
@@ -182,18 +182,18 @@ class Recovery:
             )
         return last
 
-    def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
+    def _note_failed_starts(self, death: BaseException, worker: int, count: int) -> None:
         """Add to the exception that this worker failed several times to get ready."""
-        told = (
+        note = (
             f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
             "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
         )
         if isinstance(death, WorkerError):
-            death.args = (f"{death} {told}",)
+            death.args = (f"{death} {note}",)
         else:
-            add_note(death, told)
+            add_note(death, note)
 
-    def told_of_restart(self, death: BaseException, worker: int, begun: Flight | None) -> str:
+    def restart_warning(self, death: BaseException, worker: int, begun: Flight | None) -> str:
         """Return the warning about a worker that was replaced."""
         text = (
             str(death)
@@ -285,7 +285,7 @@ class Recovery:
         assert trouble is not None
         index = self._samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        origin = told_origin(self._care.dataset, index)
+        origin = origin_text(self._care.dataset, index)
         origin += "," if origin else ""
         error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         trouble.unexplained = 0
@@ -318,7 +318,7 @@ class Recovery:
 
     # -- workers that are stuck --------------------------------------------------------------------------------------
 
-    def told_of_stuck(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
+    def stuck_error(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
         """Return the error for an unresponsive worker: its task, and what it is doing."""
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")

@@ -17,23 +17,23 @@ class SharedStream:
     """A stream that every worker reads completely, keeping only its share."""
 
     def __init__(self) -> None:
-        self._has_told = False
+        self._has_warned = False
         self._digest: bytes | None = None
         """Digest of the first sample."""
 
     def look_at(self, notes: Notes) -> Message | None:
         """Return a warning if the dataset also splits itself, or does not yield the same samples in every worker."""
-        if self._has_told:
+        if self._has_warned:
             return None
         if notes.splits_itself:
-            self._has_told = True
+            self._has_warned = True
             return _SPLIT_TWICE, DataWarning
         if notes.digest is None:
             return None
         self._digest = self._digest or notes.digest
         if notes.digest == self._digest:
             return None
-        self._has_told = True
+        self._has_warned = True
         return _UNEQUAL, DataWarning
 
 
