@@ -355,7 +355,7 @@ def test_a_dataset_that_asks_its_own_loader_is_refused() -> None:
     for kind in ("Loader", "DataLoader"):
         dataset.batches = iter(make(kind, dataset, 2))
         assert plain(next(dataset.batches)) == [0, 1]
-        with pytest.raises(ReentrantCall, match=r"same thread is inside of its next\(\).*iter\(loader\)"):
+        with pytest.raises(ReentrantCall, match=r"same thread is inside its next\(\).*iter\(loader\)"):
             next(dataset.batches)
         assert plain(next(dataset.batches)) == [4, 5], "it has failed, as any sample does that raises an exception"
 

@@ -323,7 +323,7 @@ def test_a_generator_that_was_interrupted_is_not_taken_for_one_that_has_ended(al
     taken = [plain(next(batches))]
     with pytest.raises(Late):
         next(batches)
-    with pytest.raises(WorkerError, match="is a generator, and ended when a signal handler raised Late"):
+    with pytest.raises(WorkerError, match="was ended by Late, which a signal handler raised"):
         next(batches)
     loader.load_state_dict(loader.state_dict())
     taken += [plain(batch) for batch in loader]

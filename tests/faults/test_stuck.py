@@ -169,7 +169,7 @@ def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> No
     loader = make(loader_kind, dataset, workers=1, prefetch=1, timeout_s=TIMEOUT_S, seed=3, **options_for(kind))
     iterator = iter(loader)
     batches = [plain(next(iterator))]
-    with stopped(pids_of(iterator)[0]), pytest.raises(WorkerTimeout, match="could not be had"):
+    with stopped(pids_of(iterator)[0]), pytest.raises(WorkerTimeout, match="Its stack is not available"):
         batches.extend(plain(batch) for batch in iterator)
     batches += batches_of(iterator)
     assert batches == expected

@@ -199,7 +199,7 @@ def test_whoever_waits_for_the_state_is_told_when_another_thread_closes() -> Non
     closer = threading.Timer(0.2, loader.close)
     closer.start()
     for _ in range(2):
-        with pytest.raises(WorkerError, match=r"another thread has closed the loader.*before close\(\)"):
+        with pytest.raises(WorkerError, match=r"another thread closed the loader.*before close\(\)"):
             loader.state_dict()
     closer.join()
     assert list(iterator) == []
@@ -238,4 +238,4 @@ def test_a_signal_handler_inside_of_next_gets_the_right_state_or_none(kind: Any,
         assert second_epoch(kind, state) == second_epoch(kind)
     else:
         assert isinstance(state, WorkerError)
-        assert "inside of next()" in str(state)
+        assert "inside next()" in str(state)

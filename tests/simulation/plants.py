@@ -290,7 +290,7 @@ PLANTS = [
         "where to go on is lost with a task that cannot be sent",
         Machine,
         "not_given",
-        "self._tell_with_the_next(flight.worker, flight.task.resume)",
+        "self._attach_to_next_task(flight.worker, flight.task.resume)",
         "pass",
         drawn={**STATEFUL, "batch_size": 2, "samples": 150, "accidents": Accidents(growth=0.3, not_sent=0.1)},
     ),

@@ -116,7 +116,7 @@ def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
     arrays: Any = {"x": torch.arange(10), "y": np.arange(10)}
     exc = failure_of(feedline.DataLoader(arrays, 4, num_workers=workers))
     assert type(exc) is KeyError
-    assert any("Give the loader feedline.datasets.ArrayDataset(arrays)" in note for note in exc.__notes__)
+    assert any("Use feedline.datasets.ArrayDataset(arrays)" in note for note in exc.__notes__)
     table: Any = ArrayDataset(arrays)
     batch = next(iter(feedline.DataLoader(table, 4)))
     assert batch["x"].tolist() == batch["y"].tolist() == [0, 1, 2, 3]

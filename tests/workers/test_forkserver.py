@@ -240,7 +240,7 @@ if __name__ == "__main__":
         (
             "other = multiprocessing.get_context('forkserver').Process(target=nothing); other.start(); other.join()",
             "",
-            "was started by something else than feedline",
+            "was not started by feedline",
             "Iterate over a loader before",
         ),
         (

@@ -97,9 +97,9 @@ def test_what_cannot_be_pickled_is_named() -> None:
         (lambda: os.kill(os.getpid(), signal.SIGABRT), "killed by signal 6 (SIGABRT). A crash in native code"),
     ],
 )
-def test_an_obituary_says_how_and_why(work: Callable[[], object], told: str) -> None:
+def test_a_death_error_says_how_and_why(work: Callable[[], object], told: str) -> None:
     process = ended(work)
-    text = str(lifetime.obituary(process, 5))
+    text = str(lifetime.death_error(process, 5))
     assert f"(pid(s) {process.pid}) exited unexpectedly" in text
     assert told in text
     process.close()

@@ -1,1 +1,1 @@
-"""Engines that run tasks: threads, processes."""
+"""Engines that run tasks: threads, processes, Ray actors."""

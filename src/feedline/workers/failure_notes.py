@@ -12,7 +12,7 @@ from feedline.errors import CollateError
 from feedline.system.failures import told_indices, words
 from feedline.types import DatasetKind
 from feedline.types.arrays import is_arrays
-from feedline.workers.fetch.origins import told_origin
+from feedline.workers.fetch.origins import origin_text
 
 
 # Any: a dataset and its indices are of any type.
@@ -32,20 +32,20 @@ def notes_on(
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
-        yield f"While samples {told_indices(index)} were made a batch {where}."
+        yield f"While samples {told_indices(index)} were collated {where}."
         yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
         yield f"About one of the samples {told_indices(index)} {where}."
     else:
-        origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
+        origin = origin_text(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
     if isinstance(exc, TypeError) and "datetime" in str(exc) and samples:
         yield from _notes_on_dates(samples[0])
     if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
         yield (
-            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
-            "among its keys. Give the loader feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a "
-            "value of each array."
+            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: like torch's loader, this one "
+            "looks for these among its keys. Use feedline.datasets.ArrayDataset(arrays), whose samples are dicts with "
+            "a value of each array."
         )
 
 
@@ -53,17 +53,17 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: An
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
         mismatch = mismatch_of(samples) if samples else None
-    except Exception as looked:  # torch's nested tensors raise when asked for their shape: the first error counts
-        yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
+    except Exception as looked:  # torch's nested tensors raise when asked for their shape: report the first error
+        yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
         return
     if mismatch is None:
         return
-    place, told = mismatch
-    if not isinstance(exc, CollateError):  # a CollateError already says it
-        yield told
+    place, text = mismatch
+    if not isinstance(exc, CollateError):  # a CollateError already contains it
+        yield text
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
-        yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
+        yield f"Sample {place} of the batch is sample {index!r} of the dataset{origin_text(dataset, index)}."
 
 
 def _notes_on_dates(sample: Any) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _notes_on_dates(sample: Any) -> Iterator[str]:
     path = date_in(sample)
     if path is not None:
         yield (
-            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Make a number or a "
-            "string of it in the dataset or its transform=, leave it out with fields=, read it from CSV with types= "
-            "as 'string', or take feedline.Loader, whose batches hold datetime64 arrays."
+            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Convert it to a "
+            "number or a string in the dataset or its transform=, leave it out with fields=, read it from CSV with "
+            "types= as 'string', or use feedline.Loader, whose batches hold datetime64 arrays."
         )

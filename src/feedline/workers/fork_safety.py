@@ -141,7 +141,7 @@ def reset_in_child(dataset: Any) -> None:
     its own, under the same descriptor, whatever refers to it.
     """
     for fd, position in (_mine.positions or {}).items():
-        with contextlib.suppress(OSError):  # permissions have changed. `handles` warns of files in the dataset
+        with contextlib.suppress(OSError):  # permissions have changed; `handles` warns about files in the dataset
             if is_only_read(fd):  # another thread may have closed it just before the fork
                 _give_own_position(fd, position)
     _numpy_lock()._at_fork_reinit()
@@ -196,9 +196,9 @@ def _before_fork() -> None:
             _mine.switch_interval_s = interval_s
             sys.setswitchinterval(_RUNNING_S)  # so that no thread requests the GIL and makes us give it up
         deadline_s = time.monotonic() + _RUNNING_S
-        calm = 0
-        while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
-            calm = 0 if any(_runs(path) for path in paths) else calm + 1
+        quiet_checks = 0
+        while quiet_checks < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
+            quiet_checks = 0 if any(_runs(path) for path in paths) else quiet_checks + 1
             _libc.usleep(100)
     if type(_numpy_lock()) is not _LOCKS[1]:
         # NumPy before 2.3: a user's fork hook that draws random numbers would wait for this thread itself. It needs a

@@ -1,16 +1,16 @@
 """Python's fork server, with the program's modules imported before it forks a worker.
 
-Workers that it forks have to import what the program and its dataset import. What the server has imported is there
-already: an epoch then starts about as fast as with fork. The server imports modules, and does not run the main program,
-whose code each worker runs for itself: a file or a CUDA context that it opens is not to be shared by all of them.
+A forked worker must import what the program and its dataset import. It inherits the modules that the server has
+imported, so an epoch starts about as fast as with fork. The server imports modules, but does not run the main program.
+Each worker runs that code itself, because all workers would share a file or a CUDA context that it opens in the server.
 
-The server is a new interpreter. Python gives it the names of modules, but up to 3.13 not the `sys.path` to search.
-A program that has inserted folders there may have feedline itself in one of them. So the server gets two environment
-variables while it is started: PYTHONPATH with a folder that holds `feedline_preload` alone, which the server imports by
-name, and one with names, path and what PYTHONPATH was before. It removes both again.
+The server is a new interpreter. Python passes it the names of modules, but up to 3.13 not the `sys.path` to search. If
+the program has inserted folders there, feedline itself may be in one of them. So two environment variables are set
+while the server starts: PYTHONPATH, with a folder that contains only `feedline_preload`, which the server imports by
+name; and one with the module names, the path and the previous PYTHONPATH. The server removes both.
 
-The server writes what it has imported into a file without a name of the training process. `Preloading.report` reads it
-and logs what is missing.
+The server writes the names of the modules it has imported into an anonymous file of the training process.
+`Preloading.report` reads it and logs what is missing.
 Test: tests/workers/test_forkserver.py
 """
 
@@ -46,28 +46,28 @@ _FOLDER = str(Path(__file__).parent / "server_path")
 
 @dataclass(frozen=True)
 class _Server:
-    """A fork server, and what it has imported."""
+    """A fork server, and the modules it has imported."""
 
     pid: int
     loaded: frozenset[str] = frozenset()
     failed: dict[str, str] = field(default_factory=dict)
-    """Modules that it could not import, and why."""
+    """Modules that it could not import, with the reasons."""
 
 
 _last: _Server | None = None
-"""The last server that has imported modules for this process."""
+"""The last server that imported modules for this process."""
 _logged: set[tuple[int, str]] = set()
 """Modules that were reported missing, by server."""
 
 
 class Preloading:
-    """The modules that a fork server was asked to import.
+    """The modules that a fork server should import.
 
     Args:
         wanted: their names.
         pid: the server's process id.
-        was_running: True if the server was not started for this.
-        file: where the server writes what it has imported; None if it was not started for this, or cannot.
+        was_running: True if the server was already running.
+        file: receives the server's report; None if the server was already running, or cannot report.
     """
 
     def __init__(self, wanted: list[str], pid: int, was_running: bool, file: BinaryIO | None) -> None:
@@ -76,16 +76,16 @@ class Preloading:
         self._was_running = was_running
         self._file = file
         if file is not None:
-            weakref.finalize(self, file.close)  # also where no worker could be started, and nothing is reported
+            weakref.finalize(self, file.close)  # also if no worker could be started, and `report` is never called
 
     def report(self) -> None:
-        """Log what every worker has to import for itself.
+        """Log the modules that every worker has to import itself.
 
-        Call it when a worker was started: the server has imported all that it could before.
+        Call it after a worker was started: by then the server has imported what it could.
         """
         global _last
         if not hasattr(os, "memfd_create"):
-            return  # the server cannot answer
+            return  # the server cannot report
         if self._file is not None:
             with self._file as file:
                 file.seek(0)
@@ -104,31 +104,31 @@ class Preloading:
     def _message(self, server: _Server, missing: list[str]) -> str:
         reasons = [f"{name} ({server.failed[name]})" for name in missing if name in server.failed]
         if reasons:
-            why, advice = f" could not import {', '.join(reasons)}.", "Make it importable outside of the main program."
+            why, advice = f" could not import {', '.join(reasons)}.", "Make it importable outside the main program."
         elif server.loaded:
             why = f" was started before the program imported {', '.join(missing)}."
             advice = "Import them before the first loader is iterated over."
         elif self._was_running:
-            why = " was started by something else than feedline, and has imported none of the program's modules."
+            why = " was not started by feedline, and has imported none of the program's modules."
             advice = "Iterate over a loader before other code uses the start method 'forkserver'."
         else:
             why = " has imported none of the program's modules: it did not find feedline."
             advice = "Install feedline, or run Python without the options -I and -E."
         return (
-            f"The fork server{why} Every worker imports them for itself, so the first batch of each epoch comes later. "
+            f"The fork server{why} Every worker has to import them, which delays the first batch of each epoch. "
             f"{advice}"
         )
 
 
-# Any: a server of multiprocessing's, whose attributes are its own; a dataset is whatever its user makes of it.
+# Any: private attributes of multiprocessing's server; a dataset of any type.
 def start(worker_module: str, values: Iterable[Any]) -> Preloading:
-    """Start the fork server, if none runs. It imports what follows by itself, while this process goes on.
+    """Start the fork server, if none is running. It imports the modules in the background.
 
-    A server that runs already is left as it is: others may use it.
+    A server that is already running is not changed: other code may use it.
 
     Args:
         worker_module: feedline's own module that workers run.
-        values: objects that are sent to workers, whose modules they need.
+        values: objects that are sent to workers, which need their modules.
     """
     from multiprocessing import forkserver  # not on Windows
 
@@ -138,7 +138,7 @@ def start(worker_module: str, values: Iterable[Any]) -> Preloading:
         server.set_forkserver_preload([*server._preload_modules, *new])
     names = dict.fromkeys([*_imports_of(sys.modules["__main__"]), worker_module, *_modules_of(values)])
     wanted = [name for name in names if name not in ("__main__", "__mp_main__") and name in sys.modules]
-    path = [os.fspath(entry) for entry in sys.path]  # some put a Path there
+    path = [os.fspath(entry) for entry in sys.path]  # some programs put a Path there
     before, python_path = server._forkserver_pid, os.environ.get("PYTHONPATH")
     file = os.fdopen(os.memfd_create("feedline-preload"), "r+b") if hasattr(os, "memfd_create") else None
     message = {
@@ -182,11 +182,12 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _imports_of(main: ModuleType) -> Iterator[str]:
-    """Yield the modules that a worker imports when it runs the main program: those that it names, in order, and more.
+    """Yield the modules that a worker imports when it runs the main program: those it names, in order, and others.
 
-    Many a package imports what a name stands for only when it is asked for it, and workers ask.
+    The others define objects that the program has imported: many packages load a submodule only when one of its names
+    is used, and workers use it.
     """
-    if getattr(main, "__file__", None):  # otherwise a session, of which workers run nothing
+    if getattr(main, "__file__", None):  # otherwise it is an interactive session, and workers run none of it
         with contextlib.suppress(OSError, TypeError, SyntaxError):
             yield from _named_in(ast.parse(inspect.getsource(main)), getattr(main.__spec__, "parent", None))
     for value in list(vars(main).values()):
@@ -215,25 +216,25 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _import_in_server() -> None:
-    """Import what the training process has asked for. What fails here fails again in a worker, which can report it."""
+    """Import the modules that the training process has listed. Failures are repeated, and reported, in the workers."""
     message = json.loads(os.environ.pop(_VARIABLE))
     _restore_python_path(message["python_path"])
     if message["trainer"] != os.getppid():
-        return  # a program that was started in the same moment
+        return  # another program that was started at the same moment
     before, sys.path[:] = sys.path[:], message["path"]
     failed: dict[str, str] = {}
     for name in message["modules"]:
         try:
             importlib.import_module(name)
-        except BaseException as exc:  # SystemExit as well: the server has to live
+        except BaseException as exc:  # SystemExit as well: the server must survive
             failed[name] = f"{type(exc).__name__}: {words(exc)}"
-    sys.path[:] = before  # every worker gets the path of its own time
-    openmp.dismiss_idle_threads()  # of a module that has computed something
+    sys.path[:] = before  # every worker receives the path of the moment it starts
+    openmp.dismiss_idle_threads()  # those of a module that has computed something
     if message["answer"] is not None:
         with contextlib.suppress(OSError), open(message["answer"], "w") as file:  # the training process may have ended
             json.dump({"loaded": sorted(sys.modules), "failed": failed}, file)
     gc.collect()
-    gc.freeze()  # looking through it in a worker would copy its pages
+    gc.freeze()  # a collection in a worker would otherwise copy the pages
 
 
 if _VARIABLE in os.environ:

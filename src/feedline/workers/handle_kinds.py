@@ -1,6 +1,6 @@
-"""Handles that must not be shared, by process or by thread: what they are called, what goes wrong, what to do.
+"""Handles that processes or threads must not share: their names, what goes wrong, what to do.
 
-A library that the program has not imported cannot have opened anything, and is not imported for this.
+A library that the program has not imported cannot have opened anything, so it is not imported for this check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONNECT_LAZILY = (
     "Keep the address instead, and connect in __getitem__ when the connection is first used, so that each worker has "
     "its own; or close it before the loader is iterated."
 )
-_ONE_STREAM = "All processes would speak over one connection, and each would hear a part of the answers."
+_ONE_STREAM = "All processes would use one connection, and each would receive a part of the answers."
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,24 @@ class Library:
 
     module: str
     names: tuple[str, ...]
-    """Its classes of handles, by the names that the module has for them; their own `__name__` may be another."""
-    # Any: a handle of whatever library.
+    """Its handle classes, by their names in the module; their `__name__` may differ."""
+    # Any: a handle of any library.
     is_open: Callable[[Any], bool]
-    """False, or an exception, for one that is closed, or that may be shared."""
+    """False, or an exception, for a handle that is closed or may be shared."""
     trouble: str = _ONE_STREAM
     advice: str = _CONNECT_LAZILY
     called: str = "an open {}"
-    """How a handle is called; {} stands for the class."""
+    """Description of a handle; {} stands for the class."""
 
 
 Known = tuple[Library, str]
-"""The library of a class of handles, and the name that it has for it."""
+"""The library of a handle class, and its name in that library."""
 
 Kinds = dict[type, Known]
 
 
 def kinds_of(libraries: Iterable[Library]) -> Kinds:
-    """Return the classes of handles, of those libraries that the program has imported."""
+    """Return the handle classes of those libraries that the program has imported."""
     kinds: Kinds = {}
     for library in libraries:
         module = sys.modules.get(library.module)
@@ -60,12 +60,12 @@ def kinds_of(libraries: Iterable[Library]) -> Kinds:
 
 
 def lookup(kind: type, kinds: Kinds) -> Known | None:
-    """Return what is known of a class, or of the nearest one that it is derived from."""
+    """Return the entry for a class, or for its nearest base class that has one."""
     return next((kinds[base] for base in kind.__mro__ if base in kinds), None)
 
 
 def raw_file(value: Any) -> io.FileIO | None:
-    """Return the file of the system that a file object reads or writes; None if it is none, or of another make."""
+    """Return the system file behind one of Python's file objects; None for any other object."""
     kind = type(value)
     try:
         if issubclass(kind, io.TextIOWrapper):
@@ -81,7 +81,7 @@ def raw_file(value: Any) -> io.FileIO | None:
 
 
 def is_read(value: Any) -> bool:
-    """True for a file that is open and is read from a position, or from a pipe; not for devices and the terminal."""
+    """True for an open file with a read position, or a pipe; not for devices and the terminal."""
     raw = raw_file(value)
     if raw is None or not io.FileIO.readable(raw):
         return False
@@ -95,16 +95,16 @@ def _is_connected(handle: Any) -> bool:
 
 
 def _sqlite_is_open(handle: Any) -> bool:
-    connection = getattr(handle, "connection", handle)  # a cursor is as open as what it belongs to
-    return isinstance(connection.in_transaction, bool)  # an error if it is closed
+    connection = getattr(handle, "connection", handle)  # a cursor is open as long as its connection
+    return isinstance(connection.in_transaction, bool)  # raises if it is closed
 
 
 def _lmdb_is_open(handle: Any) -> bool:
-    return handle.path() is not None  # an error if it is closed
+    return handle.path() is not None  # raises if it is closed
 
 
 def _duckdb_is_open(handle: Any) -> bool:
-    handle.cursor().close()  # an error if it is closed; leaves its result as it is
+    handle.cursor().close()  # raises if it is closed; leaves its result unchanged
     return True
 
 
@@ -129,16 +129,16 @@ DATABASES = (
         "lmdb",
         ("Environment",),
         _lmdb_is_open,
-        "LMDB must not be used after a fork by other processes than the one that opened it: its locks and its table of "
-        "readers go wrong, and it may crash.",
+        "After a fork, only the process that opened it may use LMDB. In others its locks and its reader table become "
+        "inconsistent, and it may crash.",
         _LAZILY,
     ),
     Library(
         "sqlite3",
         ("Connection", "Cursor"),
         _sqlite_is_open,
-        "SQLite must not be carried over a fork: its locks do not hold any more, which gives wrong data and may damage "
-        "the database.",
+        "SQLite must not be carried over a fork: its locks no longer hold, which gives wrong data and may damage the "
+        "database.",
         _LAZILY,
     ),
     Library(
@@ -162,20 +162,20 @@ FORKED = (
         "io",
         _FILES,
         is_read,
-        "All processes would share one position in it: where one of them reads, the others read on, which gives wrong "
-        "samples.",
+        "All processes would share one position in it: a read in one of them moves it for the others, which gives "
+        "wrong samples.",
         _LAZILY,
         _FILE,
     ),
     Library("socket", ("socket",), _is_connected),
 )
-"""What must not be inherited by a fork."""
+"""Handles that a fork must not inherit."""
 
 CUDA = Library(
     "torch",
     ("Tensor",),
     lambda tensor: bool(tensor.is_cuda),
-    "CUDA cannot be initialised again in a forked process, so that the worker fails when it uses it.",
+    "CUDA cannot be initialised again in a forked process, so a worker that uses it fails.",
     "Keep it on the CPU, and move the batches to the device in the training loop; or start the workers with "
     'multiprocessing_context="spawn".',
     "a {} on a CUDA device",
@@ -186,11 +186,11 @@ _PER_THREAD = (
     'it, while it is used; or use engine="process".'
 )
 _ONE_POSITION = (
-    "All threads share its position: where one of them reads, the others read on, which gives wrong samples."
+    "All threads share its position: a read in one of them moves it for the others, which gives wrong samples."
 )
 THREADED = (
     Library("io", _FILES, is_read, _ONE_POSITION, _PER_THREAD, _FILE),
-    # Whoever takes slices of a map never moves its position.
+    # Code that slices a map never moves its position.
     Library(
         "mmap", ("mmap",), lambda m: m.tell() > 0, _ONE_POSITION, _PER_THREAD, "a {} that is read by seek and read"
     ),
@@ -199,11 +199,11 @@ THREADED = (
         "socket",
         ("socket",),
         _is_connected,
-        "All threads speak over one connection, and each hears a part of the answers.",
+        "All threads use one connection, and each receives a part of the answers.",
         _PER_THREAD,
     ),
     *(
-        Library(module, names, is_open, "One thread's query takes the place of another's.", _PER_THREAD)
+        Library(module, names, is_open, "One thread's query replaces another's.", _PER_THREAD)
         for module, names, is_open in (
             ("duckdb", ("DuckDBPyConnection",), _duckdb_is_open),
             ("psycopg", ("Cursor",), _not_closed),
@@ -211,4 +211,6 @@ THREADED = (
         )
     ),
 )
-"""What threads must not use at the same time. Of SQLite, h5py and LMDB they may, or the library itself says no."""
+"""Handles that threads must not use at the same time. They may share those of SQLite, h5py and LMDB, or the library
+itself raises an error.
+"""

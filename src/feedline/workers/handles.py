@@ -128,12 +128,12 @@ def _gets_own_position(value: Any) -> bool:
 def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> None:
     if not found:
         return
-    told = _told_about(dataset)
+    warned = _warned_paths(dataset)
     for library in dict.fromkeys(library for _, library, _ in found):
-        new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in told]
+        new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in warned]
         if new:
             warn_user(_message(library, new, shared), DataWarning)
-            told.update(path for path, _ in new)  # only now: a warning that was turned into an error comes again
+            warned.update(path for path, _ in new)  # only now: a warning that was turned into an error comes again
 
 
 def database_handle(kind: type) -> str | None:
@@ -243,19 +243,19 @@ def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
         yield from (place for place in range(_ITEMS, len(items)) if type(items[place]) in kinds)
 
 
-_told: dict[int, tuple[weakref.ref[Any], set[str]]] = {}
+_warned: dict[int, tuple[weakref.ref[Any], set[str]]] = {}
 """Paths in warnings that were issued, by the id of the dataset, while it lives."""
 
 
-def _told_about(dataset: Any) -> set[str]:
+def _warned_paths(dataset: Any) -> set[str]:
     """Return the paths in warnings that were issued for this very dataset; the caller adds to them."""
     key = id(dataset)
     paths: set[str] = set()
     try:
-        reference = weakref.ref(dataset, lambda _: _told.pop(key, None))
+        reference = weakref.ref(dataset, lambda _: _warned.pop(key, None))
     except TypeError:
         return paths  # such as a list. Python, too, shows a warning of the same text from the same line only once
-    return _told.setdefault(key, (reference, paths))[1]
+    return _warned.setdefault(key, (reference, paths))[1]
 
 
 def _message(library: Library, places: list[tuple[str, str]], shared: str) -> str:

@@ -71,7 +71,7 @@ def start_method(context: BaseContext | None) -> str:
 
 @contextmanager
 def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = True) -> Iterator[None]:
-    """If workers cannot be started, close the engine if `closes`, and raise an error that says what to do."""
+    """If workers cannot be started, close the engine if `closes`, and raise an error with advice."""
     try:
         yield
     except BaseException as exc:
@@ -87,9 +87,9 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
             ) from exc
         if isinstance(exc, (EOFError, ConnectionError)):
             raise WorkerStartError(
-                f"The fork server ended while it started one of {engine.worker_count} workers. What it printed above "
-                "says why; the limit on processes (`ulimit -u`) or memory is the usual cause, or a program whose work "
-                f"does not stand under {_GUARD}. Use fewer workers, the start method 'fork', or engine='thread'."
+                f"The fork server ended while it started one of {engine.worker_count} workers. Its output above shows "
+                "why. The usual cause is the limit on processes (`ulimit -u`) or memory, or a program whose work is "
+                f"not under {_GUARD}. Use fewer workers, the start method 'fork', or engine='thread'."
             ) from exc
         if isinstance(exc, NotPicklable):
             raise  # its message already explains it
@@ -171,7 +171,7 @@ def _has_ended(process: Any) -> bool:
 
 
 def end(processes: Iterable[BaseProcess]) -> None:
-    """Wait for workers that were asked to leave; terminate or kill those that take too long."""
+    """Wait for workers that were requested to end; terminate or kill those that take too long."""
     left = list(processes)
     _wait_for(left, _PATIENCE_S)
     for force in (BaseProcess.terminate, BaseProcess.kill):
@@ -194,22 +194,21 @@ _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals that do not come from a crash. Nor does SIGKILL."""
 
 
-def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
-    """Return an error that says how a worker died and the usual cause; WorkerStartError if others would end alike."""
+def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
+    """Return an error with how a worker died and the usual cause; WorkerStartError if others would end alike."""
     process.join(1.0)
     code = process.exitcode
     if code == _IMPORTED:
         return WorkerStartError(
             "The main program starts workers while it is being imported. Workers that are started by spawn or "
-            f"forkserver import the program, so what it does must stand under {_GUARD}. Put it there, or into a "
-            'function that is called there; or choose multiprocessing_context="fork" or engine="thread", which import '
-            "nothing."
+            f"forkserver import the program, so its work must be under {_GUARD}. Move it there, or into a function "
+            'that is called there; or choose multiprocessing_context="fork" or engine="thread", which import nothing.'
         )
     name = ""
     if code is None and _has_ended(process):
-        how = "ended, and how is not known"
+        how = "ended with an unknown exit status"
         hint = (
-            "This program ignores SIGCHLD, or waits for any of its children (os.wait()), so that the exit status of a "
+            "This program ignores SIGCHLD, or waits for any of its children (os.wait()), so the exit status of a "
             "worker is lost. Look at what the worker printed above."
         )
     elif code is not None and code < 0:
@@ -219,7 +218,7 @@ def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError
             "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
             "prefetch_factor."
             if name == "SIGKILL"
-            else "Somebody has sent it: a scheduler, a script, a user."
+            else "Another process sent it: a scheduler, a script or a user's command."
             if name in _SENT
             else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
         )

@@ -147,7 +147,7 @@ class Runner:
         ended = time.monotonic_ns()
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop calls `times` itself if it needs them
-            fetch, collate, result.told = self.times(began, ended, task.indices)
+            fetch, collate, result.task_notes = self.times(began, ended, task.indices)
             # A worker process still has to write the batch, and reports the CPU time afterwards, writing included.
             cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
             result.times = (began, fetch, collate, *cpu)
@@ -171,16 +171,16 @@ class Runner:
         if collating < began:  # it is from another task
             collating = ended
         fetch = collating - began
-        told = None
+        task_notes = None
         are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
         if are_slow or scope.stages or scope.slow is not None:
-            told = self._told(are_slow)
-        return fetch, ended - collating, told
+            task_notes = self._task_notes(are_slow)
+        return fetch, ended - collating, task_notes
 
-    def _told(self, are_slow: bool) -> TaskNotes | None:
+    def _task_notes(self, are_slow: bool) -> TaskNotes | None:
         """Return the times of named stages, and of samples that are among this worker's slowest."""
         scope = self._scope
-        told = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0})
+        task_notes = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0})
         scope.stages.clear()
         for spent, index in scope.slow or ():
             if len(self._slowest) < _SLOWEST:
@@ -189,9 +189,9 @@ class Runner:
                 heapq.heapreplace(self._slowest, spent)
             else:
                 continue
-            told.slow.append((spent, plain_index(index)))
+            task_notes.slow.append((spent, plain_index(index)))
         scope.slow = [] if are_slow else None
-        return told if told.stages or told.slow else None
+        return task_notes if task_notes.stages or task_notes.slow else None
 
     def _count_of(self, indices: Any) -> int:
         if not self._spec.batched:
@@ -421,8 +421,8 @@ class Runner:
             notes.splits_itself = has_asked and self._spec.split is not None
             if self._spec.split is not None or not has_asked:
                 notes.digest = self.stream.first_digest
-        told = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
-        return None if all(value is None for value in told) else notes
+        values = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
+        return None if all(value is None for value in values) else notes
 
 
 __all__ = ["Runner"]

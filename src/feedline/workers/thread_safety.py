@@ -1,9 +1,9 @@
-"""Whether a dataset can keep its promises on threads when the loader has a seed.
+"""Whether the samples of a dataset are reproducible on threads when the loader has a seed.
 
-The generators of the process (`random`, `numpy.random`, torch's default) cannot belong to one thread. A dataset that
-draws from them would draw different numbers every time, so its workers become processes, where it is reproducible as
-it is. What is looked at is a few samples, and what the collate function makes of them; a dataset that draws for rare
-samples only may pass unnoticed. A sample that fails has perhaps drawn something before, and says nothing of the others.
+Threads share the process-wide generators (`random`, `numpy.random`, torch's default). A dataset that draws from them
+would get different numbers every time, so its workers become processes, where it is reproducible as it is. The check
+makes a few samples and collates them. A dataset that draws only for rare samples may pass undetected. Samples that fail
+are left out, because they may have drawn numbers before the failure.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from feedline.randomness import global_states as randomness
 from feedline.workers.fetch.awaiting import is_awaited
 
 _LOOKS = 4
-"""Samples that are made. Four from all over show what most datasets do to all of theirs; a guess."""
+"""Number of samples to make. Four, spread over the dataset, show what most datasets do for all of their samples; a
+guess.
+"""
 
 _MOST_TRIES = 16
-"""Samples that are tried until there are as many. If all of them fail, nobody knows what the others do."""
+"""Maximum number of samples to try. If all of them fail, the dataset passes."""
 
 
 def must_leave_threads(
     dataset: Any, collate: Callable[[Any], Any] | None, *, is_map: bool, batched: bool = True
 ) -> bool:
-    """Make a few samples and see whether they draw from generators of the process; warn if they do.
+    """Make a few samples; if they draw from process-wide generators, warn and return True.
 
     Args:
         dataset: the dataset.
-        collate: what makes a batch of samples, or of each of them if they are not batched.
-        is_map: False for an iterable dataset, which is not looked at: what is read of it may be gone.
+        collate: makes a batch of samples, or converts single samples if they are not batched.
+        is_map: False for an iterable dataset, which is not checked: samples read from it may not come again.
         batched: False if samples are delivered one by one.
     """
-    if is_map and is_awaited(dataset):  # whose samples share the generators on processes, too
+    if is_map and is_awaited(dataset):  # on processes, too, its samples share the generators
         return False
     used = _generators_used(dataset, collate, batched=batched) if is_map else []
     if not used:
         return False
     warn_user(
-        f"{type(dataset).__name__} draws random numbers from {' and '.join(used)}, which thread workers cannot have "
-        "for themselves, so with seed= its batches would not be reproducible. Its workers are processes instead. To "
-        "keep threads, draw from feedline.rng() in the dataset, or leave out seed=.",
+        f"{type(dataset).__name__} draws random numbers from {' and '.join(used)}, which all threads share, so with "
+        "seed= its batches would not be reproducible on threads. Its workers are processes instead. To keep threads, "
+        "draw from feedline.rng() in the dataset, or leave out seed=.",
         DataWarning,
     )
     return True
@@ -67,7 +69,7 @@ def _generators_used(dataset: Any, collate: Callable[[Any], Any] | None, *, batc
 
 
 def _failures_left_to_workers() -> contextlib.suppress:
-    """Whatever is wrong with a sample, its worker says so when its turn comes."""
+    """Suppress exceptions: the worker that makes the sample will report them."""
     return contextlib.suppress(Exception)
 
 
@@ -78,11 +80,11 @@ def _made(dataset: Any, index: Any, *, batched: bool) -> Any:
 
 
 def _some_indices(dataset: Any) -> Iterator[Any]:
-    """Yield indices from all over a dataset, the first few far apart."""
-    if isinstance(dataset, Mapping):  # whose indices are its keys
+    """Yield indices from the whole dataset, the first few far apart."""
+    if isinstance(dataset, Mapping):  # its indices are its keys
         yield from islice(dataset, _MOST_TRIES)
         return
-    count = _MOST_TRIES  # of a dataset that cannot tell how many there are
+    count = _MOST_TRIES  # for a dataset without a length
     with _failures_left_to_workers():
         count = len(dataset)
     spread = [0, count // 3, 2 * count // 3, count - 1, *(place * count // _MOST_TRIES for place in range(_MOST_TRIES))]

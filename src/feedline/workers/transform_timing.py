@@ -12,11 +12,11 @@ from feedline.system.failures import TRANSFORMS
 
 # Any: a dataset is any object.
 def timed_steps(dataset: Any) -> Callable[[], None]:
-    """Time the steps of what a dataset, or one that it wraps, has as a transform; returns what puts the steps back.
+    """Time the steps of a dataset's transform, including datasets that it wraps; returns a function to undo that.
 
-    A transform has steps if it keeps a list of them under `transforms`, as torchvision's `Compose` does. One that is a
-    container, as those of MONAI and albumentations are, is left alone: others look at its steps. MONAI's `CacheDataset`
-    would apply a step twice whose class it does not know.
+    A transform has steps if its attribute `transforms` is a list, as in torchvision's `Compose`. Transforms that are
+    containers, such as those of MONAI and albumentations, are not changed, because other code inspects their steps.
+    MONAI's `CacheDataset`, for example, would apply a step twice if it does not know its class.
     """
     wrapped = []
     for steps in _lists_of_steps(dataset):
@@ -35,7 +35,7 @@ def timed_steps(dataset: Any) -> Callable[[], None]:
 
 
 def _lists_of_steps(dataset: Any) -> Iterator[list[Any]]:
-    for _ in range(8):  # datasets in one another; a bound in case of a cycle
+    for _ in range(8):  # nested datasets; a bound in case of a cycle
         for name in TRANSFORMS:
             transform = _attribute(dataset, name)
             steps = _attribute(transform, "transforms")
@@ -48,7 +48,7 @@ def _lists_of_steps(dataset: Any) -> Iterator[list[Any]]:
 def _attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # of a property of the user's: there is nothing to time
+    except Exception:  # raised by a property of the user's: there is nothing to time
         return None
 
 

@@ -128,7 +128,7 @@ def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(10 * limit)  # the pickler in Python recurses more than the one in C
     try:
-        with _somebody_starting():
+        with _stand_in_process():
             pickler.dump(root)
     except Exception as exc:  # also what the user's __getstate__ raises
         failure = exc.with_traceback(None)
@@ -178,7 +178,7 @@ def _is_array(value: Any) -> bool:
 
 
 @contextmanager
-def _somebody_starting() -> Iterator[None]:
+def _stand_in_process() -> Iterator[None]:
     """Stand in for a process that is being started: multiprocessing sends locks and queues only to such processes."""
     previous = context.get_spawning_popen()
     starting: Any = SimpleNamespace(duplicate_for_child=lambda handle: handle, DupFd=lambda fd: fd)

@@ -123,7 +123,7 @@ def test_states_of_several_workers_need_as_many() -> None:
         InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), None, Counters(), None)
     driver, _ = start()
     for dataset, kind, message in [
-        (Remembering(), DatasetKind.MAP, "saved with 3 of them, and there are 2 now"),
+        (Remembering(), DatasetKind.MAP, "saved with 3 workers, but there are 2 now"),
         (Stream(), DatasetKind.ITERABLE, "saved with 3 streams .* there are 2 workers now"),
     ]:
         with pytest.raises(BadState, match=message):

@@ -168,8 +168,8 @@ def test_workers_that_wait_get_more_to_do_ahead_not_more_of_them() -> None:
     for _ in range(5):
         fixed.decide(waiting)
     assert fixed.log == [
-        "4 workers, settled: training waits 25 % of the time, and the workers wait, too: for the training process to "
-        "take batches over, or for their turn."
+        "4 workers, settled: training waits 25 % of the time, and the workers wait too: for the training process to "
+        "accept batches, or for their turn."
     ]
 
 

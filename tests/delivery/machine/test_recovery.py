@@ -372,41 +372,44 @@ def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
 # -- workers that do not answer ---
 
 
-def told_of_stuck(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, wanted: bool = True) -> str:
+def stuck_error(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, wanted: bool = True) -> str:
     late = Flight(9, 1, Task(0, [70, 71]), wanted=wanted)
     stack = 'File "loading.py", line 7 in read_1\n'
-    told = recovery.told_of_stuck(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
+    told = recovery.stuck_error(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
     return str(told)
 
 
 def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
-    told = told_of_stuck(Recovery(RecoveryOptions()), kills_stuck=False)
-    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), since 31.2" in told
+    told = stuck_error(Recovery(RecoveryOptions()), kills_stuck=False)
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), after 31.2" in told
     assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
     assert "With restarts=, such as restarts=10, it would be replaced" in told
-    assert "(samples 70, 71) of an iteration that was left" in told_of_stuck(
+    assert "(samples 70, 71) of an iteration that was left" in stuck_error(
         Recovery(RecoveryOptions()), kills_stuck=False, wanted=False
     )
 
 
 @pytest.mark.parametrize(
     ("restarts", "why"),
-    [(0, "0 workers were in this epoch, and restarts= allows no more"), (1, "this engine cannot end a worker")],
+    [
+        (0, "0 workers were replaced in this epoch, and restarts= allows no more"),
+        (1, "this engine cannot end a worker"),
+    ],
 )
 def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
-    assert why in told_of_stuck(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
+    assert why in stuck_error(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
 
 
 def test_a_stack_is_shown_once() -> None:
     recovery = Recovery(RecoveryOptions(restarts=2))
     flight = Flight(9, 1, Task(0, [70, 71]))
     first, second = (
-        recovery.told_of_restart(WorkerTimeout(told_of_stuck(recovery, kills_stuck=True, killed=True)), 1, flight)
+        recovery.restart_warning(WorkerTimeout(stuck_error(recovery, kills_stuck=True, killed=True)), 1, flight)
         for _ in range(2)
     )
     assert "What it is doing" in first
     assert "It is not replaced" not in first
-    assert 'It is stuck where one was before:\nFile "loading.py", line 7 in read_1' in second
+    assert 'It is stuck at the same place as an earlier one:\nFile "loading.py", line 7 in read_1' in second
 
 
 _ENGINE, _LIBRARY = Path(runner.__file__), Path(threading.__file__)

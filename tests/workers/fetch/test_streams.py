@@ -196,7 +196,7 @@ def test_a_generator_that_was_interrupted_says_so() -> None:
     fetch(3)
     with pytest.raises(KeyboardInterrupt):
         fetch(3)
-    with pytest.raises(WorkerError, match="ended when a signal handler raised KeyboardInterrupt"):
+    with pytest.raises(WorkerError, match="was ended by KeyboardInterrupt, which a signal handler raised"):
         fetch(3)
 
 

@@ -59,7 +59,7 @@ def test_what_an_actor_could_not_import_is_told() -> None:
     failure = RuntimeError(
         f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
     )
-    death = cluster.obituary(3, None, failure)
+    death = cluster.death_error(3, None, failure)
     assert "ModuleNotFoundError: feedline. Usually" in str(death)
     assert len(str(death)) < 800
     assert death.was_killed is None, "Ray reports a kill and a crash alike"

@@ -17,20 +17,17 @@ from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
 
 _SCALES = 0.9
-"""Which part of what as many cores would make threads must make. Processes come to more than that, and cost memory."""
+"""Share of the ideal gain (n threads make n times as many batches as one) that threads must reach. Processes reach
+more, but cost memory.
+"""
 
 _SOME = 16
-"""Samples of a batch if nobody knows how many."""
+"""Assumed batch size if it is not known."""
 
 
 # Any: user input, which other code checks.
 def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
-    """Return the object that finds the number of workers or the depth; None if there is nothing to find.
-
-    Args:
-        workers: their number, or "auto".
-        prefetch: batches per worker, or "auto".
-    """
+    """Return the object that finds the number of workers or the depth; None if both are given."""
     tunes_depth = is_auto(prefetch)
     if is_auto(workers):
         depth = prefetch if isinstance(prefetch, int) else DEFAULT_DEPTH
@@ -41,32 +38,32 @@ def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
 
 
 def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int | None, *, has_indices: bool) -> None:
-    """Settle with what a loader begins, before its first iteration.
+    """Determine the initial workers of a loader with "auto", before its first iteration.
 
     Args:
-        tuning: what is to be settled.
-        settings: what the loader was asked to do.
-        spec: what workers are told.
-        batch_size: samples in a batch; None if that is not known, or there are no batches.
+        tuning: receives the result.
+        settings: the options of the loader.
+        spec: what every worker gets.
+        batch_size: samples in a batch; None if it is not known, or samples are not batched.
         has_indices: True for a map-style dataset.
     """
     tuning.is_begun = True
     own_streams = not has_indices and spec.split is None
     if tuning.least == tuning.most:
-        tuning.tunes_depth = not own_streams  # each of which is asked for as many batches as at the start
+        tuning.tunes_depth = not own_streams  # a stream per worker keeps its initial depth
         return
     if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
-        tuning.fix(0, "0 workers: this process is one that may not start others, such as a worker of multiprocessing.")
+        tuning.fix(0, "0 workers: this process may not start others. It is a daemon, such as a multiprocessing worker.")
         return
     if own_streams:
         tuning.fix(
             1,
-            "1 worker: each would have a stream of its own, so that their number decides what is delivered. Give a "
-            "number, or shard=True.",
+            "1 worker: each worker would read a stream of its own, so their number would change what is delivered. Set "
+            "a number, or shard=True.",
         )
         return
     if is_stateful(spec.dataset):
-        tuning.fix(START, f"{START} workers: the dataset has a state in each of them, so that their number stays.")
+        tuning.fix(START, f"{START} workers: the dataset keeps a state in each of them, so their number is fixed.")
         return
     if settings.engine_name == "ray":
         places = cluster.free_places(settings.ray or RayOptions(), START)
@@ -77,7 +74,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         return
     found = probe(spec, batch_size or _SOME, settings.context)
     if found is None:
-        tuning.say(f"{tuning.count} workers to begin with: a first look at the dataset fails, or takes too long.")
+        tuning.say(f"{tuning.count} workers to begin with: measuring the dataset failed, or took too long.")
     else:
         _choose(tuning, settings, spec, found)
 
@@ -101,7 +98,7 @@ def _choose(tuning: Tuning, settings: Settings, spec: WorkerSpec, found: Probe) 
 
 
 def threads_do(found: Probe) -> bool:
-    """True if threads make about as many batches as processes would: they wait, or leave the GIL nearly all the time.
+    """True if threads make nearly as many batches as processes would: they wait, or release the GIL most of the time.
 
     Example:
         >>> threads_do(Probe(batch_s=0.11, cpu_share=0.99, threads=8, thread_gain=5.7, is_unsafe=False))

@@ -100,11 +100,11 @@ def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
     or_else = (
         "."
         if isinstance(spec.dataset, SplitSource)
-        else ", or let the loader share out the samples (shard=True): then the number may change."
+        else ", or let the loader distribute the samples (shard=True): then their number may change."
     )
     raise BadState(
-        f"The state was saved with {count} streams of samples, one per worker, and there are "
-        f"{worker_count} workers now. Use as many{or_else}"
+        f"The state was saved with {count} streams of samples, one per worker, but there are {worker_count} workers "
+        f"now. Use as many workers as then{or_else}"
     )
 
 
@@ -121,8 +121,8 @@ def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, checkpoint: Chec
         return {worker: resume_of(streams[0], checkpoint.batch_size) for worker in range(worker_count)}
     if len(streams) != worker_count:
         raise BadState(
-            f"The dataset keeps a state of its own in every worker; the state was saved with {len(streams)} of them, "
-            f"and there are {worker_count} now. Use as many workers as then."
+            f"The dataset keeps a state in every worker. The loaded state was saved with {len(streams)} workers, but "
+            f"there are {worker_count} now. Use as many workers as then."
         )
     resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
     return {worker: resume for worker, resume in resumes.items() if resume.dataset is not None}
@@ -137,9 +137,9 @@ def ended_by(exc: BaseException | None) -> WorkerError:
     """Return the error for an iteration that a signal interrupted where it cannot continue."""
     what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
     return WorkerError(
-        f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure "
-        "any more. Begin another one, or go on where it was, with nothing lost: "
-        "loader.load_state_dict(loader.state_dict())."
+        f"This iteration was ended by {what}, in the middle of its bookkeeping: it is unknown which worker has which "
+        "batch. Start another iteration. To continue where this one was, without losing a batch, call "
+        "loader.load_state_dict(loader.state_dict()) first."
     )
 
 
@@ -263,9 +263,9 @@ class WorkerBatches(OneCallerBatches):
             self._begin_anew(self._await_openings)
         elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
-                "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
-                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the "
-                "handler set a flag, and call state_dict() in the training loop."
+                "The state is not available at this moment: state_dict() was called inside next(), for example by a "
+                "signal handler, before all workers had reported how their streams began in this epoch. Set a flag in "
+                "the handler, and call state_dict() in the training loop."
             )
 
     def _await_openings(self) -> None:
@@ -275,9 +275,8 @@ class WorkerBatches(OneCallerBatches):
                 self.driver.await_openings()
             except StopIteration:
                 raise WorkerError(
-                    "The state cannot be told: another thread has closed the loader while state_dict() waited for its "
-                    "workers, and not all of them had told yet how their streams began in this epoch. Call "
-                    "state_dict() before close()."
+                    "The state is not available: another thread closed the loader while state_dict() was waiting for "
+                    "its workers to report how their streams began in this epoch. Call state_dict() before close()."
                 ) from None
         except BaseException as exc:
             if is_interrupt(exc) or not isinstance(exc, Exception):
@@ -300,8 +299,8 @@ class WorkerBatches(OneCallerBatches):
             raise StopIteration
         if self.driver.pid != os.getpid():
             raise WorkerError(
-                f"This iteration belongs to process {self.driver.pid}, from which this one was forked, and so do its "
-                "workers. Begin another one: iter(loader)."
+                f"This iteration and its workers belong to process {self.driver.pid}, from which this one was forked. "
+                "Start another iteration: iter(loader)."
             )
         self.driver.epoch.taken = None  # it described the previous batch
         self._is_torn = True

@@ -1,4 +1,4 @@
-"""Those who have a copy of the dataset, and how they hear of a change to it."""
+"""Calls of dataset methods in every worker, which each have a copy of the dataset."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from feedline.types import Call
 
 
 class Broadcast:
-    """The workers of one loader, as far as its dataset is concerned.
+    """The workers of one loader, as receivers of dataset calls.
 
     Args:
         dataset: the copy in this process.
-        watches: True to take note of calls of its `set_epoch`, for workers that are kept from epoch to epoch.
+        watches: True to detect calls of its `set_epoch`, for workers that persist from epoch to epoch.
     """
 
     def __init__(self, dataset: Any, *, watches: bool = False) -> None:
@@ -29,67 +29,67 @@ class Broadcast:
         self._watches = watches
         self._drivers: References[Driver] = References()
         self._noted = _watch(dataset) if watches else _Noted()
-        self._heard = self._noted.count
+        self._seen_count = self._noted.count
         self.told_epoch: int | None = None
-        """What `set_epoch` of the dataset was last told through this loader, or noticed by it."""
+        """The last epoch passed to the dataset's `set_epoch`, through this loader or detected by it."""
         self._called = 0
-        """How often it was told through this loader."""
+        """How many times `set_epoch` was called through this loader."""
 
     def __reduce__(self) -> Any:
-        return _broadcast, (self._dataset, self._watches)  # the workers stay with the loader they belong to
+        return _broadcast, (self._dataset, self._watches)  # the workers stay with their loader
 
     def join(self, driver: Driver) -> None:
-        """Add workers. Their copy of the dataset is the one of this moment."""
+        """Add workers. They have just received a copy of the dataset in its current state."""
         self._drivers.add(driver)
-        self._hear()
+        self._update_epoch()
 
     @property
     def told_count(self) -> int:
-        """How often `set_epoch` of the dataset was called, as far as this loader knows."""
+        """How many times the dataset's `set_epoch` was called, as far as this loader knows."""
         return self._called + self._noted.count
 
     def forget_epoch(self) -> None:
-        """Forget what the dataset was told: a state that was loaded says it, unless it is told again."""
+        """Forget the dataset's epoch: a loaded state determines it, unless `set_epoch` is called again."""
         self.told_epoch = None
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a method of the dataset here and in every worker that lives."""
+        """Call a method of the dataset here and in every live worker."""
         method = getattr(self._dataset, name, None)
         if not callable(method):
             raise BadOption(
                 f"The dataset, a {type(self._dataset).__name__}, has no method {name!r} that workers could call."
             )
         method(*arguments)
-        self._hear()
+        self._update_epoch()
         self._called += name == "set_epoch"
         if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
             self.told_epoch = arguments[0]
-        self._tell(Call(name, arguments))
+        self._send(Call(name, arguments))
 
     def catch_up(self) -> None:
-        """Tell the workers of a `dataset.set_epoch(...)` that was called in this process since they last heard."""
-        if self._noted.count != self._heard:
-            self._hear()
-            self._tell(Call("set_epoch", self._noted.arguments, self._noted.options))
+        """Repeat in the workers a `dataset.set_epoch(...)` that this process has called since their last one."""
+        if self._noted.count != self._seen_count:
+            self._update_epoch()
+            self._send(Call("set_epoch", self._noted.arguments, self._noted.options))
 
-    def _hear(self) -> None:
-        if self._heard != self._noted.count and len(self._noted.arguments) == 1:
+    def _update_epoch(self) -> None:
+        if self._seen_count != self._noted.count and len(self._noted.arguments) == 1:
             epoch = self._noted.arguments[0]
             self.told_epoch = epoch if isinstance(epoch, int) else None
-        self._heard = self._noted.count
+        self._seen_count = self._noted.count
 
-    def _tell(self, call: Call) -> None:
+    def _send(self, call: Call) -> None:
         for driver in self._drivers:
-            if driver.pid != os.getpid():  # of the process that this one was forked from
+            if driver.pid != os.getpid():  # its workers belong to the process that this one was forked from
                 continue
-            self._tell_driver(driver, call)
+            self._send_to(driver, call)
 
-    def _tell_driver(self, driver: Driver, call: Call) -> None:
+    def _send_to(self, driver: Driver, call: Call) -> None:
         def broadcast() -> None:
             if not driver.closed:
                 driver.broadcast(call)
 
-        if driver.caller_lock.is_mine():  # a new epoch is being begun
+        if driver.caller_lock.is_mine():  # a new epoch is starting
             broadcast()
         else:
             driver.caller_lock.run("broadcast()", broadcast)
@@ -101,7 +101,7 @@ def _broadcast(dataset: Any, watches: bool) -> Broadcast:
 
 @dataclass
 class _Noted:
-    """How often `set_epoch` was called on one dataset, and with what."""
+    """Calls of one dataset's `set_epoch`: how many, and the last arguments."""
 
     count: int = 0
     arguments: tuple[Any, ...] = ()
@@ -109,14 +109,14 @@ class _Noted:
 
 
 _notes: dict[int, _Noted] = {}
-"""By the id of the dataset. Kept outside of it, so that it is copied and pickled as ever."""
+"""By the id of the dataset. Kept outside the dataset, to leave copying and pickling it unchanged."""
 
 
 def _watch(dataset: Any) -> _Noted:
-    """Take note of calls of the dataset's `set_epoch`, if it has one.
+    """Detect calls of the dataset's `set_epoch`, if it has one.
 
-    The method is wrapped in the class that defines it: an attribute of the instance would travel to the workers, and
-    a copy of the dataset would change the original.
+    The method is wrapped in the class that defines it. An attribute of the instance would travel to the workers, and
+    calls on a copy of the dataset would be taken for calls on the original.
     """
     noted = _notes.get(id(dataset))
     if noted is not None:
@@ -131,7 +131,7 @@ def _watch(dataset: Any) -> _Noted:
         if isinstance(method, types.FunctionType) and not hasattr(method, "feedline_notes"):
             owner.set_epoch = _noting(method)  # type: ignore[attr-defined]  # it has one
     except (TypeError, AttributeError):
-        return noted  # a class that cannot be changed, or an object nobody can refer to weakly
+        return noted  # a class that cannot be changed, or an object without weak references
     _notes[id(dataset)] = noted
     return noted
 

@@ -1,8 +1,8 @@
-"""One at a time: several threads may ask one iterator for batches, and any of them may close it.
+"""One caller at a time: several threads may request batches from one iterator, and any of them may close it.
 
 The thread that makes a batch holds the caller lock, and other threads wait for it. A thread that already holds it
 cannot wait for itself, so its call is refused: a dataset that iterates over its own loader, or a signal handler that
-asks for a batch. Any thread may call `close` at any time, also a signal handler on top of `next`: it sets a flag, and
+requests a batch. Any thread may call `close` at any time, also a signal handler on top of `next`: it sets a flag, and
 the thread that holds the lock sees the flag and leaves.
 
 The caller lock stores its owner: an object that each call creates, with the id of its thread. A real lock makes testing
@@ -34,41 +34,43 @@ from feedline.order.progress import Progress
 from feedline.system.references import References
 
 _PATIENCE_S = 5.0
-"""How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that
-returns, the thread closes the iterator itself."""
+"""How long `close` waits for another thread that is running the user's own code, such as a sampler. When that code
+returns, the thread closes the iterator itself.
+"""
 
 _LONGEST_PAUSE_S = 0.001
-"""How often at least somebody who waits looks again."""
+"""Longest pause between two attempts to enter."""
 
 T = TypeVar("T", bound="Closable")
 
 Owner = list[int]
-"""A call that is inside, or about to be: a list of its own with the id of its thread. An object of a class would cost
-another 0.2 microseconds per batch."""
+"""A call that holds the lock or waits for it: a new list with the id of its thread. An instance of a class would cost
+another 0.2 microseconds per batch.
+"""
 
 
 class CallerLock:
-    """Lets one caller at a time in. Used as in `OneCallerBatches.__next__`."""
+    """Admits one caller at a time. Used as in `OneCallerBatches.__next__`."""
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
-        """Who is inside."""
+        """The call that holds the lock; None if it is free."""
         self._lock = threading.RLock()  # a signal handler may enter on top of a thread that has it
         _caller_locks.add(self)
 
     def enter(self, owner: Owner, what: str, patience_s: float | None = None) -> bool:
-        """Wait until nobody is inside, and let `owner` in. It leaves by setting `owner` to None.
+        """Wait until the lock is free, and give it to `owner`, which releases it by setting `self.owner` to None.
 
         Args:
             owner: the call.
-            what: what the caller is about to do.
-            patience_s: how long to wait at most.
+            what: the name of the call, for the error message.
+            patience_s: the timeout; None for no limit.
 
         Returns:
-            False if it took too long.
+            False after a timeout.
 
         Raises:
-            ReentrantCall: this thread is inside itself.
+            ReentrantCall: this thread already holds the lock.
         """
         begun_s, pause_s = 0.0, 0.00005
         while True:
@@ -86,7 +88,7 @@ class CallerLock:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def run(self, what: str, act: Callable[[], None], patience_s: float | None = None) -> None:
-        """Enter, call `act` and leave; return without calling it if entering takes too long. See `enter`."""
+        """Call `act` while holding the lock; do not call it after a timeout. See `enter`."""
         owner = [get_ident()]
         try:
             if self.enter(owner, what, patience_s):
@@ -96,12 +98,12 @@ class CallerLock:
                 self.owner = None
 
     def is_mine(self) -> bool:
-        """True if this thread is inside, up the stack."""
+        """True if this thread holds the lock, further up the stack."""
         owner = self.owner
         return owner is not None and owner[0] == get_ident()
 
     def reset(self) -> None:
-        """Forget who was inside, in a child process: it may be a thread that does not exist there."""
+        """Forget the owner, in a child process: its thread may not exist there."""
         self.owner, self._lock = None, threading.RLock()
 
 
@@ -109,28 +111,30 @@ class OneCallerBatches(Iterator[Any]):
     """An iterator over batches that one caller at a time can use.
 
     Args:
-        caller_lock: where callers come in; of its own if not given.
+        caller_lock: the lock that callers take; None for a new one.
     """
 
     def __init__(self, caller_lock: CallerLock | None = None) -> None:
         self._caller_lock = caller_lock or CallerLock()
         self.leaving = False
-        """True once somebody has asked for the end."""
+        """True once `close` was called."""
         self.at_first: Callable[[], None] | None = None
-        """Called inside, before the first batch is made: what was begun may have to begin again."""
+        """Called with the lock held, before the first batch is made: the epoch may have to be started again by then."""
         self.ending: Progress | None = None
-        """What has ended if `_next` raises StopIteration; None before the end of the epoch, where `close` does that."""
+        """The epoch that has ended when `_next` raises StopIteration; None if `close` ended the iteration before its
+        end.
+        """
 
     @abstractmethod
     def _next(self) -> Any:
-        """Make the next batch, and note, at the very end, that it is delivered. Nobody else is inside."""
+        """Make the next batch, and record its delivery as the very last step. The caller holds the lock."""
 
     @abstractmethod
     def _close(self) -> None:
-        """End the iteration. Nobody else is inside."""
+        """End the iteration. The caller holds the lock."""
 
     def ready_count(self) -> int:
-        """Return how many batches are there already, and sure to come."""
+        """Return how many batches have arrived already and are certain to be delivered."""
         return 0
 
     def __next__(self) -> Any:
@@ -143,30 +147,31 @@ class OneCallerBatches(Iterator[Any]):
             return self._next()
         except StopIteration:
             if self.ending is not None:
-                self.ending.ended = True  # no signal comes after this: it would find a state of the next epoch
+                self.ending.ended = True  # no signal handler runs after this: it would find the state of the next epoch
             raise
         finally:
             if caller_lock.owner is owner:
                 caller_lock.owner = None
 
     def apply_pending(self) -> None:
-        """Do now what would be done before the first batch, if none was asked for yet."""
+        """Run now what would run before the first batch, if no batch was requested yet."""
         if self.at_first is not None and not self._caller_lock.is_mine():
             self._begin_anew(self.at_first)
 
     def close(self) -> None:
-        """End the iteration: `next` raises StopIteration from then on, in other threads that wait for it as well.
+        """End the iteration: from now on `next` raises StopIteration, also in other threads that are waiting in it.
 
-        May be called twice, from any thread, and from a signal handler. It returns when everything is given back, with
-        two exceptions: a handler that interrupts `next` has to return first; and a thread that is in the user's own
-        code is waited for a few seconds only, and gives everything back when it leaves that.
+        May be called twice, from any thread, and from a signal handler. It returns when all resources are released,
+        with two exceptions. A handler that interrupts `next` has to return first. If another thread is running the
+        user's own code, `close` waits a few seconds for it; after that, the thread releases everything when that code
+        returns.
         """
         self.leaving = True
         if not self._caller_lock.is_mine():
             self._caller_lock.run("close()", self._close, _PATIENCE_S)
 
     def _begin_anew(self, act: Callable[[], None]) -> None:
-        """Begin another epoch in `act`, when whoever is inside has got a batch."""
+        """Start another epoch in `act`, once the current holder of the lock has its batch."""
         self._caller_lock.run("iter(loader)", act)
 
 
@@ -179,7 +184,7 @@ class Closable(Protocol):
 
 
 class Beginning:
-    """An iteration that is being made, which `Running.close` does not know yet."""
+    """An iteration that is being created, and that `Running.close` does not know yet."""
 
     def __init__(
         self,
@@ -199,7 +204,7 @@ class Beginning:
         return self
 
     def begun(self, batches: T) -> T:
-        """Remember the iteration that was made, and close it if `close` was called meanwhile; returns it."""
+        """Register the new iteration, and close it if `close` was called meanwhile; returns it."""
         self._known.add(batches)  # first: a `close` from now on finds it
         if self._running.last_close is not self._last_close:
             batches.close()
@@ -212,43 +217,43 @@ class Beginning:
 
 
 class Running:
-    """The iterations of a loader that somebody may go on with."""
+    """The iterations of a loader that may still be in use."""
 
     def __init__(self) -> None:
         self._batches: References[Closable] = References()
         self.early: Any = None
-        """An iteration that was begun before anybody iterates."""
+        """An iteration that was started before the first `iter(loader)`."""
         self._beginnings: set[Beginning] = set()
         self.last_close = object()
-        """Another object after every `close`."""
+        """A new object after every `close`."""
 
     def __reduce__(self) -> Any:
-        return Running, ()  # they stay with the loader that began them
+        return Running, ()  # iterations stay with the loader that began them
 
     def beginning(self, give_back: Callable[[], None]) -> Beginning:
-        """Return a context in which an iteration is made. Many threads may be in one.
+        """Return a context in which to create an iteration. Many threads may be in one.
 
         Args:
-            give_back: called at the end if `close` was called meanwhile: it has left to the context what was in use.
+            give_back: called at the end if `close` was called meanwhile, to release what `close` had to leave in use.
         """
         return Beginning(self, self._batches, self._beginnings, give_back)
 
     def is_beginning(self) -> bool:
-        """True while a thread makes an iteration."""
+        """True while a thread is creating an iteration."""
         return bool(self._beginnings)
 
     def take_early(self) -> Any:
-        """Return the iteration that was begun early, once; None if there is none."""
+        """Return the iteration that was started early, once; None if there is none."""
         early, self.early = self.early, None
         return early
 
     def apply_pending(self) -> None:
-        """Let those that nothing was asked of hear what they were told since they began."""
+        """Apply pending `set_epoch()` calls to iterators that have not produced a batch yet."""
         for batches in self._batches:
             batches.apply_pending()
 
     def close(self) -> None:
-        """End all of them, and those that are about to begin."""
+        """End all iterations, including those that are being created."""
         self.last_close = object()  # first: see `Beginning.begun`
         self.early = None
         for batches in self._batches:
@@ -257,10 +262,10 @@ class Running:
 
 def _reentrant(what: str) -> ReentrantCall:
     return ReentrantCall(
-        f"{what} of an iterator was called while the same thread is inside of its next(): by the dataset, a sampler or "
-        "a collate function that uses the iterator of its own loader, or by a signal handler or a finalizer that ran "
-        "in that moment. Only next() itself could make the batch that it would wait for. Make another iterator with "
-        "iter(loader) there, or let the handler set a flag that the loop looks at. Other threads may call next()."
+        f"{what} of an iterator was called while the same thread is inside its next(). It would wait for a batch that "
+        "only this next() can make. The caller is a dataset, sampler or collate function that uses the iterator of its "
+        "own loader, or a signal handler or finalizer that ran at that moment. Make another iterator with "
+        "iter(loader) there, or set a flag in the handler and check it in the loop. Other threads may call next()."
     )
 
 

@@ -1,20 +1,20 @@
-"""Batches that are got ready for a device ahead of time.
+"""Batches prepared for a device ahead of time.
 
-An iteration is asked for batches before the training loop does so, a `Target` begins what is to be done about each
-(copy it, decode it, transform it), and they are handed over in order. Where that costs the processor next to nothing
-it is done by the training loop itself, in `next()`; otherwise by threads.
+Batches are requested from an iteration before the training loop needs them. A `Target` starts preparing each (copying,
+decoding or transforming it), and they are delivered in order. If preparing costs the CPU next to nothing, the training
+loop does it itself, in `next()`; otherwise threads do.
 
-The state of a loader is about the batches that the training loop has got. So the epoch notes its progress in a copy,
-and with each batch it is kept how far that was; when the batch is handed over, the checkpoint is told.
+The state of a loader describes the batches that the training loop has received. So the epoch records its progress in a
+copy, and each prepared batch carries a copy of the progress after it. Delivering the batch updates the checkpoint.
 
-A sampler of the user's own is asked in `next()` only, in the thread that calls it: there it draws from the generators
-of the process at the same moments every time, and no state is told while it runs. Threads then only call the target.
+A user's own sampler is called only in `next()`, in the thread that calls it. There it draws from the process-wide
+generators at the same moments every time, and no state is saved while it runs. Threads then only call the target.
 
-A signal may come when any function of Python begins or returns: inside of a `Condition` it would leave a lock taken. So
-there are plain locks, which `with` takes and gives back in one, and queues to wait for.
+A signal handler may run when any Python function begins or returns. Inside a `Condition` it would leave a lock taken.
+So this module uses plain locks, which `with` acquires and releases in one step, and waits on queues.
 
-Threads live as long as the iteration. They do not hold it, so that dropping the iterator ends them; at the end of the
-program they are waited for, because a thread that is ended inside of CUDA takes the program down with it.
+Threads live as long as the iteration. They hold no reference to it, so dropping the iterator ends them. At the end of
+the program they are joined, because a thread that is ended inside CUDA crashes the program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from feedline.system.failures import is_interrupt
 from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
-"""How often somebody who waits looks whether anybody wants it to end. Nothing else depends on it."""
+"""How often to interrupt a wait to check whether it should end. Nothing else depends on it."""
 
 _ASKED, _TAKEN, _BATCH, _ERROR, _END = range(5)
 
@@ -48,9 +48,9 @@ class DeviceBatches(OneCallerBatches):
     """The batches of an iteration, on a device.
 
     Args:
-        batches: where they come from.
-        target: what is done about them.
-        fault_budget: the account of samples that fail.
+        batches: makes the batches.
+        target: prepares them.
+        fault_budget: counts samples that fail.
     """
 
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
@@ -63,7 +63,7 @@ class DeviceBatches(OneCallerBatches):
         self._finalizer = weakref.finalize(self, interrupts.see_through, functools.partial(_end, line, self._threads))
 
     def begin(self) -> None:
-        """Begin another epoch of the same iteration: what was got ready is dropped."""
+        """Start another epoch of the same iteration; drop the prepared batches."""
         self._line.drop()
 
     def ready_count(self) -> int:
@@ -73,9 +73,9 @@ class DeviceBatches(OneCallerBatches):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Let no thread ask for a batch meanwhile; one that waits for a batch is waited for."""
+        """Keep threads from requesting batches meanwhile. Waits for a thread that is waiting for one."""
         line = self._line
-        line.pauses += 1  # a thread that has got its batch would be faster than whoever waits for it
+        line.pauses += 1  # otherwise a thread that has just got its batch could take the lock again first
         try:
             with line.asking:
                 yield
@@ -96,7 +96,7 @@ class DeviceBatches(OneCallerBatches):
             item = line.wait()
         else:
             item = line.fetch()
-            if line.thread_count:  # what the target has seen by now keeps a processor busy
+            if line.thread_count:  # the target has seen a batch, and found that preparing one costs CPU time
                 with interrupts.put_off(starts_process=False):
                     self._start()
         kind, value, noted, row_parts = item
@@ -109,13 +109,13 @@ class DeviceBatches(OneCallerBatches):
             except BaseException as exc:
                 if is_interrupt(exc):
                     raise
-                error = exc  # which would come again and again
+                error = exc  # it would be raised again and again
         if kind is _END:
             observer.end(self._batches.counters.batches, asked)
         elif row_parts is not None and error is None:
             self._write(row_parts, asked)
         progress = line.progress
-        # From here on nothing is called, so that no signal comes between: see `feedline.delivery.driver.caller_lock`.
+        # From here on nothing is called, so no signal handler runs: see `feedline.delivery.driver.caller_lock`.
         item[1] = None
         progress.delivered, progress.early, progress.notes = noted.delivered, noted.early, noted.notes
         progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
@@ -128,13 +128,13 @@ class DeviceBatches(OneCallerBatches):
             raise error
         return value
 
-    # Any: what is known of the batch, and when it was got ready.
+    # Any: `Driver.row_parts` of the batch, and when it was prepared.
     def _write(self, row_parts: Any, asked: int) -> None:
         (before, (behind, _, held, first)), ready = row_parts
         observer, got = self._batches.counters.observer, time.monotonic_ns()
-        # A copy is not waited for by the training loop: what counts is what it takes to begin and to hand over.
+        # The training loop does not wait for a copy to finish, only for starting and delivering it.
         device = (got if ready >= asked else ready) - before[-1]
-        # The loader's own count runs ahead of what was delivered.
+        # None: the loader's own count runs ahead of what was delivered.
         observer.write(before, asked, got, (behind, device, held, first), None)
         observer.got = got  # every batch has a row
 
@@ -147,7 +147,7 @@ class DeviceBatches(OneCallerBatches):
 
     def close(self) -> None:
         self._line.stopping = True
-        self._batches.close()  # whoever waits for a batch there gets none
+        self._batches.close()  # ends a wait for a batch there
         super().close()
 
     def _close(self) -> None:
@@ -155,65 +155,66 @@ class DeviceBatches(OneCallerBatches):
 
 
 class _Line:
-    """Batches that are got ready, in order. Shared by the training loop and the threads."""
+    """Batches being prepared, in order. Shared by the training loop and the threads."""
 
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target, fault_budget: FaultBudget) -> None:
         self.batches = batches
         self._fault_budget = fault_budget
         self.target = target
         self.pid = os.getpid()
-        # Batches that the training loop makes itself are made when it asks. Sources that hear which samples were
-        # consumed hear it when the next one is asked for.
+        # Batches that the training loop makes itself are made on request. Requesting one from a source that
+        # acknowledges its samples reports the previous batch as consumed, so that must not happen early.
         self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
         self.asking = threading.RLock()
-        """Held by whoever asks the iteration for a batch."""
+        """Held while requesting a batch from the iteration."""
         self.lock = threading.Lock()
-        """Held while `items` are changed and by whoever goes by what is in there."""
+        """Held while changing `items`, or relying on their content."""
         self._there_is_room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """What threads wait for."""
+        """Wakes threads."""
         self._is_ready: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """What the training loop waits for."""
+        """Wakes the training loop."""
         self.items: dict[int, list[Any]] = {}
-        """Batches that are ready, by number: what each is, itself, the progress of the epoch after it, and what was
-        measured of it."""
+        """Prepared batches by number. Each is a list: its kind, the batch or an exception, the progress of the epoch
+        after it, and its measurements.
+        """
         self.unready: list[Any] | None = None
-        """The one that the training loop itself gets ready, also if that was interrupted."""
+        """The batch that the training loop is preparing itself, also after an interrupt."""
         self.unbegun: dict[int, list[Any]] = {}
-        """Those that the training loop has asked for, and that threads are to begin."""
+        """Batches that the training loop has requested, and that threads are to prepare."""
         self.asked = 0
-        """Batches that were asked for."""
+        """Number of batches requested."""
         self.taken = 0
-        """Those that the training loop has."""
+        """Number of batches delivered to the training loop."""
         self.halted: list[Any] | None = None
-        """An end or an error, after which nobody asks for more before the training loop has got it."""
+        """An end or an error. No batch is requested until the training loop has received it."""
         self.pauses = 0
-        """How many want that no thread asks."""
+        """Number of callers that keep threads from requesting batches."""
         self.stopping = False
         self._begin_epoch()
 
     @property
     def thread_count(self) -> int:
-        """How many threads get batches ready; 0 if the training loop does."""
+        """How many threads prepare batches; 0 if the training loop does."""
         return self.target.threads if self._runs_ahead else 0
 
     @property
     def progress(self) -> Progress:
-        """What the state of the loader tells."""
+        """The position of the training loop, as saved in the loader's state."""
         progress: Progress = self.batches.checkpoint.entry.progress
         return progress
 
     def _begin_epoch(self) -> None:
-        """Note where the epoch begins, of which nothing was asked for."""
+        """Record the beginning of the epoch, before the first request."""
         self.progress.become(self._progress_now())
 
     def _progress_now(self) -> Progress:
-        """Return how far the epoch is, and with it the account of faults."""
+        """Return the progress of the epoch, including its fault counts."""
         progress = self.batches.progress.copy()
         progress.faults = self._fault_budget.mark()
         return progress
 
     def drop(self) -> None:
-        """Forget what was got ready."""
+        """Drop the prepared batches."""
         with self.asking, self.lock:
             self.items.clear()
             self.unbegun.clear()
@@ -227,7 +228,7 @@ class _Line:
     # -- in the training loop -----------------------------------------------------------------------------------------
 
     def fetch(self) -> list[Any]:
-        """Return the next batch, and get those ready that nobody has to wait for."""
+        """Return the next batch, and start preparing others that have already arrived."""
         self.items.pop(self.taken - 1, None)
         if self.taken == self.asked:
             self.ask()
@@ -236,27 +237,27 @@ class _Line:
         return self.items[self.taken]
 
     def is_begun_by_loop(self) -> bool:
-        """True if the next batch is the first of an epoch: the loader may be told another one until it is asked for."""
+        """True if the next batch is the first of an epoch, which `set_epoch()` may change until it is requested."""
         return self.batches.at_first is not None or self.unready is not None
 
     def is_asked_by_loop(self) -> bool:
-        """True if the user's own sampler is asked for every batch."""
+        """True if every batch calls the user's own sampler."""
         plan = self.batches.checkpoint.plan
         return plan is not None and plan.asks_user
 
     def ask_for_threads(self) -> None:
-        """Take the next batch, and those that nobody has to wait for, and let threads begin them."""
+        """Request the next batch, and others that have already arrived, for threads to prepare."""
         while self.taken == self.asked or (self._has_space() and self.batches.is_ready()):
             item = self.unready = _asked()
             self._take(item)
             number = self.asked
-            # Nothing is called in between, so that no interrupt loses the batch, or has it begun twice.
+            # Nothing is called in between, so an interrupt neither loses the batch nor has it prepared twice.
             self.unbegun[number], self.unready, self.asked = item, None, number + 1
 
     def wait(self) -> list[Any]:
-        """Return the next batch when it is ready."""
+        """Wait for the next batch and return it."""
         self.items.pop(self.taken - 1, None)
-        self.wake()  # there is room for another one
+        self.wake()  # there is space for another one
         while self.taken not in self.items:
             if self.stopping:
                 raise StopIteration
@@ -264,21 +265,21 @@ class _Line:
         return self.items[self.taken]
 
     def resume(self, item: list[Any]) -> None:
-        """Let somebody ask for more: an error is about to be raised."""
+        """Allow requests again: an error is about to be raised."""
         if self.halted is item:
             self.halted = None
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again."""
+        """Wake all waiting threads, to check their conditions again."""
         for waiting, count in ((self._there_is_room, self.thread_count), (self._is_ready, 1)):
             while waiting.qsize() < count:
                 waiting.put(None)
 
-    # -- in whichever thread gets batches ready ----------------------------------------------------------------------
+    # -- in any thread that prepares batches -------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Get another batch ready, or the same as before if that was interrupted."""
+        """Prepare another batch, or the interrupted one again."""
         item = self.unready = self.unready or _asked()
         self._take(item)
         self._begin(item)
@@ -286,7 +287,7 @@ class _Line:
         self.asked += 1
 
     def work(self) -> bool:
-        """Get another batch ready, as one of several threads, when there is room for it; False at the end."""
+        """Prepare another batch, as one of several threads, once there is space for it; False at the end."""
         while not self.stopping and not self.unbegun and not self._is_wanted():
             _wait(self._there_is_room)
         with self.asking:
@@ -303,7 +304,7 @@ class _Line:
                 return True  # another thread was faster
         self._begin(item, in_thread=True)
         with self.lock:
-            if number >= self.taken:  # otherwise another epoch has begun
+            if number >= self.taken:  # otherwise another epoch has started
                 self.items[number] = item
         self.wake()
         return True
@@ -320,7 +321,7 @@ class _Line:
         try:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
-                item[0] = _TAKEN  # nothing is called in between, so that no interrupt loses the batch
+                item[0] = _TAKEN  # nothing is called in between, so an interrupt does not lose the batch
                 item[3] = self.batches.row_parts
         except StopIteration:
             item[0], self.halted = _END, item
@@ -362,7 +363,7 @@ def _end(line: _Line, threads: list[threading.Thread]) -> None:
     """End the threads, and wait for them."""
     line.stopping = True
     if line.pid != os.getpid():
-        return  # a copy: threads and device are those of the process that this one was forked from
+        return  # a copy: threads and device belong to the process that this one was forked from
     if threads:
         line.batches.close()
     line.wake()

@@ -173,9 +173,9 @@ class Driver:
         row_parts = self._row_parts_of(ordinal, result) if is_seen else None
         try:
             try:
-                told = None if notes is None else epoch.look_at(notes)
-                if told is not None:
-                    machine.pending_warnings.append(told)
+                warning = None if notes is None else epoch.look_at(notes)
+                if warning is not None:
+                    machine.pending_warnings.append(warning)
                     self._warn_pending()
                 batch = self._unpack(result)
             except BaseException:
@@ -212,11 +212,11 @@ class Driver:
         flight, slot_batch = result.flight, result.payload
         if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
             return None
-        told, worker = result.told, result.worker
+        task_notes, worker = result.task_notes, result.worker
         transform = 0
-        if told is not None:
-            transform = told.stages.pop(TRANSFORM, 0)
-            self._observer.hear(told, worker)
+        if task_notes is not None:
+            transform = task_notes.stages.pop(TRANSFORM, 0)
+            self._observer.hear(task_notes, worker)
         given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
         (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
         if not began:  # the engine does not report it

@@ -1,9 +1,9 @@
-"""Ranks that end an epoch together, although nobody knows how many batches the others have.
+"""Ranks that end an epoch together, although none of them knows how many batches the others have.
 
-Every rank reads shards of its own, of whatever size. A rank that had a batch more than another would wait for ever in
-the collective of its training step. So ranks agree before they hand out batches: each says how many it has ready, and
-all hand out the smallest of these numbers before they ask each other again. That costs one all-reduce of four numbers,
-for as many steps as the slowest rank is ahead; without workers it is one for each step.
+Every rank reads its own shards, of any size. A rank that had one batch more than another would wait forever in the
+collective of its training step. So ranks agree before they deliver batches: each reports how many it has ready, and all
+deliver the smallest of these numbers before the next exchange. That costs one all-reduce of four numbers, for as many
+steps as the slowest rank is ahead; without workers, one per step.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NOTHING = object()
 
 
 class EndOfEpochSync(Iterator[Any]):
-    """Hands out the batches of an iteration for as long as all ranks have some.
+    """Delivers the batches of an iteration for as long as all ranks have some.
 
     Used from the training loop's thread only: that is where the collectives of its own steps are called.
 
     Args:
         source: the batches of this rank.
-        share: this rank, and the tail: "drop" ends when the first rank has no more, "pad" when the last one has; until
-            then the others hand out their first batch again.
-        end: called with False when this rank has no batch left, and with True when ranks have agreed on the end: until
-            then the epoch is under way, also to a state.
+        share: this rank, and the tail: "drop" ends when the first rank runs out of batches, "pad" when the last one
+            does; until then the other ranks repeat their first batch.
+        end: called with False when this rank runs out of batches, and with True when ranks have agreed on the end.
+            Until then the epoch is under way, also in a saved state.
     """
 
     def __init__(self, source: OneCallerBatches, share: Share, end: Callable[[bool], None]) -> None:
@@ -45,19 +45,19 @@ class EndOfEpochSync(Iterator[Any]):
     def begin(self) -> None:
         """Begin another epoch."""
         self._agreed = 0
-        """Batches that may be handed out before ranks ask each other again."""
+        """Batches to deliver before the next exchange between ranks."""
         self._has_none = False
-        """True if this rank has no batch of its own any more."""
+        """True if this rank has run out of batches."""
         self._is_over = False
-        # Any: a batch is whatever the collate function makes.
+        # Any: whatever the collate function returns.
         self._taken: Any = _NOTHING
-        """A batch that was taken and not handed out: an interrupt came while ranks asked each other."""
+        """A batch that was taken but not delivered, because an interrupt came during the exchange."""
         self._first: Any = _NOTHING
-        """A copy of the first batch of this rank, or of another one's if it has none."""
+        """A copy of this rank's first batch, or of another rank's if this one has none."""
 
     @property
     def leaving(self) -> bool:
-        """True once somebody has closed the iterator."""
+        """True once the iterator was closed."""
         return self._source.leaving
 
     def close(self) -> None:
@@ -93,28 +93,28 @@ class EndOfEpochSync(Iterator[Any]):
         return batch
 
     def _ask(self, count: int) -> tuple[int, int]:
-        """Return the smallest and the largest number of batches that ranks have; blocks until all have said theirs."""
+        """Return the smallest and the largest number of batches of all ranks; blocks until all have reported."""
         torch = sys.modules["torch"]
         rank, world_size = self._share.rank, self._share.world_size
         lacks = self._pads and self._first is _NOTHING
-        said = torch.tensor([count, -count, -int(lacks), world_size if lacks else rank])
-        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MIN, group=self._group)
-        least, less_most, somebody_lacks, giver = said.tolist()
-        if least == 0 and less_most and somebody_lacks:
+        numbers = torch.tensor([count, -count, -int(lacks), world_size if lacks else rank])
+        torch.distributed.all_reduce(numbers, torch.distributed.ReduceOp.MIN, group=self._group)
+        least, less_most, some_lack, giver = numbers.tolist()
+        if least == 0 and less_most and some_lack:
             batches = [self._first if rank == giver else None]
             torch.distributed.broadcast_object_list(batches, giver, group=self._group)
             self._first = batches[0] if lacks else self._first
         return least, -less_most
 
 
-# Any: a process group of torch.
+# Any: a torch process group.
 def _group(share: Share) -> Any:
-    """Return a group of all ranks for numbers in ordinary memory; None for the default one."""
+    """Return a group of all ranks for tensors in CPU memory; None for the default group."""
     group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         raise BadOption(
-            f"shard={share.tail!r} lets {share.world_size} ranks end together, of a dataset that splits itself. They "
-            "agree on that through torch.distributed, which is not initialised. Call "
+            f"shard={share.tail!r} lets {share.world_size} ranks end together, although the dataset splits itself. "
+            "They agree on the end through torch.distributed, which is not initialised. Call "
             "torch.distributed.init_process_group() before the first iteration, or drop shard= and stop all ranks "
             "after the same number of steps."
         )

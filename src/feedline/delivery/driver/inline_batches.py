@@ -72,8 +72,8 @@ class InlineBatches(OneCallerBatches):
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
             raise BadState(
-                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
-                "own, and there are none now. Use as many workers as then."
+                f"The state was saved with {len(streams)} workers, each with its own state of the dataset or stream, "
+                "but there are none now. Use as many workers as then."
             )
         assert checkpoint.plan is not None
         runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
@@ -165,12 +165,12 @@ class InlineBatches(OneCallerBatches):
     def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
         """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
         began, finished = made
-        fetch, collate, told = self._runner.times(began, finished, indices)
+        fetch, collate, task_notes = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
         transform = 0
-        if told is not None:
-            transform = told.stages.pop(TRANSFORM, 0)
-            self._observer.hear(told, -1)
+        if task_notes is not None:
+            transform = task_notes.stages.pop(TRANSFORM, 0)
+            self._observer.hear(task_notes, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         row_parts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
         if self.keeps_rows:

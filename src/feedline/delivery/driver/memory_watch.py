@@ -1,7 +1,7 @@
-"""How much memory workers come to have: who grows is named, who has too much is replaced.
+"""Memory use of workers: reports those that grow, and finds those that use too much.
 
-Read from the system by the training process, about once a second; workers do nothing for it. What counts is memory of
-the worker's own: the arena and files that it maps are not.
+The training process reads it from the system about once a second; workers do nothing for it. Only a worker's private
+memory counts, not the arena or files that it maps.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from feedline.system.process import own_bytes, rolled_up, seen_bytes
 
 _EVERY_S = 1.0
 _MOST_SHARE = 0.01
-"""Share of the time that looking may take: with large workers it happens less often."""
+"""Maximum share of the time spent on measuring: large workers are measured less often."""
 _SETTLED_AFTER = 5
-"""Looks after which a worker counts as settled: what it has taken by then is its dataset's, not a leak. A guess."""
+"""Measurements after which a worker counts as settled: memory used by then belongs to its dataset and is no leak. A
+guess.
+"""
 _NOTABLE_BYTES = 512 << 20
-"""Growth since then that is worth a word, once per doubling. A guess: large enough that caches of small files pass."""
+"""Growth since then that is worth a warning, once per doubling. A guess: large enough for caches of small files."""
 
 
 @dataclass
 class _Record:
     looks: int = 0
     settled_bytes: int = 0
-    told_bytes: int = 0
+    reported_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,49 +44,49 @@ class Growth:
     def __str__(self) -> str:
         grown = self.now_bytes - self.settled_bytes
         return (
-            f"Worker {self.worker} (pid {self.pid}) has grown by {grown >> 20} MiB since it had settled, from "
-            f"{self.settled_bytes >> 20} to {self.now_bytes >> 20} MiB of memory of its own. If that is a cache, it "
-            "has no bound so far; if not, the dataset or a library that it uses leaks. max_memory_per_worker= replaces "
-            "workers that have grown too large, between two batches."
+            f"Worker {self.worker} (pid {self.pid}) has grown by {grown >> 20} MiB since it settled, from "
+            f"{self.settled_bytes >> 20} to {self.now_bytes >> 20} MiB of private memory. Either it has a cache "
+            "without a limit, or the dataset or a library that it uses leaks memory. Set max_memory_per_worker= to "
+            "replace workers that have grown too large, between two batches."
         )
 
 
 class MemoryWatch:
-    """Looks at the memory of an engine's workers.
+    """Measures the memory of an engine's workers.
 
     Args:
-        engine: whose workers.
-        most_bytes: what each may have; None for any amount.
+        engine: the workers.
+        most_bytes: maximum memory of each worker; None for no limit.
     """
 
     def __init__(self, engine: Engine, most_bytes: int | None = None) -> None:
         self._engine = engine
         self._most = most_bytes
         self.records: dict[int, _Record] = {}
-        """What is known of each worker that is watched."""
+        """The measurements of each watched worker."""
         self.next_s = 0.0
-        """When to look again, on the clock of `time.monotonic`."""
+        """When to measure again, on the clock of `time.monotonic`."""
 
     def begin(self, worker: int) -> str | None:
-        """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
+        """Watch a worker from its first answer on; returns a warning if it already uses too much."""
         record = self.records[worker] = _Record()
         pid, used = self._engine.pid(worker), self._excess(worker)
         if pid is None or used is None or self._most is None:
             return None
         record.looks = -1
-        record.settled_bytes = record.told_bytes = seen_bytes(pid) or used
+        record.settled_bytes = record.reported_bytes = seen_bytes(pid) or used
         return (
-            f"Worker {worker} (pid {pid}) has {used >> 20} MiB of memory of its own after its first batch, and "
-            f"max_memory_per_worker allows {self._most >> 20}: another one would have as much, so it is kept. Raise "
-            "max_memory_per_worker."
+            f"Worker {worker} (pid {pid}) has {used >> 20} MiB of private memory after its first batch, but "
+            f"max_memory_per_worker allows {self._most >> 20}. Raise max_memory_per_worker. The worker is kept, "
+            "because its replacement would use as much."
         )
 
     def forget(self, worker: int) -> None:
-        """Watch a worker no more: another takes its place."""
+        """Stop watching a worker: another one replaces it."""
         self.records.pop(worker, None)
 
     def look(self, now_s: float) -> Iterator[Growth | int]:
-        """Look at every worker: yields those that have grown a lot, and the numbers of those that have too much."""
+        """Measure every worker; yield those that have grown a lot, and the numbers of those that use too much."""
         began_s = time.perf_counter()
         found = list(self._found())
         self.next_s = now_s + max(_EVERY_S, (time.perf_counter() - began_s) / _MOST_SHARE)
@@ -100,9 +102,9 @@ class MemoryWatch:
                 yield worker
             elif 0 <= record.looks < _SETTLED_AFTER:
                 record.looks += 1
-                record.settled_bytes = record.told_bytes = seen
-            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
-                record.told_bytes = seen
+                record.settled_bytes = record.reported_bytes = seen
+            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.reported_bytes - record.settled_bytes)):
+                record.reported_bytes = seen
                 now = own_bytes(pid) or seen
                 yield Growth(worker, pid, max(0, now - (seen - record.settled_bytes)), now)
 
@@ -118,7 +120,7 @@ class MemoryWatch:
             return None
 
     def memory(self) -> Iterator[WorkerMemory]:
-        """Yield what each worker has, where the system tells; takes a millisecond per gigabyte."""
+        """Yield the memory of each worker, where the system reports it; takes a millisecond per gigabyte."""
         for worker, record in list(self.records.items()):
             pid = self._pid_if_there(worker)
             shared, seen = (None, None) if pid is None else (rolled_up(pid, ("Pss",)), seen_bytes(pid))
@@ -127,7 +129,7 @@ class MemoryWatch:
                 yield WorkerMemory(worker, shared, growth)
 
     def _excess(self, worker: int) -> int | None:
-        """Return what a worker has if that is too much, else None."""
+        """Return the memory of a worker if it is too much, else None."""
         pid = self._engine.pid(worker)
         if pid is None or self._most is None or (seen_bytes(pid) or 0) <= self._most:
             return None

@@ -1,8 +1,8 @@
-"""A short look at a dataset before its first epoch: how long a batch takes, and whether threads would do.
+"""A short measurement of a dataset before its first epoch: how long a batch takes, and whether threads would suffice.
 
-It happens in a worker process, as the workers of the epoch will be: this process does not notice, whatever the dataset
-opens, draws or remembers. The dataset's own process has to be forked for that; starting one anew takes longer than
-finding out from the first batches.
+It runs in a worker process like those of the epoch, so whatever the dataset opens, draws or remembers does not affect
+this process. It needs the fork start method: starting a new interpreter would take longer than learning the same from
+the first batches.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from feedline.workers.portable import PortableEngine
 from feedline.workers.runner import Runner
 
 _LOOK_S = 0.15
-"""How long batches are made, at least two; half as long again to see how threads do."""
+"""How long to make batches, at least two; and half as long again to try threads."""
 
 _MOST_THREADS = 8
-"""Threads that are tried at the same time. Two tell little: decoding with Pillow, two made 1.7 times as many batches as
-one, and on 16 cores no number of them more than six times as many."""
+"""Maximum number of threads to try at the same time. Two are not enough to judge: decoding with Pillow, two threads
+made 1.7 times as many batches as one, but on 16 cores no number of threads made more than six times as many.
+"""
 
 _PATIENCE_S = 1.5
-"""How long the answer is waited for. A dataset whose batches take longer wants workers, whatever the rest is."""
+"""Timeout of the measurement. A dataset whose batches take longer needs worker processes in any case."""
 
 _WORTH_THREADS_S = 1e-3
-"""How long a batch takes at least for threads to be tried: of a shorter one the GIL is most. A guess."""
+"""Shortest batch for which threads are tried: a shorter one holds the GIL most of the time. A guess."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found out."""
+    """The measurements."""
 
     batch_s: float
-    """How long a batch takes, the first one left out."""
+    """Time per batch, without the first one."""
     cpu_share: float
-    """How much of that is computing."""
+    """Share of that time spent computing."""
     threads: int
-    """How many threads were tried: as many as the cores have room for, at most 8; 0 if none were."""
+    """How many threads were tried: as many as the cores can serve, at most 8; 0 if none were."""
     thread_gain: float
     """How many times as many batches they make as one thread."""
     is_unsafe: bool
-    """True if threads must not share the dataset: it has a handle open, or draws from generators of the process."""
+    """True if threads must not share the dataset: it has an open handle, or draws from process-wide generators."""
 
     @property
     def cpu_s(self) -> float:
@@ -67,10 +68,10 @@ class Probe:
 
 
 def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Probe | None:
-    """Have a worker process look at a map-style dataset; None if it did not succeed, or not in time.
+    """Measure a map-style dataset in a worker process; None if that fails or takes too long.
 
     Args:
-        spec: what workers are told.
+        spec: what every worker gets.
         batch_size: samples in a batch.
         context: the multiprocessing context of workers; None for the default.
     """
@@ -92,7 +93,7 @@ def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Pro
         if not results:
             engine.kill(0)
         if not results or results[0].kind is not ResultKind.DONE:
-            return None  # the workers of the epoch will say what is wrong
+            return None  # the workers of the epoch will report the error
         figures = Slots(None, looked_at.framework, Counters()).unpack(results[0].payload)
         batch_s, cpu_share, threads, thread_gain, is_unsafe = figures.tolist()
         return Probe(batch_s, cpu_share, int(threads), thread_gain, bool(is_unsafe))
@@ -102,7 +103,7 @@ def probe(spec: WorkerSpec, batch_size: int, context: BaseContext | None) -> Pro
 
 @dataclass(frozen=True)
 class _Looking:
-    """A dataset of one sample: what was found out about another dataset, when it is made in a worker."""
+    """A dataset with one sample: the measurements of another dataset, taken in the worker that loads the sample."""
 
     spec: WorkerSpec
     batch_size: int
@@ -110,7 +111,7 @@ class _Looking:
     def __getitem__(self, index: int) -> NDArray[np.float64]:
         make = self._maker(0)
         before = GlobalStates.now()
-        make()  # what is done once is left out
+        make()  # leaves out one-time work
         batch_s, cpu_share = _timed(make, _LOOK_S)
         draws = bool(GlobalStates.now().differing(before))
         is_unsafe = draws or bool(used_by_threads(self.spec.dataset))
@@ -119,7 +120,7 @@ class _Looking:
         return np.array([batch_s, cpu_share, threads, gain, is_unsafe])
 
     def _maker(self, number: int) -> Callable[[], None]:
-        """Return what makes one batch after the other."""
+        """Return a function that makes one batch after the other."""
         spec = replace(self.spec, on_error=None)
         identity = WorkerIdentity(number, spec.worker_count, spec.base_seed + number, spec.dataset, threaded=True)
         runner = Runner(spec, identity)
@@ -137,9 +138,9 @@ class _Looking:
         return make
 
     def _thread_gain(self, count: int, batch_s: float) -> float:
-        """Return how many times as many batches so many threads make as one, which needs so long for one.
+        """Return how many times as many batches `count` threads make as one thread, which takes `batch_s` per batch.
 
-        0 if one of them fails, or is not done in time: the dataset is not for threads.
+        0 if one of them fails or takes too long: the dataset does not suit threads.
         """
         makers = [self._maker(number) for number in range(count)]
         now_s = time.monotonic()
@@ -148,12 +149,12 @@ class _Looking:
 
 
 def thread_count(cpu_share: float) -> int:
-    """Return how many threads to try, if such a share of a batch's time is computing: as many as would be used."""
+    """Return how many threads to try: as many as the cores can serve, if each computes for `cpu_share` of the time."""
     return max(2, min(_MOST_THREADS, int(usable_cores() / local_rank_count() / max(cpu_share, 0.01))))
 
 
 def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
-    """Make batches for so long; returns how long one takes, and which share of it is computing."""
+    """Make batches for `seconds`; return the time per batch, and the share of it spent computing."""
     count, end_s, clock = 0, time.monotonic() + seconds, Clock()
     before = clock.now()
     while not count or time.monotonic() < end_s:
@@ -165,7 +166,7 @@ def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
 
 
 def _indices(dataset: Any, number: int) -> Iterator[Any]:
-    """Return indices from all over a dataset, without end, in another order for each number."""
-    if isinstance(dataset, Mapping):  # whose indices are its keys
+    """Return an endless iterator over indices from the whole dataset, in another order for each `number`."""
+    if isinstance(dataset, Mapping):  # its indices are its keys
         return cycle(islice(dataset, 4096))
     return iter(InfiniteSampler(dataset, seed=number))

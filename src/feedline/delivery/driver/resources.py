@@ -37,8 +37,7 @@ _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
 _MOST_SLOTS = 1024
 """Slots are cheap (address space and a few list entries). More of them let other batches get further ahead of a late
-one,
-and let the training loop keep more batches before they are copied.
+one, and let the training loop keep more batches before they are copied.
 """
 
 _FEW_SLOTS = 8
@@ -180,7 +179,7 @@ class Resources:
             last_epoch=None if last is None else period_of(last, workers),
             total=everything,
             counters={**self._counted(), "wait_s": everything.wait_s, "faults": faults},
-            settings=self._told(),
+            settings=self._settings_dict(),
             slowest_samples=counters.observer.slowest(),
             memory=() if watch is None else tuple(watch.memory()),
             settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
@@ -197,7 +196,7 @@ class Resources:
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
 
-    def _told(self) -> dict[str, Any]:
+    def _settings_dict(self) -> dict[str, Any]:
         settings = self.settings
         return {
             "engine": settings.engine_name,

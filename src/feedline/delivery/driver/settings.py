@@ -72,8 +72,8 @@ class Settings:
             )
         if self.engine == "inline" and self.worker_count > 0:
             raise BadOption(
-                f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were asked "
-                "for. Drop one of the two."
+                f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were "
+                "requested. Drop one of the two."
             )
         if self.engine_name in ("thread", "process", "ray") and self.worker_count == 0:
             raise BadOption(f"engine={self.engine!r} needs at least one worker, but the number of workers is 0.")
@@ -83,7 +83,7 @@ class Settings:
             )
         if self.worker_bytes is not None and self.engine_name != "process":
             raise BadOption(
-                f"max_memory_per_worker={self.worker_bytes} is about worker processes, but the engine is "
+                f"max_memory_per_worker={self.worker_bytes} needs worker processes, but the engine is "
                 f"{self.engine_name!r}. Drop it."
             )
         if self.memory_budget is not None and self.memory_budget < 0:

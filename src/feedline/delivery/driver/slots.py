@@ -25,9 +25,8 @@ worker would wait as well.
 
 _SURE_AFTER = 4
 _SURE_AGAIN_AFTER = 64
-"""Number of small batches in a row after which the next one is expected to be small. The second applies after a large
-one,
-because a batch that does not fit a message and has no slot must travel in memory of its own.
+"""Number of small batches in a row after which the next one is expected to be small. The second number applies after a
+large batch, because a batch that does not fit a message and has no slot must travel in memory of its own.
 """
 
 
@@ -39,7 +38,7 @@ class Slots:
         framework: the array library.
         counters: counts batches that could not stay in place.
         depth: how many batches of one worker may wait for the training loop.
-        has_space: returns True if there is room for another batch in the engine's own memory.
+        has_space: returns True if the engine's own memory has space for another batch.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""How many workers a loader has, if it is to find out itself (`num_workers="auto"`): measures, and does what follows.
+"""The number of workers with `num_workers="auto"`: measures periods, and adds and retires workers.
 
-`Tuning` lives as long as its loader, from epoch to epoch. `TunedDriver` measures periods, tells the controller, and has
-the machine add and retire workers between two batches. What is not measured: the time until every worker has answered
-once, and until the batches that were ahead then are used up; and the time between two epochs.
+`Tuning` lives as long as its loader, across epochs. `TunedDriver` measures periods, passes them to the controller, and
+has the machine add and retire workers between two batches. It does not measure the time between two epochs, nor the
+time after a change until every worker has answered once and the batches prefetched by then are used up.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ from feedline.types.ranks import local_rank_count
 logger = logging.getLogger("feedline")
 
 START = 2
-"""Workers to begin with: enough to see whether more would help, and few enough for any machine."""
+"""Initial number of workers: enough to see whether more would help, and few enough for any machine."""
 
 _MOST = 64
-"""Workers of one loader, or as many as there are cores. A guess; what sleeps longer is better read with `asyncio`."""
+"""Maximum number of workers of one loader, unless there are more cores. A guess; for longer waits, `asyncio` is better.
+"""
 
 _EVERY = 4
-"""Batches after which it is looked whether a period is over."""
+"""Number of batches after which to check whether a period is over."""
 
 _LEAST_BATCHES = 8
 _LEAST_S = 0.4
-"""How long a period is at least: long enough that the rate of two of them differs by a few percent. Guesses."""
+"""Minimum length of a period: long enough that the rates of two periods differ by only a few percent. Guesses."""
 
 _MOST_SHARE = 0.01
-"""Share of the time that looking at the memory of workers may take: milliseconds for each of them, while nobody hands
-out batches."""
+"""Maximum share of the time spent on measuring workers' memory: it takes milliseconds per worker, and no batch is
+delivered meanwhile.
+"""
 
 
 @dataclass
 class Tuning:
-    """What was found out for one loader: how many workers it has, and why.
+    """The number of workers found for one loader, and the reasons.
 
     Args:
-        count: how many workers there are; 0 if batches are made in the training loop itself.
-        most: how many there may come to be.
-        least: how few.
-        depth: batches per worker that are under way or waiting.
-        tunes_depth: True if that may change.
+        count: the number of workers; 0 if the training loop makes the batches itself.
+        most: its maximum.
+        least: its minimum.
+        depth: batches per worker that are in flight.
+        tunes_depth: True if the depth may change.
     """
 
     count: int
@@ -61,13 +63,13 @@ class Tuning:
     log: list[str] = field(default_factory=list)
     """A line for every decision, with its reason."""
     engine: str | None = None
-    """What was chosen to run the workers; None if that was left alone."""
+    """The engine that was chosen for the workers; None if the choice was not free."""
     cores: float | None = None
-    """How many can compute at the same time; None for what this machine has for each rank."""
+    """Number of cores that workers can use at the same time; None for this rank's share of the machine."""
     finds_workers: bool = False
     """True if the number of workers is to be found (`num_workers="auto"`), not the depth alone."""
     is_begun: bool = False
-    """True once it was settled with what to begin."""
+    """True once the initial settings are determined."""
     _start: int = 0
     _controller: Controller | None = None
 
@@ -76,23 +78,23 @@ class Tuning:
 
     @classmethod
     def from_cores(cls, **options: Any) -> Tuning:
-        """Return where to begin on this machine, of which every rank has a part."""
+        """Return the initial values for this machine, whose cores are divided among its ranks."""
         most = max(START, max(_MOST, usable_cores()) // local_rank_count())
         return cls(START, most, finds_workers=True, **options)
 
     @classmethod
     def fixed(cls, count: int, engine: str, depth: int) -> Tuning:
-        """Return what gives a loader these workers, whatever its arguments say."""
+        """Return a tuning with a fixed number of workers, which overrides the loader's arguments."""
         return cls(count, count, least=count, depth=depth, engine=engine, is_begun=True)
 
     def fix(self, count: int, line: str) -> None:
-        """Have so many workers for good, and say why."""
+        """Fix the number of workers for good, and log the reason."""
         self.count = self.least = self.most = self._start = count
         self.tunes_depth = False
         self.say(line)
 
     def applied_to(self, settings: Settings) -> Settings:
-        """Return the settings of a loader that goes by this. They are the same all the time."""
+        """Return the settings of a loader with this tuning. They do not change while the number of workers does."""
         return replace(
             settings,
             worker_count=self._start,
@@ -104,29 +106,29 @@ class Tuning:
 
     @property
     def is_under_way(self) -> bool:
-        """True if something may still change."""
+        """True if the number of workers or the depth may still change."""
         return self.most > self.least or self.tunes_depth
 
     @property
     def is_settled(self) -> bool:
-        """True if the number of workers was found, or follows from what the dataset is."""
+        """True if the number of workers was found, or follows from the kind of dataset."""
         is_found = self._controller is not None and self._controller.is_settled
         return self.is_begun and (self.least == self.most or is_found)
 
     @property
     def state(self) -> str | None:
-        """How far the search for the number of workers is, in a word; None if that was given."""
+        """The state of the search for the number of workers, in a word; None if the number was given."""
         if not self.finds_workers:
             return None
         return "settled" if self.is_settled else "searching"
 
     def copy(self) -> Tuning:
-        """Return the same for another loader, which finds out for itself."""
+        """Return the initial values for another loader, which searches for itself."""
         return replace(self, count=self._start, log=list(self.log), _controller=None)
 
     @property
     def controller(self) -> Controller:
-        """What decides; made when the first period is over."""
+        """Makes the decisions; created when the first period is over."""
         if self._controller is None:
             cores = self.cores or max(1.0, usable_cores() / local_rank_count())
             self._controller = Controller(
@@ -140,22 +142,22 @@ class Tuning:
         return self._controller
 
     def decide(self, period: Measurement) -> bool:
-        """Take note of a period; returns True if `count` or `depth` are others from now on."""
+        """Evaluate a period; return True if `count` or `depth` has changed."""
         controller = self.controller
-        said = len(controller.log)
+        logged = len(controller.log)
         has_changed = controller.decide(period)
-        self._take_over(controller, said)
+        self._take_over(controller, logged)
         return has_changed
 
     def is_refused(self, count: int) -> None:
-        """There are no more than so many workers."""
-        said = len(self.controller.log)
+        """Record that no more than `count` workers could be started."""
+        logged = len(self.controller.log)
         self.controller.is_refused(count)
-        self._take_over(self.controller, said)
+        self._take_over(self.controller, logged)
 
-    def _take_over(self, controller: Controller, said: int) -> None:
+    def _take_over(self, controller: Controller, logged: int) -> None:
         self.count, self.depth = controller.count, controller.depth
-        for line in controller.log[said:]:
+        for line in controller.log[logged:]:
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -168,17 +170,18 @@ class TunedDriver(Driver):
     """A driver whose number of workers changes."""
 
     tuning: Tuning
-    """What it goes by, and tells what it sees; set before the first epoch."""
+    """Receives the measurements and decides; set before the first epoch."""
     _asked = _due = _start = 0
-    """Batches asked for; of which it looks again; since which it measures."""
+    """Batches requested so far; the number of requests at which to check again, and at which the period began."""
     _is_warm = False
     """True if every worker has answered."""
     _waited_s = 0.0
     _since: tuple[float, float, int, int, float, float] | None = None
-    """What was so when the period began: the time, waiting, tasks, their time, computing, waiting for a core; None if
-    there is none."""
+    """Values at the beginning of the period: the time, the time spent waiting, answered tasks, their time, CPU time,
+    and time without a core; None between periods.
+    """
     _memory = (0.0, 0.0, 0)
-    """When to look at it again; what a worker has of its own, on average; what all processes have together."""
+    """When to measure again; a worker's private memory, on average; the private memory of all processes together."""
 
     def begin_epoch(self, epoch: Epoch) -> None:
         self._pause()
@@ -199,11 +202,11 @@ class TunedDriver(Driver):
             super()._collect(pause_s, worker)
         finally:
             self._waited_s += time.monotonic() - begun_s
-        if len(self.machine.active) < self.tuning.count:  # for one of them there was no place
+        if len(self.machine.active) < self.tuning.count:  # one of them could not be placed
             self.tuning.is_refused(len(self.machine.active))
 
     def _pause(self) -> None:
-        """Measure nothing until every worker has answered, and what was ahead then is used up."""
+        """Measure nothing until every worker has answered, and the batches prefetched by then are used up."""
         self._since, self._is_warm = None, False
         self._due = self._asked + 1
 
@@ -227,7 +230,7 @@ class TunedDriver(Driver):
         busy_s = (worked_ns - busy_ns) / 1e9
         computed_s, queued_s = self._scheduled_s()
         computed_s, own_s = computed_s - computed_before_s, busy_s - (queued_s - queued_before_s)
-        share = computed_s / own_s if computed_s > 0 and own_s > 0 else 1.0  # if it is not known: all of it
+        share = computed_s / own_s if computed_s > 0 and own_s > 0 else 1.0  # if unknown: all of it
         period = Measurement(
             batches,
             seconds,
@@ -246,9 +249,9 @@ class TunedDriver(Driver):
             tuning.is_refused(len(machine.active))
 
     def _scheduled_s(self) -> tuple[float, float]:
-        """Return how long the workers have computed so far, and how long they could have and had no core.
+        """Return how long the workers have computed so far, and how long they were ready to run but had no core.
 
-        If they are threads, it is what all threads beside this one have computed; the rest is not known.
+        For threads, the first is the CPU time of all threads except this one, and the second is unknown (0).
         """
         pids = self.engine.pids
         if not pids:
@@ -257,7 +260,7 @@ class TunedDriver(Driver):
         return sum(computed_s), sum(queued_s)
 
     def _room(self) -> int:
-        """Return for how many workers there is memory: more of them may take half of what is free."""
+        """Return how many workers fit in memory, if additional ones may take half of the free memory."""
         look_s, worker_bytes, used = self._memory
         now_s, pids = time.monotonic(), self.engine.pids
         if pids and now_s >= look_s:

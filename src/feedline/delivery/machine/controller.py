@@ -23,8 +23,8 @@ from feedline.types.shown import counted, percent
 
 _WAITS = 0.05
 _HARDLY_WAITS = 0.02
-"""Shares of the time that the training loop waits: above the first it needs more workers, below the second fewer may
-do.
+"""Shares of the time that the training loop waits. Above the first it needs more workers; below the second, fewer may
+be enough.
 """
 
 _BUSY = 0.6
@@ -63,7 +63,7 @@ class Measurement:
     cpu_share: float = 1.0
     """Share of that time spent computing; the rest is waiting for a disk or a network."""
     most: int = 1 << 30
-    """Workers for which there is memory."""
+    """How many workers fit in memory."""
 
     @property
     def stall(self) -> float:
@@ -93,7 +93,7 @@ class Controller:
     Args:
         count: current number of workers.
         most: maximum number of workers.
-        cores: how many can compute at the same time.
+        cores: how many workers can compute at the same time.
         least: minimum number of workers.
         depth: how many batches each worker may be ahead.
         tunes_depth: True if the depth may change.
@@ -130,8 +130,8 @@ class Controller:
         self._found: Measurement | None = None
         """The period in which the number was found; None until then."""
         self._kept = self._waited = self._idled = self._unlike = 0
-        """Periods in a row: without a change; in which the loop waited; in which fewer would have done; in which the
-        load differed from the one for which the number was found."""
+        """Periods in a row: without a change; in which the loop waited; in which fewer workers would have been enough;
+        in which the load differed from the one for which the number was found."""
 
     @property
     def is_settled(self) -> bool:
@@ -207,7 +207,7 @@ class Controller:
             return
         if most <= self.count:
             if most <= self.count // 2:  # a smaller difference may be chance
-                self._set(most, f"{waited}, and no more than {most} can compute at a time, or have the memory")
+                self._set(most, f"{waited}, and no more than {most} can compute at a time or fit in memory")
             return
         wanted = math.ceil(self.count * seen.seconds / max(seen.seconds - seen.wait_s, seen.seconds / 2) * 1.1)
         self._before = self.count, seen.rate
@@ -231,7 +231,7 @@ class Controller:
             elif self.count >= seen.most:
                 why += "there is no memory for more workers"
             else:
-                why += "the workers wait, too: for the training process to take batches over, or for their turn"
+                why += "the workers wait too: for the training process to accept batches, or for their turn"
         self.log.append(f"{counted(self.count, 'worker')}, settled: {why}.")
 
     def _by_cores(self, seen: Measurement) -> int:

@@ -42,7 +42,7 @@ class Counters:
     observer: Observer = field(default_factory=Observer)
     """Records the measurements of every batch."""
 
-    told: bool = False
+    has_warned: bool = False
     """True if the user was advised to keep the workers."""
 
     def as_dict(self) -> dict[str, int]:
@@ -66,8 +66,8 @@ class Counters:
         self.passes_s += pass_s
         self.starts_s += start_s
         count = self.passes - 1
-        if not self.told and count > 1 and self.starts_s > max(_LOST_S, self.passes_s * _SHARE):
-            self.told = True
+        if not self.has_warned and count > 1 and self.starts_s > max(_LOST_S, self.passes_s * _SHARE):
+            self.has_warned = True
             warn_user(
                 f"Starting and ending the workers took {self.starts_s / count * 1e3:.0f} ms of the "
                 f"{self.passes_s / count * 1e3:.0f} ms that each of the last {count} passes over this loader took: "

@@ -1,8 +1,8 @@
 """One pass over the batches of a plan: batches requested, finished and delivered.
 
 Three kinds of plans use the same machine. For a map-style dataset, any worker can make any batch. For a stream that the
-loader shares out, any worker that has read far enough can make a batch; a task stays with its worker. If every worker
-has its own stream, see `OwnStreamsEpoch`.
+loader shards, any worker that has read far enough can make a batch; a task stays with its worker. If every worker has
+its own stream, see `OwnStreamsEpoch`.
 
 An epoch knows nothing about the lifetime of workers. Batches are numbered from 0, starting where the epoch was entered.
 """
@@ -153,7 +153,7 @@ class Epoch:
         self._unopened = set(range(worker_count)) if self._origin.awaits_openings else set()
         self.scheduler.open(worker_count, self.limits.depth)
 
-    # -- what is asked for -------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def next(self) -> Any:
         """Return the contents of the next batch; `NOTHING` if there is none for now."""
@@ -214,7 +214,7 @@ class Epoch:
         """
         return self.fault_budget.instead_of(self._treated[ordinal], batched=self._request.batched)
 
-    # -- what has come -----------------------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def arrived(self, flight: Flight, result: Result) -> None:
         """Accept the answer to a task of this epoch."""
@@ -289,7 +289,7 @@ class Epoch:
         """Return the warning for a stream that is not as required."""
         return self._stream.look_at(notes)
 
-    # -- what the training loop has ----------------------------------------------------------------------------------
+    # -- deliveries --------------------------------------------------------------------------------------------------
 
     def ask_again(self, worker: int) -> None:
         """Request another batch from a worker whose batch was taken, if every worker has its own stream."""

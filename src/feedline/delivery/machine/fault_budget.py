@@ -106,7 +106,7 @@ class FaultBudget:
         log.restore(state)
         seen, lost = state.get("seen", 0), state.get("lost", 0)
         if not all(type(count) is int and count >= 0 for count in (seen, lost)):
-            raise BadState(f"The state is damaged: {lost!r:.100} of {seen!r:.100} samples are said to be lost.")
+            raise BadState(f"The state is damaged: it counts {lost!r:.100} of {seen!r:.100} samples as lost.")
         self.log.restore(state)
         self._seen, self._lost = self._approved = seen, lost
 
@@ -140,8 +140,8 @@ class FaultBudget:
             EmptyBatch: there is none, or too many were tried.
         """
         error = EmptyBatch(
-            "No sample of a batch is left, and ranks would get out of step if it were left out. Mend what failed, or "
-            f"leave these samples out of the sampler or dataset.\n{_named(empty.faults)}"
+            "A batch has no samples left, and ranks would get out of step if it were skipped. Fix what failed, or "
+            f"remove these samples from the sampler or dataset.\n{_named(empty.faults)}"
         )
         tried = empty.neighbours
         is_whole = any(fault.stage == "collate" for fault in empty.faults)  # no other sample would help

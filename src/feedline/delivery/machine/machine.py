@@ -138,9 +138,9 @@ class Machine(Workers):
             else:
                 self._begin(epoch, ordinal, epoch.task(ordinal, treated.indices, worker, treated), worker)
             return
-        told = None if notes is None else epoch.look_at(notes)
-        if told is not None:
-            self.pending_warnings.append(told)
+        warning = None if notes is None else epoch.look_at(notes)
+        if warning is not None:
+            self.pending_warnings.append(warning)
         epoch.pop(ordinal)
         epoch.note(ordinal, worker, notes, result.read)
         epoch.progress.missing += 1
@@ -186,7 +186,7 @@ class Machine(Workers):
 
     @property
     def holds_back(self) -> bool:
-        """True if the scheduler holds back a batch that the window has room for, until a worker has answered."""
+        """True if the scheduler holds back a batch that fits in the window, until a worker has answered."""
         return self.epoch is not None and self.epoch.held is not NOTHING
 
     def _send_one(self, epoch: Epoch) -> bool:
@@ -336,10 +336,10 @@ class Machine(Workers):
         assert late is not None
         assert self.epoch is not None
         elapsed_s = self.now_s - self.workers[worker].since_s
-        told = self._recovery.told_of_stuck(late, self.epoch.limits, elapsed_s, seen)
+        error = self._recovery.stuck_error(late, self.epoch.limits, elapsed_s, seen)
         if not seen.is_killed:
-            raise told
-        self._stuck[worker] = told
+            raise error
+        self._stuck[worker] = error
 
     def was_placed(self, worker: int, placed_s: float) -> bool:
         """Note when an unresponsive worker got its place (now, if it has none yet); True if that excuses the delay."""

@@ -64,7 +64,7 @@ class OwnStreamsEpoch(Epoch):
             return Resume(notes.dataset, last=notes.iterator, is_before=True)
         return Resume(notes.iterator if notes.is_one else notes.dataset)
 
-    # -- what is asked for -------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def next(self) -> Any:
         while self._to_ask and self._to_ask[0] not in self._active:
@@ -89,7 +89,7 @@ class OwnStreamsEpoch(Epoch):
     def ask_again(self, worker: int) -> None:
         self._to_ask.append(worker)
 
-    # -- what has come -----------------------------------------------------------------------------------------------
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def arrived(self, flight: Flight, result: Result) -> None:
         worker, notes = result.worker, result.notes
@@ -142,7 +142,7 @@ class OwnStreamsEpoch(Epoch):
             self._numbers.note(other)
         return [self.pop(other) for other in more]  # from an iterator that continued after its end
 
-    # -- what the training loop has ----------------------------------------------------------------------------------
+    # -- deliveries --------------------------------------------------------------------------------------------------
 
     def note(self, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
         progress = self.progress

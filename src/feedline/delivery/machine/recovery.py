@@ -3,7 +3,7 @@
 After two workers have died over a task, it is made in halves until one sample is left that kills by itself. The user's
 policy decides what to do with that sample, as with any sample that fails.
 
-Workers also die of causes that have nothing to do with their samples: somebody kills them, or the system needs memory.
+Workers also die of causes unrelated to their samples: another process kills them, or the system runs out of memory.
 Such a death is recognizable: the worker had no task, or the batch is made later with all its samples. These accidents
 are counted. The more there are, the more workers in a row must die before a batch is searched, and then over the sample
 alone before it is blamed: so many that accidents would cause the first once in a hundred times, and the second once in
@@ -30,7 +30,7 @@ from feedline.system.failures import add_note, is_interrupt, told_indices
 from feedline.types import Draw, Notes, Result, ResultKind, Task
 from feedline.types.indices import index_key
 from feedline.workers.fetch.guard import neighbour_of
-from feedline.workers.fetch.origins import told_origin
+from feedline.workers.fetch.origins import origin_text
 
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
@@ -150,15 +150,15 @@ class Recovery:
         stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
         if stays_stuck:
             death.args = (
-                f"{death} It is worker number {deaths + 1} that died at this place, and the samples of a "
-                "stream, or of a dataset that keeps a state, cannot be tried one by one.",
+                f"{death} It is worker number {deaths + 1} to die at this place. The samples of a stream, or of a "
+                "dataset that keeps a state, cannot be tried one by one to find the one that kills.",
             )
         never_starts = starts > self._most_starts(was_killed)
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
-            self._tell_of_starts(death, worker, starts)
+            self._note_failed_starts(death, worker, starts)
         is_final = isinstance(death, (WorkerStartError, NotPicklable))  # a replacement would end the same way
         if self._left <= 0 or stays_stuck or never_starts or is_final:
-            return self.told_of_budget(death)
+            return self.with_budget_note(death)
         self._left -= 1
         return None
 
@@ -172,28 +172,28 @@ class Recovery:
         """Record the first answer of a worker since it was started."""
         self._starts_failed.pop(worker, None)
 
-    def told_of_budget(self, last: BaseException) -> BaseException:
+    def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
         if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
             last.args = (
-                f"{last} It is one too many: {self._care.restarts} workers were replaced in this epoch, and "
+                f"{last} This is one death too many: {self._care.restarts} workers were replaced in this epoch, and "
                 f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
                 "`faults`, and are not tried again.",
             )
         return last
 
-    def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
+    def _note_failed_starts(self, death: BaseException, worker: int, count: int) -> None:
         """Add to the exception that this worker failed several times to get ready."""
-        told = (
+        note = (
             f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
             "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
         )
         if isinstance(death, WorkerError):
-            death.args = (f"{death} {told}",)
+            death.args = (f"{death} {note}",)
         else:
-            add_note(death, told)
+            add_note(death, note)
 
-    def told_of_restart(self, death: BaseException, worker: int, begun: Flight | None) -> str:
+    def restart_warning(self, death: BaseException, worker: int, begun: Flight | None) -> str:
         """Return the warning about a worker that was replaced."""
         text = (
             str(death)
@@ -210,7 +210,7 @@ class Recovery:
         if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
             start, _, frames = text.partition(_DOING)
             if frames in self._shown:
-                text = f"{start}It is stuck where one was before:\n{frames.splitlines()[0]}"
+                text = f"{start}It is stuck at the same place as an earlier one:\n{frames.splitlines()[0]}"
             elif frames:
                 self._shown.add(frames)
             text += "\n"
@@ -285,7 +285,7 @@ class Recovery:
         assert trouble is not None
         index = self._samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        origin = told_origin(self._care.dataset, index)
+        origin = origin_text(self._care.dataset, index)
         origin += "," if origin else ""
         error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         trouble.unexplained = 0
@@ -318,18 +318,18 @@ class Recovery:
 
     # -- workers that are stuck --------------------------------------------------------------------------------------
 
-    def told_of_stuck(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
+    def stuck_error(self, late: Flight, limits: Limits, elapsed_s: float, seen: Seen) -> WorkerTimeout:
         """Return the error for an unresponsive worker: its task, and what it is doing."""
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
         samples = "" if late.stays else f" (samples {told_indices(self._samples_of(late))})"
         samples += "" if late.whole.wanted else " of an iteration that was left"
-        doing = "What it is doing could not be had."
+        doing = "Its stack is not available."
         if seen.stack is not None:
             doing = f"{_DOING}{users_frames(seen.stack)}"
         why_not = "" if seen.is_killed else self._why_not_killed(limits, seen)
         return WorkerTimeout(
-            f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, since "
+            f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, after "
             f"{max(timeout_s, elapsed_s):.1f} seconds. Raise `timeout`, or look for a sample that blocks (a network "
             f"read without its own time-out is the usual cause).{why_not} {doing}"
         )
@@ -337,7 +337,8 @@ class Recovery:
     def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
         if limits.kills_stuck and not self.may_restart:
             return (
-                f" It is not replaced: {self._care.restarts} workers were in this epoch, and restarts= allows no more."
+                f" It is not replaced: {self._care.restarts} workers were replaced in this epoch, and restarts= allows "
+                "no more."
             )
         if limits.kills_stuck:
             return " It is not replaced: this engine cannot end a worker that is busy, as engine='process' can."
@@ -362,8 +363,8 @@ def users_frames(stacks: str) -> str:
     """Return the frames of a worker's stacks that concern the user.
 
     For the worker's thread, these are the calls made since it left feedline's machinery, which does not include
-    feedline's sources and collate functions. The same applies to other threads, unless they only wait somewhere in
-    Python's library.
+    feedline's sources and collate functions. The same applies to other threads, but those that only wait somewhere in
+    Python's library are left out.
 
     Args:
         stacks: in the format of `faulthandler`, the innermost frame first.

@@ -1,7 +1,7 @@
 """Check that workers' streams are as required, judging by their first samples.
 
-If the loader shares out the samples of an iterable dataset, every worker must read the same ones; if not, each must
-read different ones. The user is warned once if the dataset does otherwise.
+If the loader shards an iterable dataset, every worker must read the same samples; if not, each must read different
+ones. The user is warned once if the dataset does otherwise.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ class SharedStream:
     """A stream that every worker reads completely, keeping only its share."""
 
     def __init__(self) -> None:
-        self._has_told = False
+        self._has_warned = False
         self._digest: bytes | None = None
         """Digest of the first sample."""
 
     def look_at(self, notes: Notes) -> Message | None:
         """Return a warning if the dataset also splits itself, or does not yield the same samples in every worker."""
-        if self._has_told:
+        if self._has_warned:
             return None
         if notes.splits_itself:
-            self._has_told = True
+            self._has_warned = True
             return _SPLIT_TWICE, DataWarning
         if notes.digest is None:
             return None
         self._digest = self._digest or notes.digest
         if notes.digest == self._digest:
             return None
-        self._has_told = True
+        self._has_warned = True
         return _UNEQUAL, DataWarning
 
 
@@ -67,13 +67,13 @@ class OwnStreams:
 
 
 _SPLIT_TWICE = (
-    "The dataset asks which worker it is in (get_worker_info()), as those do that split themselves. With "
-    "shard= the loader splits what every worker reads, and what is split twice is not delivered in full. Drop "
-    "shard=, or let __iter__ yield all samples in every worker."
+    "The dataset asks which worker it is in (get_worker_info()), so it seems to split itself. With shard= the loader "
+    "splits it as well, and samples that are split twice are not all delivered. Drop shard=, or let __iter__ yield "
+    "all samples in every worker."
 )
 _UNEQUAL = (
     "The dataset does not yield the same samples in every worker, but with shard= each worker reads the whole "
-    "and keeps its part: samples may be missing and others come twice. Let its order follow from "
+    "dataset and keeps its share: some samples may be missing, and others come twice. Draw its order from "
     "feedline.rng(), random, numpy.random or torch, which are seeded alike in all workers (not on threads), or "
     "let the dataset split itself and drop shard=."
 )

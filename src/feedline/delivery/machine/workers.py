@@ -75,7 +75,7 @@ class Workers(Tasks):
         """Workers killed because they did not answer, and the error that says so."""
         self._failed_call: BaseException | None = None
         """What a call raised in a worker; the next `ask` raises it."""
-        self._told_of: Call | None = None
+        self._reported_call: Call | None = None
         self.is_elastic = False
         """True if the machine may run with fewer workers than were decided."""
         self._unsent_call: BaseException | None = None
@@ -109,8 +109,8 @@ class Workers(Tasks):
         if flight.suspect is not None:
             self._survived(flight.suspect)
         elif flight.is_call:
-            if result.kind is ResultKind.FAILED and flight.task.indices is not self._told_of:
-                self._told_of = flight.task.indices  # the other workers will report the same
+            if result.kind is ResultKind.FAILED and flight.task.indices is not self._reported_call:
+                self._reported_call = flight.task.indices  # the other workers will report the same
                 self._failed_call = result.payload
         else:
             self._settle(flight, result)
@@ -124,7 +124,7 @@ class Workers(Tasks):
         flight = self._flights.pop(task_id)
         self._take_from(self.workers[flight.worker])
         if flight.task.resume is not None:
-            self._tell_with_the_next(flight.worker, flight.task.resume)
+            self._attach_to_next_task(flight.worker, flight.task.resume)
         if flight.is_call:
             self._unsent_call = exc
             self._retire_if_idle(flight.worker)
@@ -139,7 +139,7 @@ class Workers(Tasks):
             unsent, self._unsent_call = self._unsent_call, None
             raise unsent
 
-    def _tell_with_the_next(self, worker: int, resume: Resume) -> None:
+    def _attach_to_next_task(self, worker: int, resume: Resume) -> None:
         """Attach the state to resume from to the next task of a worker."""
         assert self.epoch is not None
         for what, other, *rest in self.decisions:
@@ -259,8 +259,8 @@ class Workers(Tasks):
         if (resume is not None and resume.skip) or (epoch is not None and epoch.replays):
             view.since_s += self.now_s - self._begun_s  # it reads again what its predecessor has read
         if left.death is not None:
-            told = self._recovery.told_of_restart(left.death, worker, left.begun)
-            self.pending_warnings.append((told, WorkerWarning))
+            warning = self._recovery.restart_warning(left.death, worker, left.begun)
+            self.pending_warnings.append((warning, WorkerWarning))
         if left.begun is not None:
             self._redo(left.begun, left.death)
         self._give_again(worker, left.waiting)
@@ -271,7 +271,7 @@ class Workers(Tasks):
     # -- workers that are added or retired ---------------------------------------------------------------------------
 
     def resize(self, count: int, depth: int | None = None) -> None:
-        """Change the number of workers, within the room there is; each may have `depth` tasks at once.
+        """Change the number of workers, up to the maximum; each may have `depth` tasks at once.
 
         New workers are started. If there are too many, those with the highest numbers get no more tasks and are retired
         once they have answered the tasks they have; no task is taken from them, so this works for streams too. Call it
@@ -301,7 +301,7 @@ class Workers(Tasks):
         return not self._silent and len(self.active) + len(self._absent) == len(self.workers)
 
     def _do_without(self, worker: int) -> bool:
-        """Drop a worker that there is no place for and reassign its tasks; False if they cannot move."""
+        """Drop a worker that could not be placed, and reassign its tasks; False if they cannot move."""
         held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
         if any(flight.stays for flight in held):
             return False
@@ -339,7 +339,7 @@ class Workers(Tasks):
             return
         if left.death is not None:
             exc.__cause__ = left.death
-        self._end(self._recovery.told_of_budget(exc), left)
+        self._end(self._recovery.with_budget_note(exc), left)
 
     def _end(self, last: BaseException, left: _Replacement) -> None:
         """Give up after a death that cannot be recovered from."""

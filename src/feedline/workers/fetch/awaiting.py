@@ -1,11 +1,11 @@
-"""Fetching from asynchronous datasets: those whose `__getitem__` or `__getitems__` is an `async def`.
+"""Fetching from asynchronous datasets, whose `__getitem__` or `__getitems__` is an `async def`.
 
-All samples of a batch are awaited at once. Each is made in a context of its own, where `feedline.rng()` gives the
-numbers of this very sample, however the coroutines take turns. The generators of the process cannot be shared like
-that: what is drawn from them depends on who comes first, and a warning says so.
+All samples of a batch are awaited at once. Each runs in its own context, where `feedline.rng()` returns the numbers of
+that sample, however the coroutines take turns. The process-wide generators cannot be separated like that: what a sample
+draws from them depends on the order in which the coroutines run. A warning reports it.
 
-What is asked for is asked for before anybody looks at the answers; a guard then goes through these one after the other,
-as if it had asked for each itself.
+All samples are requested before any answer is examined. A guard then goes through the answers one by one, as if it had
+requested each itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from feedline.workers.fetch.guard import Asking, Guard
 from feedline.workers.fetch.loop import loop_of
 
 _LOOKS = 4
-"""Batches during which the generators of the process are watched."""
+"""Number of batches during which to watch the process-wide generators."""
 
 
-# Any, throughout: a dataset, and what comes out of it, is any object.
+# Any, throughout: a dataset and its samples may be of any type.
 def is_awaited(dataset: Any) -> bool:
-    """True if samples have to be awaited. Of a subset that is what its dataset says."""
+    """True if samples have to be awaited; for a subset, if those of its dataset have to be."""
     return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
 
 
@@ -38,16 +38,16 @@ _GETTERS = ("__getitem__", "__getitems__")
 
 
 def asks_together(dataset: Any) -> bool:
-    """True if the samples of a batch are asked for at once, so that an exception does not tell which of them failed."""
+    """True if the samples of a batch are requested in one call, so an exception does not show which of them failed."""
     several = batch_getter(dataset)
     return several is not None and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
 
 
 def batch_getter(dataset: Any) -> Callable[[Any], Any] | None:
-    """Return the dataset's `__getitems__`; None if its samples are asked for one by one.
+    """Return the dataset's `__getitems__`; None if its samples are requested one by one.
 
-    Torch's `Subset` has one that asks for one sample after the other where its dataset has none. The loader does the
-    same itself, and knows which sample it is at.
+    Torch's `Subset` has a `__getitems__` that requests one sample after the other if its dataset has none. The loader
+    does the same itself, and so knows which sample failed.
     """
     torch_data = sys.modules.get("torch.utils.data")
     below = dataset
@@ -72,8 +72,8 @@ def awaiting_fetcher(
     is_together = spec.batched and inspect.iscoroutinefunction(several)
     if not is_together and not inspect.iscoroutinefunction(getattr(type(_below(dataset)), "__getitem__", None)):
         raise BadOption(
-            f"{type(dataset).__name__} has an async __getitems__, which is for batches, but its __getitem__ is not "
-            "async, and single samples are asked for. Make both async."
+            f"{type(dataset).__name__} has an async __getitems__, but its __getitem__ is not async, and this loader "
+            "requests single samples. Make both async."
         )
     return _Awaiting(dataset, collate, spec, scope, guard, is_together=is_together)
 
@@ -99,7 +99,7 @@ class _Awaiting:
     ) -> None:
         self._scope = scope
         self._guard = guard
-        # Apart from this object, so that it and `_how` are no cycle: the loop ends as soon as the dataset does.
+        # A separate object, so that this one and `_how` form no cycle: the loop ends as soon as the dataset does.
         self._reader = _Reader(dataset, scope, waits_for_all=guard is not None, is_together=is_together)
         how = Asking.of(self._reader.ask, collate, spec, is_together)
         self._how = how if guard is None else guard.guarded(how, together=is_together)
@@ -132,15 +132,15 @@ class _Awaiting:
         if used:
             self._looks = _LOOKS
             warn_user(
-                f"{self._reader.name} draws random numbers from {' and '.join(used)}. Its samples are made at the same "
-                "time and share these generators, so with seed= batches are not reproducible. Draw from "
-                "feedline.rng(), which each sample has for itself.",
+                f"{self._reader.name} draws random numbers from {' and '.join(used)}. Its samples are made "
+                "concurrently and share these generators, so with seed= batches are not reproducible. Draw from "
+                "feedline.rng(), which is separate for each sample.",
                 DataWarning,
             )
 
 
 class _Reader:
-    """Awaits samples, ahead of the questions for them."""
+    """Awaits samples ahead of the requests for them."""
 
     def __init__(self, dataset: Any, scope: Scope, *, waits_for_all: bool, is_together: bool) -> None:
         self._dataset = dataset
@@ -153,19 +153,19 @@ class _Reader:
 
     @property
     def name(self) -> str:
-        """What the dataset is called."""
+        """The name of the dataset's class."""
         return type(self._dataset).__name__
 
     def read_ahead(self, wanted: dict[int, Any]) -> None:
-        """Await samples, by their places."""
+        """Await samples, given by their places."""
         self._ready = loop_of(self._below).run(self._answers(wanted))
 
     def forget(self) -> None:
-        """Drop what was awaited and not asked for."""
+        """Drop samples that were awaited but not requested."""
         self._ready = {}
 
     def ask(self, item: Any) -> Any:
-        """Return what was awaited for the current place, or await it now: another attempt, or another sample."""
+        """Return the sample awaited for the current place, or await it now: for another attempt, or another sample."""
         place = self._scope.place
         answer = self._ready.pop(place, None)
         if answer is None:
@@ -180,7 +180,7 @@ class _Reader:
             for place, task in tasks.items():
                 answers[place] = await task
                 if answers[place].error is not None and not self._waits_for_all:
-                    break  # it will be raised; nobody needs the others
+                    break  # it will be raised; the others are not needed
         finally:
             late = [task for task in tasks.values() if not task.done()]
             for task in late:
@@ -200,8 +200,8 @@ class _Reader:
             task = asyncio.current_task()
             if task is not None and getattr(task, "cancelling", lambda: 1)():
                 raise
-            return _Answer(error=exc)  # of the dataset's own making
-        except BaseException as exc:  # KeyboardInterrupt would end the loop, and the wait for it would not
+            return _Answer(error=exc)  # the dataset itself has cancelled it
+        except BaseException as exc:  # KeyboardInterrupt would end the loop, but not the wait for it
             return _Answer(error=exc)
 
     async def _awaited(self, item: Any) -> Any:
@@ -210,7 +210,7 @@ class _Reader:
 
 
 class _Answer:
-    """What came of a question: a sample, or an exception."""
+    """The outcome of a request: a sample, or an exception."""
 
     __slots__ = ("error", "sample")
 
@@ -231,7 +231,7 @@ def _limit_of(dataset: Any) -> int | None:
     limit = getattr(dataset, "max_concurrency", None)
     if limit is not None and (type(limit) is not int or limit < 1):
         raise BadOption(
-            f"max_concurrency={limit!r} of {type(dataset).__name__} is not a number of reads. Give an int of at "
-            "least 1, or None for all samples of a batch at once."
+            f"max_concurrency={limit!r} of {type(dataset).__name__} is not a number of reads. Set it to an int of at "
+            "least 1, or to None for all samples of a batch at once."
         )
     return limit

@@ -1,7 +1,7 @@
-"""How samples are asked for, and what a worker does about those that fail: leave out, try again, take others.
+"""How samples are requested, and how a worker handles those that fail: skip, retry or replace them.
 
-The policy says which. A guard stands between a fetcher and the dataset. It hands the fetcher a mark in place of a
-sample that is left out, and takes the marks away before the batch is made.
+The error policy decides. A guard sits between a fetcher and the dataset. It returns a marker in place of a skipped
+sample, and removes the markers before the batch is collated.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from feedline.types import IndexBlock
 
 @dataclass(frozen=True)
 class Asking:
-    """One question per sample, or one for all of them."""
+    """How to request the samples of a batch: one by one, or all in one call."""
 
     ask: Callable[[Any], Any]
-    """Returns what the dataset has for an item."""
+    """Returns the dataset's answer for an item."""
     items: Callable[[Any], list[Any]]
-    """Returns what to ask for, given what the plan says: its indices, or all of them as one item."""
+    """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
     join: Callable[[list[Any]], Any]
-    """Makes the batch of the answers."""
+    """Makes the batch from the answers."""
     join_draws: bool = True
     """False if making the batch is known to draw no random numbers."""
 
     @classmethod
     def of(cls, ask: Callable[[Any], Any], collate: Callable[[Any], Any], spec: WorkerSpec, together: bool) -> Asking:
-        """Return how to ask, with one question for all samples of a batch if `together`."""
+        """Return how to request samples: in one call per batch if `together`, otherwise one by one."""
         draws = not spec.framework.is_default_collate(spec.collate)
         if spec.batched and not together:
             return cls(ask, listed, collate, draws)
@@ -49,33 +49,33 @@ def plain(indices: Any) -> Any:
 
 
 def listed(indices: Any) -> Any:
-    """Return indices that are asked for one by one."""
+    """Return indices to be requested one by one."""
     if type(indices) is IndexBlock:
         return indices.array.tolist()
     return indices if type(indices) in (list, tuple) else list(indices)
 
 
 _MOST_REPLACEMENTS = 16
-"""Samples that are tried in place of one. More failures in a row mean that something else is wrong."""
+"""Maximum number of samples to try in place of one. More failures in a row mean that something else is wrong."""
 
 _MANY = 1 << 30
-"""Attempts, so many that no policy wants another: a stream that several workers read goes on only."""
+"""So many attempts that no policy allows another: a stream that several workers read cannot go back."""
 
 Pause = Callable[[float], Any]
-"""Waits for so many seconds; may return earlier, and then True, if nobody waits for the sample any more."""
+"""Waits for a number of seconds; may return early, and then returns True if the sample is no longer needed."""
 
 
 class NothingLeft(Exception):
-    """All samples of a batch were left out."""
+    """All samples of a batch were skipped."""
 
 
 class Guard:
-    """Asks for samples and does what the policy says when one fails.
+    """Requests samples, and applies the policy when one fails.
 
     Args:
-        policy: says what becomes of a sample.
-        scope: knows which sample of the batch it is.
-        dataset: whose samples they are.
+        policy: decides about failed samples.
+        scope: knows the place of the current sample in its batch.
+        dataset: the dataset.
         worker: this worker; None in the training process itself.
         pause: waits before another attempt.
     """
@@ -88,27 +88,27 @@ class Guard:
         self._dataset = dataset
         self._worker = worker
         self._pause = pause
-        self._chance = random.Random()  # its own: those of the process belong to the user
+        self._chance = random.Random()  # its own: the process-wide generators belong to the user
         self._skip: Collection[int] = ()
         self._items: list[Any] = []
         self._has_left_out = False
         self.faults: list[Fault] = []
-        """What failed in the current task."""
+        """The faults of the current task."""
         self.attempts = 1
-        """How often the last sample that failed was tried."""
+        """How many times the last failed sample was tried."""
 
     def begin(self, skip: Collection[int]) -> None:
-        """Begin a task; `skip` are places whose samples are known to fail."""
+        """Begin a task; `skip` are the places of samples that are known to fail."""
         self._skip = skip
         self._begin_again([])
 
     @property
     def is_clear(self) -> bool:
-        """True if all samples of the task are to be asked for."""
+        """True if all samples of the task are to be requested."""
         return not self._skip
 
     def knows(self, place: int) -> bool:
-        """True if the sample of a place is not asked for, because it is known to fail."""
+        """True if the sample at a place is not requested, because it is known to fail."""
         return place in self._skip
 
     def _begin_again(self, items: list[Any]) -> None:
@@ -118,11 +118,11 @@ class Guard:
         self.faults = []
 
     def guarded(self, how: Asking, *, together: bool) -> Asking:
-        """Return how to ask for samples so that failures are dealt with.
+        """Return how to request samples so that failures are handled.
 
         Args:
-            how: how they would be asked for otherwise.
-            together: True if one question is for all samples of a batch.
+            how: how to request them otherwise.
+            together: True if one call requests all samples of a batch.
         """
 
         def items(indices: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class Guard:
         return replace(how, items=items, ask=ask, join=join)
 
     def each(self, dataset: Any, how: Asking) -> Callable[[Any], Any]:
-        """Return a fetcher that asks for samples one by one, at next to no cost while none fails."""
+        """Return a fetcher that requests samples one by one, at next to no cost while none fails."""
         guarded = self.guarded(how, together=False)
 
         def fetch(indices: Any) -> Any:
@@ -190,7 +190,7 @@ class Guard:
                     first = self._fault(self._failure(exc, indices, 2), "retry")
             else:
                 first = None
-            one_by_one = self._asking_each(one)  # nobody says which of them it was
+            one_by_one = self._asking_each(one)  # the exception does not show which of them failed
             samples = []
             for self._scope.place, index in enumerate(indices):
                 self._scope.begin_sample_again()
@@ -206,7 +206,7 @@ class Guard:
         return _LEFT_OUT
 
     def _deal_with(self, exc: Exception, index: Any, ask: Callable[[Any], Any]) -> Any:
-        """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
+        """Apply the policy until there is a sample, the sample is skipped, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
             first: Fault | None = None
@@ -222,7 +222,7 @@ class Guard:
                     replacements += 1
                     if replacements > _MOST_REPLACEMENTS:
                         add_note(
-                            exc, f"{_MOST_REPLACEMENTS} samples that were tried instead of {index!r} failed as well."
+                            exc, f"{_MOST_REPLACEMENTS} samples that were tried in place of {index!r} failed as well."
                         )
                         raise exc
                     current, attempt = self._other(current, verdict, exc), 0
@@ -240,18 +240,18 @@ class Guard:
                     continue
                 if first is None:
                     self._note(self._failure(exc, index, attempt), "retry")
-                else:  # the log is about the sample that was wanted, not about those that were tried instead
+                else:  # log the requested sample, not those tried in its place
                     self.faults.append(replace(first, replacement=current))
                 return sample
         except Exception as raised:
             if replacements:
-                add_note(raised, f"It is of sample {current!r}, which was tried instead of {index!r}.")
+                add_note(raised, f"Raised by sample {current!r}, which was tried in place of {index!r}.")
             raise
         finally:
             del exc  # its traceback refers to this frame: no cycle for the garbage collector
 
     def _other(self, index: Any, verdict: Verdict, exc: Exception) -> Any:
-        """Return the sample to take in place of another."""
+        """Return the replacement for a sample."""
         other = neighbour_of(index, self._dataset, exc) if verdict.index is NEIGHBOUR else verdict.index
         if other is None:
             raise exc
@@ -272,7 +272,7 @@ class Guard:
         return Fault.of(failure, action, time=time.time())
 
     def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
-        """Make the batch; if that fails, the policy may want to try again or to leave all of it out."""
+        """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
         attempt = 1
         while True:
             try:
@@ -293,27 +293,27 @@ class Guard:
             return batch
 
     def collate(self, collate: Callable[[Any], Any], samples: Any, places: Iterable[int]) -> Any:
-        """Make a batch of samples of a stream, or the one sample that is to be delivered.
+        """Make a batch of samples from a stream, or convert a single sample.
 
         Args:
             collate: makes the batch.
-            samples: what of.
-            places: where in the stream they are.
+            samples: the samples.
+            places: their places in the stream.
         """
         self._items = list(places)
         return self._join(collate, samples)
 
     def tries_again(self, exc: Exception, attempt: int) -> bool:
-        """Say whether the policy wants another attempt at a sample of a stream, and wait for as long as it says."""
+        """True if the policy allows another attempt at a sample of a stream; waits first, if it requires a pause."""
         verdict = self._decide(self._failure(exc, 0, attempt))
         return verdict.action == "retry" and not self._pause(verdict.wait_s)
 
     def note_retry(self, exc: Exception, place: int, attempt: int) -> None:
-        """Note that a sample of a stream was made at this attempt, after it had failed."""
+        """Log that this attempt at a sample of a stream succeeded, after others had failed."""
         self._note(self._failure(exc, place, attempt), "retry")
 
     def leaves_out(self, exc: Exception, place: int) -> bool:
-        """Say whether a sample of a stream that cannot be read again may be left out, and note it if so."""
+        """True if the policy skips a sample of a stream that cannot be read again; logs the fault if so."""
         failure = self._failure(exc, place, _MANY)
         if self._decide(failure).action != "skip":
             return False
@@ -321,7 +321,7 @@ class Guard:
         return True
 
     def read(self, stream: Readable) -> Any:
-        """Return the next sample of a stream that the policy lets through; raises StopIteration at its end."""
+        """Return the next sample of a stream that the policy does not skip; raises StopIteration at its end."""
         attempt = 1
         failure: Failure | None = None
         try:
@@ -329,7 +329,7 @@ class Guard:
                 try:
                     sample = stream.read()
                 except StopIteration:
-                    if failure is not None:  # it was asked again, and had nothing more to say
+                    if failure is not None:  # the retry found the end of the stream
                         self._close(failure)
                     raise
                 except Exception as exc:
@@ -356,7 +356,7 @@ class Guard:
             del failure  # its traceback refers to this frame: no cycle for the garbage collector
 
     def _close(self, failure: Failure) -> None:
-        """Do with a sample that cannot be tried again what the policy says in the end."""
+        """Apply the policy's final decision to a sample that cannot be retried."""
         try:
             if self._decide(replace(failure, attempt=_MANY)).action != "skip":
                 raise failure.error
@@ -366,35 +366,35 @@ class Guard:
 
 
 class Readable(Protocol):
-    """A stream, as far as a guard must know it."""
+    """The part of a stream that a guard needs."""
 
     place: int
     """Samples read so far."""
     has_broken_off: bool
-    """True if there are no more samples after the last exception."""
+    """True if no sample follows the last exception."""
 
     def read(self) -> Any:
         """Return the next sample."""
 
     def try_again(self) -> bool:
-        """Let the next sample be the one that raised an exception; False if that cannot be done."""
+        """Make the next `read` retry the sample that raised an exception; False if that is impossible."""
 
 
 def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:
-    """Return the index after another one; None if there is none, which a note to the exception then explains."""
+    """Return the next index; None if there is none, which a note on the exception then explains."""
     try:
         return (operator.index(index) + 1) % len(dataset)
     except TypeError:
         add_note(
             exc,
-            f"Sample {index!r} has no neighbour that could take its place: its index is not a number, or the dataset "
-            "has no length. Say what to take: on_error=feedline.faults.Replace(by=function_of_the_index).",
+            f"Sample {index!r} has no neighbour to replace it: its index is not a number, or the dataset has no "
+            "length. Choose the replacement yourself: on_error=feedline.faults.Replace(by=function_of_the_index).",
         )
         return None
 
 
 class _LeftOut:
-    """Stands in for a sample that was left out."""
+    """Stands in for a skipped sample."""
 
 
 _LEFT_OUT = _LeftOut()

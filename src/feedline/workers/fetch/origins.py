@@ -22,7 +22,7 @@ _MOST_LAYERS = 16
 
 
 # Any, throughout: a dataset is any object, and an index any that it understands.
-def told_origin(dataset: Any, index: Any) -> str:
+def origin_text(dataset: Any, index: Any) -> str:
     """Return text that adds a sample's origin to its name; empty if the dataset wraps no other."""
     path, inner = "", dataset
     for below, index_below in _layers(dataset, index):

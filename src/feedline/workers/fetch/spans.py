@@ -1,8 +1,8 @@
-"""Spans: batches of a stream that every worker of every rank reads as a whole, each keeping what is its own.
+"""Spans: batches of a stream that every worker of every rank reads completely, keeping only its own samples.
 
-Any iterable can be shared out like this, without knowing anything of it: each sample is delivered once, in an order
-that depends on the number of ranks only, and the ranks end together. What it does not save is reading: a dataset that
-does much work per sample does it in every worker. Such datasets had better split themselves.
+This splits any iterable, without knowing anything about it: each sample is delivered once, in an order that depends
+only on the number of ranks, and the ranks end together. It does not save reading: a dataset that does much work per
+sample does it in every worker. Such datasets should split themselves.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from feedline.workers.fetch.streams import FetcherOfStream
 
 
 class SpanFetcher(FetcherOfStream):
-    """Makes the batch of a step, of the samples that belong to this rank."""
+    """Makes the batch of a step from this rank's samples."""
 
     def _begin(self, spec: WorkerSpec) -> None:
         assert spec.split is not None
         self.failed_place = 0
-        """The place of the last sample that was raised: others after it have been read since."""
+        """The place of the last sample whose exception was raised; later samples have been read since."""
         self._split = spec.split
         self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
-        """True if the last two steps depend on where the stream ends, which is then looked for one round ahead."""
+        """True if the last two steps depend on where the stream ends, so the stream is read one round ahead."""
         self._held: dict[int, Any] = {}
         self._total: int | None = None
         self._break: _Failed | None = None
-        """What ended the stream before its time: for no worker in silence, whosever sample it was."""
+        """The exception that broke off the stream. Every worker raises it, also if the sample belongs to another."""
         self._has_raised_break = False
         self._has_failed = False
         self.consumed: int | None = None
@@ -82,7 +82,7 @@ class SpanFetcher(FetcherOfStream):
         return _Failed(without_frames(exc), is_last)
 
     def _up_to_break(self, begin: int, end: int) -> list[int]:
-        """Return the places of a step that are this rank's, in a stream that broke off, and that where it did."""
+        """Return this rank's places of a step in a stream that broke off, and the place where it did."""
         assert self._total is not None
         if self._has_raised_break:
             raise StopIteration
@@ -96,19 +96,19 @@ class SpanFetcher(FetcherOfStream):
     def _raise(self, failed: _Failed, place: int) -> NoReturn:
         self.failed_place = place
         self._has_raised_break = failed.is_last
-        raise twin_of(failed.reason)  # what is held must not get to hold whoever is up the stack
+        raise twin_of(failed.reason)  # a copy: the stored exception must not refer to the frames of the callers
 
     def _there(self, place: int, begin: int) -> int:
-        """Return the place whose sample is delivered: a rank that has none left repeats the first of the step."""
+        """Return the place of the sample to deliver: a rank that has none left repeats its first one of the step."""
         if self._total is None or place < self._total:
             return place
         own = begin + self._split.share.rank
         return own if own < self._total else begin
 
     def _read_to(self, begin: int, end: int, origin: int) -> None:
-        """Read up to place `end` or to the end of the stream; keep what the step that starts at `begin` may need."""
+        """Read up to place `end` or the end of the stream; keep what the step that starts at `begin` may need."""
         stream, held, share = self.stream, self._held, self._split.share
-        # Near the end a step may begin one round earlier than the others would have it, so that no rank goes without.
+        # Near the end, a step may begin one round earlier than otherwise, so that every rank gets a sample.
         low = begin - share.world_size if self._exact else begin
         for place in [place for place in held if place < low]:
             del held[place]
@@ -123,14 +123,14 @@ class SpanFetcher(FetcherOfStream):
             except StopIteration:
                 self._total = stream.place
                 stride = self._split.batch_size * share.world_size
-                if self._total <= origin - stride:  # a last step that was short may be counted as a full one
+                if self._total <= origin - stride:  # a short last step may be counted as a full one
                     raise BadState(
-                        f"The state says that {origin} samples of a stream were consumed, but it ended after "
-                        f"{self._total}. Use the data that the state was saved with."
+                        f"The stream ended after {self._total} samples, but according to the state {origin} were "
+                        "consumed. Use the data that the state was saved with."
                     ) from None
 
     def _read_some(self, begin: int, low: int, end: int) -> None:
-        """Read as many samples as a batch has: those of other workers and ranks are not all in memory at once."""
+        """Read no more samples than a batch has, to limit how many of other workers and ranks are in memory at once."""
         stream = self.stream
         samples: list[Any] = []
         try:
@@ -147,7 +147,7 @@ class SpanFetcher(FetcherOfStream):
             self._hold(samples, stream.place - len(samples), begin, low)
 
     def _hold(self, samples: list[Any], first: int, begin: int, low: int) -> None:
-        """Hold what is needed of samples that were read from place `first` on."""
+        """Keep the needed ones of samples that were read from place `first` on."""
         held, end = self._held, first + len(samples)
         own, step = begin + self._split.share.rank, self._split.share.world_size
         if self._exact:
@@ -165,7 +165,7 @@ class SpanFetcher(FetcherOfStream):
             self._held[place] = sample
 
     def _read(self, place: int, *, is_own: bool) -> Any:
-        """Return the next sample; if it cannot be made, what says so: it is raised in the batch that it belongs to."""
+        """Return the next sample, or a `_Failed` if it cannot be made, which is raised in the batch it belongs to."""
         stream, guard, attempt = self.stream, self._guard, 1
         failed: Exception | None = None
         while True:
@@ -174,7 +174,7 @@ class SpanFetcher(FetcherOfStream):
             except StopIteration:
                 if failed is None:
                     raise
-                stream.place += 1  # the sample that was asked for again has its place, too
+                stream.place += 1  # the retried sample counts too
                 return self._failed(failed)
             except Exception as exc:
                 if stream.has_broken_off:
@@ -196,4 +196,4 @@ class _Failed:
 
     reason: Exception
     is_last: bool = False
-    """True if no sample comes after it, whatever the policy is."""
+    """True if no sample follows, whatever the policy is."""

@@ -24,16 +24,16 @@ from feedline.workers.fetch.guard import Guard
 
 _CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
 _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
-"""Iterators that run nobody's code: what they yield draws nothing."""
+"""Iterators that run no user code, so reading them draws no random numbers."""
 
 
 class Stream:
-    """An iterator of a dataset that knows how far it is.
+    """An iterator of a dataset that knows its position.
 
     Args:
         dataset: the iterable dataset.
-        scope: told about each sample.
-        resume: where to go on; the state of the dataset itself has been restored already.
+        scope: notified of each sample.
+        resume: where to resume; the state of the dataset itself is already restored.
     """
 
     def __init__(self, dataset: Any, scope: Scope, resume: Resume | None) -> None:
@@ -44,54 +44,57 @@ class Stream:
                 restore_end(dataset, resume.last)
             self._iterator = iter(dataset)
             self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
-            """What samples draw from the generators of the process, they draw inside of this."""
+            """The context in which samples draw from the process-wide generators."""
         self.is_plain = type(self._iterator) in _PLAIN
         """True if reading a sample runs no code that could draw random numbers."""
         draws = not (self.is_plain or (isinstance(dataset, StreamSource) and dataset.draws_nothing))
         self.seeds_each = scope.seeds_globals and draws and self.generators is UNCHANGED
-        """True if the generators of the process are seeded for every sample."""
+        """True if the process-wide generators are seeded for every sample."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
         self.place = 0
-        """Samples read so far, before a resumption too."""
+        """Samples read so far, including those before a resumption."""
         self._skip_to = 0
         self._least = 0
         self.is_retried: Callable[[Exception, int], bool] | None = None
-        """Says whether the iterator is asked again after an exception, for the n-th time."""
+        """Returns whether to retry after an exception, given the number of the attempt."""
         self.has_broken_off = False
-        """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
+        """True if no sample follows the last exception: it ended a generator, or the iterator reports it."""
         self.interrupted_by: str | None = None
-        """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
+        """The name of the exception that a signal handler raised inside a generator, which ended it: the stream cannot
+        continue.
+        """
         self.is_watched = False
-        """True to remember what the first sample looks like."""
+        """True to record a digest of the first sample."""
         self.first_digest: bytes | None = None
         if resume is not None:
             if resume.iterator is not None:
                 check_restorable(dataset, self._iterator)
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
-            # What comes now from a feed is not what came then, and must not be dropped.
+            # A feed does not repeat its samples, so new ones must not be skipped.
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
             self._least = resume.least
-        # A generator does nothing before its first sample is asked for.
+        # A generator runs no code before its first sample is requested.
         scope.is_common = inspect.isgenerator(self._iterator) and self.place == 0
 
     def _draws_in_turn(self) -> bool:
-        """True if whoever has the samples of a place has run the code for all those before, and draws on from there.
+        """True if reading a sample runs the code of all samples before it, and its random numbers follow theirs.
 
-        A generator has no other way. All that it draws follows from how the generators are seeded when it is opened.
+        That is always so for a generator. All its random numbers follow from how the process-wide generators were
+        seeded when it was opened.
         """
         is_repeated = not is_stateful(self._dataset) and not isinstance(self._dataset, Acknowledged)
         return inspect.isgenerator(self._iterator) and is_repeated
 
     @property
     def goes_in_one(self) -> bool:
-        """True if many samples are read as one is: nothing has to be done for each, and none is asked for again."""
+        """True if many samples can be read in one go: nothing has to be done for each, and none is retried."""
         return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
 
     def skip_to(self, place: int) -> None:
-        """Go to a place, or to the end, without making the samples before it, if that can be done."""
+        """Go to a place, or to the end, without making the samples before it, if possible."""
         if self.place < self._skip_to or place <= self.place:
             return
         if self._skip is not None:
@@ -105,10 +108,10 @@ class Stream:
         return self._read()
 
     def fill(self, samples: list[Any], count: int) -> None:
-        """Read on after `samples` until there are `count`, in one go if nothing has to be done for each.
+        """Read until there are `count` samples, in one go if nothing has to be done for each.
 
         Raises:
-            StopIteration: the stream has ended before; what there was is appended.
+            StopIteration: the stream has ended before; the samples up to its end are appended.
         """
         self.replay()
         slow = self._scope.slow
@@ -121,7 +124,7 @@ class Stream:
         first = self.place - len(samples)
         self._scope.reading(samples, first)
         try:
-            # Not islice, which calls `iter`: an iterator of the user's may begin anew then.
+            # Not islice, which calls `iter`: a user's iterator may start over then.
             samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
         except BaseException as exc:
             self._scope.place = self.place = first + len(samples)
@@ -133,7 +136,7 @@ class Stream:
             raise StopIteration
 
     def replay(self) -> None:
-        """Read what was read before a resumption, now that a batch is wanted: that is nobody's start-up time."""
+        """Read again the samples before a resumption; called late, with the first batch, to keep the start-up short."""
         attempt = 1
         while self.place < self._skip_to:
             try:
@@ -141,14 +144,14 @@ class Stream:
             except StopIteration:
                 if self.place < self._least:
                     raise BadState(
-                        f"The state says that at least {self._least} samples of a stream were read, but it ended after "
-                        f"{self.place}. Use the data that the state was saved with."
+                        f"The stream ended after {self.place} samples, but according to the state at least "
+                        f"{self._least} were read. Use the data that the state was saved with."
                     ) from None
                 raise
-            except Exception as exc:  # it was raised, or left out, when its batch came
+            except Exception as exc:  # it was raised, or skipped, when its batch was made
                 if self.has_broken_off:
                     raise
-                # If it was asked for again then, it is now.
+                # If it was retried then, retry it now.
                 if self.is_retried is None or not self.is_retried(exc, attempt) or not self.try_again():
                     attempt = 1
                     continue
@@ -178,37 +181,37 @@ class Stream:
     def _check_end(self) -> None:
         if self.interrupted_by is not None:
             raise WorkerError(
-                f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
-                f"raised {self.interrupted_by} inside of it: this iteration was ended by that. Begin another one, "
-                "or go on where it was: loader.load_state_dict(loader.state_dict())."
+                f"This iteration was ended by {self.interrupted_by}, which a signal handler raised inside the iterator "
+                f"of {type(self._dataset).__name__}, a generator. Start another iteration. To continue where this one "
+                "was, call loader.load_state_dict(loader.state_dict()) first."
             ) from None
 
     def _note(self, exc: BaseException) -> None:
-        """Note what was raised in place of a sample."""
-        if is_interrupt(exc):  # it says nothing about the sample
+        """Record an exception that was raised in place of a sample."""
+        if is_interrupt(exc):  # it is unrelated to the sample
             has_ended = (
                 inspect.isgenerator(self._iterator) and inspect.getgeneratorstate(self._iterator) == inspect.GEN_CLOSED
             )
             self.interrupted_by = type(exc).__name__ if has_ended else None
         elif isinstance(exc, Exception):
-            self.place += 1  # the sample that could not be made has its place, too
+            self.place += 1  # the sample that could not be made counts too
             self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
                 isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
             )
 
     def try_again(self) -> bool:
-        """Ask for the sample again that raised an exception; False if the iterator cannot give it.
+        """Make the iterator retry the sample that raised an exception; False if it cannot.
 
-        One that does not say is asked again, and knows what to do.
+        An iterator that is not `Repeatable` is simply called again.
         """
         if isinstance(self._iterator, Repeatable) and not self._iterator.try_again():
             return False
-        self.place -= 1  # an attempt is no sample
+        self.place -= 1  # an attempt is not a sample
         return True
 
     @property
     def is_repeatable(self) -> bool:
-        """True if the iterator can be asked again for a sample that raised an exception."""
+        """True if the iterator can retry a sample that raised an exception."""
         return isinstance(self._iterator, Repeatable)
 
     @property
@@ -217,7 +220,7 @@ class Stream:
         return is_stateful(self._iterator)
 
     def notes(self) -> Notes:
-        """Return the states of dataset and iterator as they are now."""
+        """Return the current states of dataset and iterator."""
         iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
         is_one = self._iterator is self._dataset
         is_before = not self._goes_on and _has_not_begun(self._iterator)
@@ -230,10 +233,10 @@ def _has_not_begun(iterator: Any) -> bool:
 
 
 def _digest(sample: Any) -> bytes | None:
-    """Return a fingerprint of a sample; None if it cannot be had, and then nobody compares."""
+    """Return a digest of a sample; None if it cannot be computed, and then it is not compared."""
     try:
         data = _as_bytes(sample)
-    except Exception:  # whatever keeps it from being pickled will be said when the batch is sent
+    except Exception:  # sending the batch will report why it cannot be pickled
         return None
     return hashlib.sha1(data, usedforsecurity=False).digest()
 
@@ -242,11 +245,11 @@ def _as_bytes(sample: Any) -> bytes:
     try:
         return encode(sample)
     except NotARecord:
-        return pickle.dumps(sample, 5)  # not for tensors: where one lies in memory is part of its pickle
+        return pickle.dumps(sample, 5)  # not for tensors, whose pickle contains their position in memory
 
 
 class FetcherOfStream(ABC):
-    """Makes batches of a stream, with the generators of the process seeded for what draws from them."""
+    """Makes batches of a stream, and seeds the process-wide generators for code that draws from them."""
 
     def __init__(
         self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None = None
@@ -262,7 +265,7 @@ class FetcherOfStream(ABC):
 
     @abstractmethod
     def _begin(self, spec: WorkerSpec) -> None:
-        """Get ready for the first batch."""
+        """Prepare for the first batch."""
 
     def __call__(self, asked: Any) -> Any:
         if not self._seeds:
@@ -272,7 +275,7 @@ class FetcherOfStream(ABC):
 
     @abstractmethod
     def _make(self, asked: Any) -> Any:
-        """Make the batch for what the plan asks."""
+        """Make the batch for an entry of the plan."""
 
     def _collated(self, samples: Any, places: Iterable[int]) -> Any:
         return self._collate(samples) if self._guard is None else self._guard.collate(self._collate, samples, places)
@@ -286,9 +289,9 @@ class StreamFetcher(FetcherOfStream):
             self.stream.is_retried = self._guard.tries_again
         self._drop_last = spec.drop_last
         self._ended = False
-        self._keeps = not isinstance(spec.dataset, Acknowledged)  # which puts back what was not delivered
+        self._keeps = not isinstance(spec.dataset, Acknowledged)  # such a dataset puts back what was not delivered
         self._samples: list[Any] = []
-        """What was read of a batch that was interrupted, and is now made to its end."""
+        """Samples already read of an interrupted batch, which is completed at the next request."""
         self._first = 0
         """Where that batch begins."""
 
@@ -305,7 +308,7 @@ class StreamFetcher(FetcherOfStream):
             raise
 
     def _make_of(self, samples: list[Any], count: int) -> Any:
-        """Make a batch of samples that were read and those that follow."""
+        """Make a batch of samples already read and those that follow."""
         if len(samples) < count and not self._ended:
             try:
                 with self.stream.generators:

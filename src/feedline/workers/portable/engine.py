@@ -195,7 +195,7 @@ class PortableEngine(LaneEngine[_Errand]):
             if isinstance(result.payload, bytes):  # it could not get ready
                 result.payload = unpack_failure(result.payload)
             else:
-                death = lifetime.obituary(self._channels[result.worker].process, result.worker)
+                death = lifetime.death_error(self._channels[result.worker].process, result.worker)
                 if isinstance(death, WorkerDied):
                     death.was_ready = bool(result.busy_ns)
                 result.payload = death
@@ -230,8 +230,8 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
         daemon=True,
     )
     try:
-        calm = quiesce_threads() if lifetime.start_method(context) == "fork" else session.without_file()
-        with calm:
+        safe_start = quiesce_threads() if lifetime.start_method(context) == "fork" else session.without_file()
+        with safe_start:
             process.start()
     except BaseException:
         near.close()
@@ -291,5 +291,5 @@ def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[B
         return Result(ResultKind.FAILED, number, task_id, exc)
     slot_batch = SlotBatch(answer.body, -1, answer.batch_bytes.size, reader)
     result = Result(ResultKind.DONE, number, task_id, slot_batch, answer.busy_ns, answer.notes)
-    result.times, result.told = answer.times, answer.told
+    result.times, result.task_notes = answer.times, answer.task_notes
     return result

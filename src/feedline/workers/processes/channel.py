@@ -35,7 +35,7 @@ class Channel:
         """The time by which the worker must report that it is alive."""
         self.is_ready = False
         """True once the worker has reported it."""
-        self.stillborn: WorkerDied | None = None
+        self.hang_error: WorkerDied | None = None
         """The error for a worker that has hung since it was forked."""
         self.unready: BaseException | None = None
         """Why the worker could not get ready, if it reported that."""
@@ -58,15 +58,15 @@ class Channel:
         If it was sent together with others, the next `flush` resends those that the worker has not read, one by one.
         """
         unread: list[Message] = []
-        said: list[Message] = []
+        others: list[Message] = []
         with contextlib.suppress(BlockingIOError):
             while len(unread) != 1 and (message := receive(self.far, block=False)) is not None:
-                (unread if message.kind is Kind.TASK else said).extend(apart(message))
+                (unread if message.kind is Kind.TASK else others).extend(apart(message))
         while not unread and self.unsent:
             message = self.unsent.popleft()
-            (unread if message.kind is Kind.TASK else said).extend(apart(message))
+            (unread if message.kind is Kind.TASK else others).extend(apart(message))
         taken = unread.pop(0).task_id if unread else None
-        self.unsent.extendleft(reversed([*said, *unread]))
+        self.unsent.extendleft(reversed([*others, *unread]))
         return taken
 
     def forget(self, task_id: int) -> None:

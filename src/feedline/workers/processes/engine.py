@@ -85,7 +85,7 @@ class ProcessEngine(WorkerEngine):
         """Replaced workers that may take a moment to end."""
         self._ended: list[Any] = []
         """The workers, after `close`."""
-        self._told_workers = False
+        self._has_called_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
 
     def open(self, spec: WorkerSpec) -> None:
@@ -163,9 +163,9 @@ class ProcessEngine(WorkerEngine):
         is_new = worker >= len(self._channels) or self._channels[worker].process is None
         with lifetime.explained_start(self, self._spec, closes=not is_new):
             channel = self._renew(worker) if worker < len(self._channels) else self._add(Channel(worker))
-            if self._payload is not None and self._told_workers:
+            if self._payload is not None and self._has_called_workers:
                 assert self._spec is not None
-                self._told_workers = False  # the calls were also made on the dataset of this process
+                self._has_called_workers = False  # the calls were also made on the dataset of this process
                 self._payload.close()
                 self._payload = Payload(self._spec)
             self._launch(channel, self._before_forks())
@@ -227,7 +227,7 @@ class ProcessEngine(WorkerEngine):
         if task.slot >= 0:
             self._slots[task.id] = task.slot
         if type(task.indices) is Call:
-            self._told_workers = True
+            self._has_called_workers = True
         self._post(self._channels[worker], message)
 
     def submit_together(self, worker: int, tasks: list[Task]) -> None:
@@ -285,7 +285,7 @@ class ProcessEngine(WorkerEngine):
                     self._read(channel, results)
             for channel in dead:
                 self._read(channel, results)
-                results.append(self._bury(channel))
+                results.append(self._report_death(channel))
             if deadline is not None and time.monotonic() >= deadline:
                 break
         return results
@@ -308,7 +308,7 @@ class ProcessEngine(WorkerEngine):
             return
         stack = self.stack(channel.number)
         channel.process.kill()
-        channel.stillborn = WorkerDied(
+        channel.hang_error = WorkerDied(
             f"Worker {channel.number} (pid {channel.process.pid}) has hung since it was forked: another thread of this "
             "program held a lock at that moment, and the worker inherited it without the thread that would release it. "
             "Start workers while no other thread computes or draws random numbers, or use the start method "
@@ -332,7 +332,7 @@ class ProcessEngine(WorkerEngine):
                     self._give_up_on(channel)
                 if channel.is_gone():
                     self._read(channel, results)
-                    results.append(self._bury(channel))
+                    results.append(self._report_death(channel))
                     return
                 if deadline is not None and time.monotonic() >= deadline:
                     return
@@ -390,7 +390,7 @@ class ProcessEngine(WorkerEngine):
                 finally:
                     os.close(message.fd)
             slot_batch = SlotBatch(message.body, slot, message.used, reader)
-            notes, told = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
+            notes, task_notes = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
             return Result(
                 ResultKind.DONE,
                 worker,
@@ -399,20 +399,20 @@ class ProcessEngine(WorkerEngine):
                 message.busy_ns,
                 notes,
                 times=message.times,
-                told=told,
+                task_notes=task_notes,
             )
         notes, _ = self._notes.pop(message.task_id, (None, None))
         kind = _WITHOUT_BATCH[message.kind]
         payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None
         return Result(kind, worker, message.task_id, payload, notes=notes)
 
-    def _bury(self, channel: Channel) -> Result:
+    def _report_death(self, channel: Channel) -> Result:
         """Report a worker's death, once."""
         assert channel.process is not None
         self._ignore(channel)
         death = channel.unready
         if death is None:
-            last = channel.stillborn or lifetime.obituary(channel.process, channel.number)
+            last = channel.hang_error or lifetime.death_error(channel.process, channel.number)
             if isinstance(last, WorkerDied):
                 if not channel.is_ready and self._method != "fork":
                     last.args = (f"{last} It ended before it was ready to work.",)

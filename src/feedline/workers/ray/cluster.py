@@ -161,16 +161,16 @@ def shortage(ray: Any, options: RayOptions) -> str:
     return f"Each worker needs {needs}; the whole cluster of {len(nodes)} nodes has {left} free."
 
 
-def obituary(number: int, place: Place | None, failure: BaseException, *, was_ready: bool = True) -> WorkerDied:
+def death_error(number: int, place: Place | None, failure: BaseException, *, was_ready: bool = True) -> WorkerDied:
     """Return the error for an actor that died, with the reason that Ray gives."""
-    said = " ".join(str(failure).split())
-    said = said[max(0, said.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
-    if len(said) > 400:  # the exception is at the end of a traceback
-        said = f"{said[:150]} ... {said[-250:]}"
+    reason = " ".join(str(failure).split())
+    reason = reason[max(0, reason.find("The actor is dead because")) :].partition(" Some common causes")[0].rstrip(".")
+    if len(reason) > 400:  # the exception is at the end of a traceback
+        reason = f"{reason[:150]} ... {reason[-250:]}"
     who = "" if place is None else f" (pid {place.pid} on {place.host})"
     death = WorkerDied(
-        f"DataLoader worker {number}{who}, a Ray actor, exited unexpectedly. Ray says: {said}. Usually the system ran "
-        "out of memory or a node is gone; `ray logs` shows what the actor printed."
+        f"DataLoader worker {number}{who}, a Ray actor, exited unexpectedly. Ray says: {reason}. Usually the system "
+        "ran out of memory or a node is gone; `ray logs` shows what the actor printed."
     )
     death.was_ready = was_ready
     death.was_killed = None  # Ray reports a kill and a crash alike

@@ -114,9 +114,9 @@ class RayEngine(WorkerEngine):
         self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._told_workers = False
+        self._has_called_workers = False
         """True if a dataset method was called in the workers since the dataset was packed."""
-        self._told_of_start = False
+        self._has_warned_of_start = False
 
     def open(self, spec: WorkerSpec) -> None:
         self._ray = cluster.connect(self._options, max(self.worker_count, spec.worker_count))
@@ -156,7 +156,7 @@ class RayEngine(WorkerEngine):
     def _launch(self, number: int, generation: int) -> _Worker:
         self._check_connection()
         options = self._options
-        told: dict[str, Any] = {
+        actor_options: dict[str, Any] = {
             "num_cpus": options.num_cpus,
             "resources": dict(options.resources or {}),
             "scheduling_strategy": options.scheduling_strategy,
@@ -164,9 +164,9 @@ class RayEngine(WorkerEngine):
             "max_task_retries": 0,
         }
         if options.pool is not None:
-            told |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
-            told |= {"get_if_exists": True, "lifetime": "detached"}
-        actor = self._ray.remote(RayWorker).options(**told).remote(options.pool is not None)
+            actor_options |= {"name": f"feedline-{options.pool}-{number}", "namespace": "feedline"}
+            actor_options |= {"get_if_exists": True, "lifetime": "detached"}
+        actor = self._ray.remote(RayWorker).options(**actor_options).remote(options.pool is not None)
         worker = _Worker(number, generation, actor, self._waiting.pop(number, deque()))
         self._follow(worker, worker.actor.place.remote(self._name))
         return worker
@@ -188,8 +188,8 @@ class RayEngine(WorkerEngine):
         if worker < len(self._workers):
             self._part_from(self._workers[worker])
             generation = self._workers[worker].generation + 1
-        if self._told_workers:
-            self._told_workers, self._packed = False, self._put()  # the dataset here has received the same calls
+        if self._has_called_workers:
+            self._has_called_workers, self._packed = False, self._put()  # the dataset here has received the same calls
         self._workers[worker : worker + 1] = [self._launch(worker, generation)]
 
     @interrupts.put_off(starts_process=False)
@@ -244,7 +244,7 @@ class RayEngine(WorkerEngine):
         except UNPICKLABLE as exc:
             raise unsendable(task.indices, exc) from exc
         if type(task.indices) is Call:
-            self._told_workers = True
+            self._has_called_workers = True
         if worker >= len(self._workers):
             self._waiting.setdefault(worker, deque()).append((task.id, data))
             return
@@ -272,7 +272,7 @@ class RayEngine(WorkerEngine):
         calls = self._over
         while (over := calls.get()) is not None:
             try:
-                result = self._heard(*over)
+                result = self._finish_call(*over)
             except Exception as exc:  # report anything: the training loop is waiting
                 death = WorkerStartError(f"Worker {over[0].number} cannot be reached through Ray: {words(exc)}.")
                 result = Result(ResultKind.DIED, over[0].number, -1, death)
@@ -280,7 +280,7 @@ class RayEngine(WorkerEngine):
                 self._answers.put(result)
             del over, result  # an idle thread keeps no batch alive
 
-    def _heard(self, worker: _Worker, future: Future[Any]) -> Result | None:
+    def _finish_call(self, worker: _Worker, future: Future[Any]) -> Result | None:
         """Process a finished call, and send the worker its next task."""
         with self._lock:
             if worker.phase is _Phase.GONE:
@@ -292,7 +292,7 @@ class RayEngine(WorkerEngine):
             if failure is not None and not cluster.is_trouble(self._ray, failure):
                 worker.phase = _Phase.GONE
                 return Result(
-                    ResultKind.DIED, worker.number, -1, cluster.obituary(worker.number, worker.place, failure)
+                    ResultKind.DIED, worker.number, -1, cluster.death_error(worker.number, worker.place, failure)
                 )
             self._give_next(worker)
         if failure is not None:
@@ -307,7 +307,7 @@ class RayEngine(WorkerEngine):
         """Process the outcome of placing a worker or getting it ready. The caller holds the lock."""
         death: Any = None
         if failure is not None:
-            death = cluster.obituary(worker.number, worker.place, failure, was_ready=False)
+            death = cluster.death_error(worker.number, worker.place, failure, was_ready=False)
             if cluster.is_trouble(self._ray, failure):
                 death = WorkerStartError(f"Ray could not start worker {worker.number}: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
@@ -350,8 +350,8 @@ class RayEngine(WorkerEngine):
                     "RayOptions(num_cpus=...)), or wait longer (start_timeout_s=...)."
                 )
                 results.append(Result(ResultKind.DIED, one.number, -1, death))
-            elif not self._told_of_start:
-                self._told_of_start = True
+            elif not self._has_warned_of_start:
+                self._has_warned_of_start = True
                 why = cluster.shortage(self._ray, self._options)
                 warn_user(
                     f"Ray has not started worker {one.number} after {waits_s:.0f} s. {why} The loader keeps waiting.",
