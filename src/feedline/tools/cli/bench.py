@@ -21,7 +21,7 @@ from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, tr
 from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.cli.pictures import PictureDataset, write_pictures
-from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.target import make_some, open_target
 from feedline.types.shown import printable
 
@@ -115,7 +115,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         chart.write(arguments.plot, name, _panels(outcomes))
 
 
-def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
+def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Send) -> None:
     """Measure a grid, and send the results after each measurement; runs in a process of its own."""
     began_s = time.monotonic()
     send("stage", "import")

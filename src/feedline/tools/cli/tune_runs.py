@@ -29,10 +29,10 @@ from feedline.loader.run.iteration import watchers
 from feedline.loader.run.run import adjusters
 from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
-from feedline.tools.tune.measured import room_now
+from feedline.tools.tune.measured import headroom_now
 from feedline.tools.tune.probe import watch
 from feedline.tools.tune.probing.loading import is_loader
-from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
 from feedline.tools.tune.target import Target, make_some, open_target, target_of
 
@@ -78,7 +78,7 @@ def measure_dataset(
     return watch(body, Kept(step_s=step_s), seconds=seconds, on_stage=on_stage)
 
 
-def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
+def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Send) -> None:
     """Measure the settings that the search requests; runs in a process of its own."""
     until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
     send("stage", "import")
@@ -120,8 +120,8 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
 # Any: values of attributes of `Kept`.
 def _looked_at(target: Target, seconds: float) -> dict[str, Any]:
     """Make batches without workers, and return values for attributes of `Kept`: about the target, and the limits."""
-    made, room = make_some(target, seconds=seconds), room_now()
-    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
+    made, headroom = make_some(target, seconds=seconds), headroom_now()
+    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
     told = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
     return {**told, "batch_bytes": made.batch_bytes, "limits": limits}
 
@@ -187,7 +187,7 @@ class _Kind:
     is_useful = False
 
 
-def _kind_of(source: str, send: Tell) -> None:
+def _kind_of(source: str, send: Send) -> None:
     send("stage", "import")
     opened = open_object(source)
     send("part", "name", type(opened.dataset if is_loader(opened) else opened).__qualname__)
@@ -201,7 +201,7 @@ class _Run(Kept):
     is_useful = False
 
 
-def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Tell) -> None:
+def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Send) -> None:
     """Run the program until a setting is measured; runs in a process of its own."""
     send("stage", str(setting))
     install()
@@ -282,7 +282,7 @@ class _Watching:
             self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
             self._engines[_kind(loader)] = resources.settings.engine_name
 
-    def run(self, send: Tell) -> None:
+    def run(self, send: Send) -> None:
         """Measure, and send the results, which ends the process. Send nothing about a program that ends too early."""
         warm = _WARM_UP * max(1, self._setting.workers)
         while not self.has_ended.wait(_LOOK_S):
@@ -308,7 +308,7 @@ class _Watching:
             found[kind] = period_of(total, self._setting.workers)
         return found
 
-    def _tell(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Tell) -> bool:
+    def _tell(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Send) -> bool:
         """Send the measurements between two moments, of the kind with the most time; False if they are too few."""
         spent = {kind: period.seconds - before.get(kind, Period()).seconds for kind, period in after.items()}
         kind = max(spent, key=spent.__getitem__, default="")

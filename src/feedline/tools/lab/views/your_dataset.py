@@ -237,10 +237,10 @@ class _Curve:
             yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._first)}"], why)
 
     def _limits(self) -> Limits:
-        from feedline.tools.tune.measured import room_now
+        from feedline.tools.tune.measured import headroom_now
 
-        made, room = make_some(self._target, seconds=_CURVE_S), room_now()
-        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
+        made, headroom = make_some(self._target, seconds=_CURVE_S), headroom_now()
+        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
         if limits.workers <= _MOST_WORKERS:
             return limits
         return replace(limits, workers=_MOST_WORKERS, reason="the lab stops there; `feedline tune` tries more")
