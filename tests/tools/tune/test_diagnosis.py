@@ -125,7 +125,7 @@ def every_finding() -> list[Finding]:
         found += diagnose(setup)
     for parameters in test_running.PROBLEMS:
         found += running.find(test_running.run(**parameters[0]))
-    found += machine_findings.find(machine.look())
+    found += machine_findings.find(machine.collect_details())
     found += machine_findings.find(SOUND)
     return found
 
