@@ -253,7 +253,7 @@ class Result:
     """Samples of a worker's own stream consumed by its answers up to this one; filled in by the consumer."""
     times: bytes | TaskTimes = NO_TIMES
     """DONE: how the worker spent `busy_ns`. May be packed by `TIMES`, since most are never read."""
-    told: TaskNotes | None = None
+    task_notes: TaskNotes | None = None
     first: bool = False
     """True if this is its worker's first answer; filled in by the consumer, as are the fields below."""
     flight: Any = None

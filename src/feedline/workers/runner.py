@@ -147,7 +147,7 @@ class Runner:
         ended = time.monotonic_ns()
         result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop calls `times` itself if it needs them
-            fetch, collate, result.told = self.times(began, ended, task.indices)
+            fetch, collate, result.task_notes = self.times(began, ended, task.indices)
             # A worker process still has to write the batch, and reports the CPU time afterwards, writing included.
             cpu = self.cpu.spent(ended - began) if self._threaded else (-1, 0)
             result.times = (began, fetch, collate, *cpu)

@@ -173,9 +173,9 @@ class RedisStream(Feed):
                     raise _AnswerLost from exc
                 if time.monotonic() + pause_s > deadline_s:
                     raise SourceError(
-                        f"The Redis server at {self._redacted_url} cannot be reached, after {self._retry_s:g} seconds of "
-                        f"retries: {self._redacted(exc)}. Nothing is lost: messages that were not acknowledged arrive "
-                        "again."
+                        f"The Redis server at {self._redacted_url} cannot be reached, after {self._retry_s:g} seconds "
+                        f"of retries: {self._redacted(exc)}. Nothing is lost: messages that were not acknowledged "
+                        "arrive again."
                     ) from self._cause(exc)
                 time.sleep(pause_s)
                 pause_s = min(_MOST_PAUSE_S, 2 * pause_s)

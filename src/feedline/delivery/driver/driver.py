@@ -212,11 +212,11 @@ class Driver:
         flight, slot_batch = result.flight, result.payload
         if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
             return None
-        told, worker = result.told, result.worker
+        told, worker = result.task_notes, result.worker
         transform = 0
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
-            self._observer.hear(told, worker)
+            self._observer.add_notes(told, worker)
         given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
         (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
         if not began:  # the engine does not report it

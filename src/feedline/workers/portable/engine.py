@@ -291,5 +291,5 @@ def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[B
         return Result(ResultKind.FAILED, number, task_id, exc)
     slot_batch = SlotBatch(answer.body, -1, answer.batch_bytes.size, reader)
     result = Result(ResultKind.DONE, number, task_id, slot_batch, answer.busy_ns, answer.notes)
-    result.times, result.told = answer.times, answer.told
+    result.times, result.task_notes = answer.times, answer.task_notes
     return result

@@ -50,8 +50,8 @@ class Answer:
     busy_ns: int = 0
     notes: Notes | None = None
     times: TaskTimes = NO_TIMES
-    """As in `Result`, like `told`."""
-    told: TaskNotes | None = None
+    """As in `Result`, like `task_notes`."""
+    task_notes: TaskNotes | None = None
 
 
 @dataclass
@@ -148,7 +148,7 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
             began, fetch, collate, _, _ = result.task_times
             busy_ns = time.monotonic_ns() - began
             answer = Answer(ResultKind.DONE, header, batch_bytes, busy_ns, result.notes)
-            answer.times, answer.told = (began, fetch, collate, *runner.cpu.spent(busy_ns)), result.told
+            answer.times, answer.task_notes = (began, fetch, collate, *runner.cpu.spent(busy_ns)), result.task_notes
             return answer
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))

@@ -399,7 +399,7 @@ class ProcessEngine(WorkerEngine):
                 message.busy_ns,
                 notes,
                 times=message.times,
-                told=told,
+                task_notes=told,
             )
         notes, _ = self._notes.pop(message.task_id, (None, None))
         kind = _WITHOUT_BATCH[message.kind]

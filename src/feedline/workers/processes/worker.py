@@ -163,8 +163,8 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, buffer: SlotWr
     result = runner.serve(task, link.number, buffer)
     notes = None
     try:
-        if result.notes is not None or result.told is not None:
-            notes = Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.told), 5))
+        if result.notes is not None or result.task_notes is not None:
+            notes = Message(Kind.NOTES, task.id, pickle.dumps((result.notes, result.task_notes), 5))
         if result.kind is ResultKind.FAILED:
             return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
         if result.kind is ResultKind.EMPTY:
