@@ -166,8 +166,8 @@ class Order(ABC):
         if not wrong:
             return
         raise BadState(
-            f"The state was saved by a loader with another order: {_describe(wrong)}, and here {_describe(expected, wrong)}. "
-            f"{_hint(wrong)}A state fits the data, sampler and kind of batches it was saved with; the number of "
+            f"The state was saved by a loader with another order: {_describe(wrong)}, and here "
+            f"{_describe(expected, wrong)}. {_hint(wrong)}A state fits the data, sampler and kind of batches it was saved with; the number of "
             "workers, the engine and, with feedline's samplers, the batch size and the number of ranks may differ."
         )
 
